@@ -1,0 +1,65 @@
+"""What all families of arms share: the ratio, the best arm, and the checks of their parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax import checks
+from bts_jax.contract import ratio
+
+
+class Arms:
+    """Base of the families of arms. A family has fields, `reward_mean`, `cost_mean` and `pull`."""
+
+    reward_mean: jax.Array
+    cost_mean: jax.Array
+
+    @property
+    def num_arms(self) -> int:
+        return self.cost_mean.shape[-1]
+
+    @property
+    def ratio(self) -> jax.Array:
+        """Expected reward over expected cost, ρ; infinite for an arm that earns and never costs. [K]"""
+        return ratio(self.reward_mean, self.cost_mean)
+
+    @property
+    def best_arm(self) -> jax.Array:
+        """The arm with the largest ratio; the lowest number where several have it."""
+        return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
+
+    def _settle(self, **fields: int) -> None:
+        """Checks probabilities given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
+
+        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them.
+        """
+        remedy = "give probabilities, finite numbers in [0, 1]"
+        if not checks.is_concrete([getattr(self, name) for name in fields]):
+            return
+        shapes = {}
+        for name, axes in fields.items():
+            value = checks.numbers(name, getattr(self, name), remedy)
+            if value.ndim < axes:
+                raise ValueError(f"{name} has shape {value.shape}, too few axes: give [{'K, M'[:3 * axes - 2]}]")
+            checks.require(name, value, (value >= 0) & (value <= 1), remedy)
+            shapes[name] = value.shape
+            object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+        if len(set(shapes.values())) > 1:
+            named = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise ValueError(f"the arrays of one bandit differ in shape ({named}): give one entry per arm in each")
+        (name, axes), shape = next(iter(fields.items())), next(iter(shapes.values()))
+        if shape[-axes] < 2:
+            raise ValueError(f"{name} describes {shape[-axes]} arm(s), and a bandit has at least 2: add arms")
+
+
+def check_range(name: str, value: tuple[float, float]) -> None:
+    """Raises unless `value` is a range (low, high) within [0, 1]."""
+    pair = checks.numbers(name, value, "give a pair (low, high)")
+    if pair.shape != (2,) or not 0 <= pair[0] <= pair[1] <= 1:
+        raise ValueError(f"{name} = {value!r} is not a range within [0, 1]: give (low, high) with 0 ≤ low ≤ high ≤ 1")
+
+
+def check_num_arms(value: int) -> None:
+    """Raises unless `value` is a whole number of at least 2."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 2:
+        raise ValueError(f"num_arms = {value!r} is not a number of arms: give a whole number of at least 2")

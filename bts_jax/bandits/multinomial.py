@@ -1,0 +1,97 @@
+"""Arms with finitely many outcomes: the paper's "multinomial" arms (Section 5)."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from bts_jax import checks, random
+from bts_jax.bandits.arms import Arms, check_num_arms
+
+
+@checks.on_creation
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class Multinomial(Arms):
+    """Arms whose reward and cost are independent draws from M points in [0, 1].
+
+    Args:
+        reward_probs: probability of each point as the reward of each arm; rows sum to 1. [K, M]
+        cost_probs: the same for the cost. [K, M]
+        support: the points, M numbers in [0, 1]; 0, 1/(M−1), …, 1 by default. [M]
+
+    Example:
+        >>> fair = [0.2] * 5
+        >>> bandit = Multinomial(reward_probs=[fair, fair], cost_probs=[fair, [0, 0, 1, 0, 0]])
+        >>> bandit.support.tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+
+    reward_probs: ArrayLike  # [K, M]
+    cost_probs: ArrayLike  # [K, M]
+    support: ArrayLike = None  # [M]
+
+    def _check(self) -> None:
+        self._settle(reward_probs=2, cost_probs=2)
+        points = np.shape(self.reward_probs)[-1]
+        if self.support is None:
+            object.__setattr__(self, "support", jnp.linspace(0, 1, points, dtype=jnp.float32))
+        if not checks.is_concrete([self.reward_probs, self.cost_probs, self.support]):
+            return
+        for name in ("reward_probs", "cost_probs"):
+            probs = np.asarray(getattr(self, name), np.float64)
+            total = probs.sum(-1)
+            checks.require(f"the sum of {name}", total, abs(total - 1) < 1e-5, "make every row sum to 1")
+            object.__setattr__(self, name, jnp.asarray(probs / total[..., None], jnp.float32))
+        remedy = "give finite numbers in [0, 1]"
+        support = checks.numbers("support", self.support, remedy)
+        checks.require("support", support, (support >= 0) & (support <= 1), remedy)
+        if support.ndim < 1 or support.shape[-1] != points:
+            raise ValueError(f"support has shape {support.shape}, but the rows of reward_probs have {points} entries: "
+                             "give one point per entry")
+        object.__setattr__(self, "support", jnp.asarray(self.support, jnp.float32))
+
+    @property
+    def reward_mean(self) -> jax.Array:
+        return _mean(jnp.asarray(self.reward_probs), jnp.asarray(self.support))
+
+    @property
+    def cost_mean(self) -> jax.Array:
+        return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
+
+    def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        luck = random.bits(key)
+        support = jnp.asarray(self.support)
+        reward = support[_outcome(luck[0], jnp.asarray(self.reward_probs)[arm])]
+        cost = support[_outcome(luck[1], jnp.asarray(self.cost_probs)[arm])]
+        return reward, cost
+
+    @classmethod
+    def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
+        """A random instance on `num_points` equispaced points: each row uniform over all probability vectors."""
+        check_num_arms(num_arms)
+        if not isinstance(num_points, int) or num_points < 2:
+            raise ValueError(f"num_points = {num_points!r} is not a number of points: give a whole number of at least 2")
+        weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
+        probs = weights / weights.sum(-1, keepdims=True)
+        return cls(reward_probs=probs[0], cost_probs=probs[1])
+
+
+# Sums over the points are taken in whole numbers of 2⁻³⁰: float32 sums would depend on the order in which they are taken,
+# and that on the batch.
+
+
+def _mean(probs: jax.Array, support: jax.Array) -> jax.Array:
+    """Expected value under each row. `probs`: [K, M], `support`: [M] -> [K]"""
+    return _whole(probs * support[..., None, :]).sum(-1).astype(jnp.float32) * jnp.float32(2**-30)
+
+
+def _outcome(word: jax.Array, probs: jax.Array) -> jax.Array:
+    """Which of the M points a random word picks under one row of probabilities. `probs`: [M]"""
+    # The last point takes what the others leave, so that rounding cannot lead out of range.
+    reached = jnp.cumsum(_whole(probs[:-1]))
+    return jnp.sum((word >> 2).astype(jnp.int32) >= reached, dtype=jnp.int32)
+
+
+def _whole(x: jax.Array) -> jax.Array:
+    return jnp.round(x * jnp.float32(2**30)).astype(jnp.int32)

@@ -1,0 +1,78 @@
+"""Checks of what users pass in. They run on the host, at the public entry points, and only on concrete values:
+under `jit`, `vmap` or `grad` the values are not known, and there is nothing to check but shapes."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def on_creation(cls: type) -> type:
+    """Class decorator: has `_check` called when a user makes an instance, and not when JAX puts one together again.
+
+    (`__post_init__` will not do: pytrees are rebuilt through it, with tracers and placeholders for leaves.)
+    """
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def checked(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self._check()
+
+    cls.__init__ = checked
+    return cls
+
+
+def is_concrete(tree: Any) -> bool:
+    """Whether every leaf is a value rather than a tracer."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
+    """`value` as a float64 array, or a `ValueError` that names it."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {value!r} is not a number or an array of numbers: {remedy}") from None
+    return array
+
+
+def require(name: str, value: Any, good: Any, remedy: str) -> None:
+    """Raises unless `good` holds for every element of `value`; shows the first element that fails."""
+    good = np.asarray(good)
+    if good.all():
+        return
+    value = np.asarray(value)
+    place = np.argwhere(~np.broadcast_to(good, value.shape))[0]
+    where = f"{name}[{', '.join(map(str, place))}]" if len(place) else name
+    raise ValueError(f"{where} = {value[tuple(place)]} is not allowed: {remedy}")
+
+
+def key(value: Any) -> None:
+    """Raises unless `value` is one typed JAX key."""
+    remedy = "pass one typed JAX key, as jax.random.key(0) makes it"
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        raise ValueError(f"key = {value!r} is not a key: {remedy}")
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        raise ValueError(f"key is an array of {dtype}[{', '.join(map(str, value.shape))}], an old-style key at best: "
+                         f"{remedy} (jax.random.wrap_key_data turns an old-style key into a typed one)")
+    if value.shape != ():
+        raise ValueError(f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the batch with "
+                         "jax.vmap(simulate, in_axes=(None, None, None, 0))")
+
+
+def hyperparameter(name: str, value: Any, low: float, high: float, open_ends: bool | str = False) -> None:
+    """Raises unless `value`, a number or an array of them, is finite and between `low` and `high`.
+
+    `open_ends`: `True` excludes both ends, `"low"` the lower one alone.
+    """
+    if not is_concrete(value):
+        return
+    left, right = "(" if open_ends else "[", ")" if open_ends is True else "]"
+    remedy = f"give a number in {left}{low:g}, {high:g}{right}"
+    array = numbers(name, value, remedy)
+    above = array > low if open_ends else array >= low
+    below = array < high if open_ends is True else array <= high
+    require(name, array, above & below, remedy)

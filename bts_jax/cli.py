@@ -1,0 +1,145 @@
+"""The command line: `bts-jax`, or `python -m bts_jax`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command. Bad input ends with a one-line message and exit code 2."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.command(arguments)
+    except ValueError as error:
+        parser.exit(2, f"bts-jax: error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "bts-jax: interrupted\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from bts_jax.bandits import BANDITS
+    from bts_jax.policies import POLICIES
+
+    parser = argparse.ArgumentParser(prog="bts-jax", description="Budgeted multi-armed bandits in JAX.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="play policies on a random bandit and print a table")
+    run.add_argument("--policy", nargs="+", default=["bts"], choices=[*POLICIES, "all"], metavar="NAME",
+                     help=f"one or several of {', '.join(POLICIES)}; or all (default: bts)")
+    run.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
+    run.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
+    run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
+    run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
+    run.add_argument("--seed", type=int, default=0, metavar="S",
+                     help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
+    run.add_argument("--quiet", action="store_true", help="no progress bar")
+    run.set_defaults(command=_run)
+
+    policies = commands.add_parser("policies", help="list the policies and what each is told in advance")
+    policies.set_defaults(command=_policies)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    import jax
+
+    from bts_jax.bandits import BANDITS
+    from bts_jax.game import simulate
+    from bts_jax.metrics import pseudo_regret, regret
+    from bts_jax.policies import POLICIES
+
+    if arguments.seeds < 1:
+        raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
+    if not -(2**31) <= arguments.seed < 2**31:
+        raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
+    names = list(POLICIES) if "all" in arguments.policy else list(dict.fromkeys(arguments.policy))
+    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
+    bandit = BANDITS[arguments.bandit].random(key_bandit, arguments.arms)
+    keys = jax.random.split(key_runs, arguments.seeds)
+    # One program serves all chunks: the last is filled up with runs that are then dropped.
+    chunks = min(max(arguments.seeds // 64, 1), 20)
+    size = -(-arguments.seeds // chunks)
+    filled = keys[np.arange(chunks * size) % arguments.seeds]
+
+    rows = []
+    with _progress(len(names) * arguments.seeds, arguments.quiet) as advance:
+        for name in names:
+            advance(0, f"{name}, compiling")
+            play = jax.vmap(lambda key, policy=POLICIES[name](): simulate(policy, bandit, arguments.budget, key))
+            started = time.perf_counter()
+            play = jax.jit(play).lower(filled[:size]).compile()
+            compiled = time.perf_counter()
+            parts = []
+            for chunk in range(chunks):
+                advance(0, name)
+                parts.append(jax.device_get(play(filled[chunk * size : (chunk + 1) * size])))
+                advance(min(size, arguments.seeds - chunk * size))
+            ended = time.perf_counter()
+            runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: arguments.seeds], *parts)
+            best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
+            rows.append([
+                name,
+                _mean(regret(runs, bandit)[:, 0]),
+                _mean(pseudo_regret(runs, bandit)[:, 0]),
+                f"{runs.rounds.mean():,.1f}",
+                f"{100 * best.mean():.1f}%",
+                f"{compiled - started:.1f}",
+                f"{ended - compiled:.2f}",
+                f"{runs.rounds.sum() / (ended - compiled):,.0f}",
+                f"{runs.truncated.sum()}",
+            ])
+    ratio = np.sort(np.asarray(bandit.ratio))[::-1]
+    print(f"{arguments.bandit} bandit, {arguments.arms} arms, best ratios {ratio[0]:.4g} and {ratio[1]:.4g}; "
+          f"budget {arguments.budget:g}, {arguments.seeds} runs, seed {arguments.seed}; "
+          f"on {jax.devices()[0].device_kind}")
+    _table(["policy", "regret", "pseudo-regret", "pulls/run", "best arm", "compile s", "run s", "pulls/s", "truncated"],
+           rows)
+    print("regret and pseudo-regret: mean ± half the width of its 95% interval; best arm: share of the pulls")
+
+
+def _policies(arguments: argparse.Namespace) -> None:
+    from bts_jax.contract import told
+    from bts_jax.policies import POLICIES
+
+    _table(["policy", "class", "told in advance", "what it is"],
+           [[name, policy.__name__, ", ".join(told(policy)) or "nothing", (policy.__doc__ or "").split("\n")[0]]
+            for name, policy in POLICIES.items()], left=True)
+
+
+def _mean(values: np.ndarray) -> str:
+    """Mean and half the width of its 95% interval, the latter from two runs on."""
+    if len(values) < 2:
+        return f"{values.mean():,.1f}"
+    return f"{values.mean():,.1f} ± {1.96 * values.std(ddof=1) / len(values) ** 0.5:,.1f}"
+
+
+def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        cells = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
+                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(cells).rstrip())
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Any:
+    """A bar on the terminal, counting runs. Without a terminal, or without tqdm, there is none."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield lambda count, label=None: None
+        return
+    with tqdm(total=total, unit="run", leave=False, disable=quiet or not sys.stderr.isatty()) as bar:
+
+        def advance(count: int, label: str | None = None) -> None:
+            if label is not None:
+                bar.set_description(label)
+            bar.update(count)
+
+        yield advance

@@ -1,0 +1,91 @@
+"""The contract: what a bandit is, what a policy is, and what a policy is told. Read this file first.
+
+Both are pytrees whose leaves are numbers, so that `jax.vmap`, `jax.jit` and `jax.grad` reach every one of them. They are
+written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes never change
+
+
+@runtime_checkable
+class Bandit(Protocol):
+    """What is pulled: a pytree of K arms' parameters."""
+
+    @property
+    def reward_mean(self) -> jax.Array:
+        """Expected reward of each arm. [K]"""
+        ...
+
+    @property
+    def cost_mean(self) -> jax.Array:
+        """Expected cost of each arm. [K]"""
+        ...
+
+    def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Pulls one arm once: a random reward and a random cost, float32 scalars in [0, 1].
+
+        `key` belongs to the run and the round, whatever the policy: pulling the same arm with the same key always gives
+        the same answer.
+        """
+        ...
+
+
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class Problem:
+    """What a policy may be told before the first pull.
+
+    The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no policy
+    knows more than its documentation says.
+    """
+
+    num_arms: int  # K, a Python int: shapes may depend on it
+    budget: jax.Array | None = None  # B
+    min_cost: jax.Array | None = None  # a lower bound on the expected costs: here the smallest of them
+    cost_mean: jax.Array | None = None  # [K] the expected costs
+    best_arm: jax.Array | None = None  # the arm with the largest ratio of expected reward to expected cost
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Who decides: a pytree of hyperparameters, itself the pure function `(state, key) -> (arm, state)`.
+
+    The class may have an attribute `told`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
+    it, the policy is told nothing.
+    """
+
+    def init(self, problem: Problem) -> State:
+        """The state before the first round."""
+        ...
+
+    def __call__(self, state: State, key: jax.Array) -> tuple[ArrayLike, State]:
+        """Decides which arm to pull, 0 … K−1; or −1, "not decided yet".
+
+        After −1 nothing is pulled, and the policy is called again in the same round with the state it returned and a
+        fresh key. This is how exact rejection sampling goes without an inner loop; most policies never need it.
+        """
+        ...
+
+    def update(self, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> State:
+        """The state after pulling `arm`, with a key of its own for policies whose update is random."""
+        ...
+
+
+def told(policy: Any) -> tuple[str, ...]:
+    """What a policy, or a class of policies, is told in advance besides the number of arms."""
+    return tuple(getattr(policy, "told", ()))
+
+
+def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
+    """ρ, expected reward over expected cost: infinite for an arm that earns and never costs, 0 for one that does neither.
+
+    `xp` is the array library to compute with, `jax.numpy` or `numpy`.
+    """
+    costs = cost_mean > 0
+    return xp.where(costs, reward_mean / xp.where(costs, cost_mean, 1), xp.where(reward_mean > 0, xp.inf, 0.0))

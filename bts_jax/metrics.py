@@ -1,0 +1,60 @@
+"""How good a run was."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax import checks
+from bts_jax.contract import Bandit, ratio
+from bts_jax.game import Run
+
+
+def regret(run: Run, bandit: Bandit) -> Any:
+    """Reward that always pulling the best arm would have earned more, at each checkpoint: ρ* b − reward. [C]
+
+    ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
+    Lemma 1). A single run may have negative regret, by luck.
+
+    Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
+    computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit` and
+    `vmap` it is float32.
+
+    Example:
+        >>> import jax
+        >>> from bts_jax import Bernoulli, Oracle, simulate
+        >>> bandit = Bernoulli(reward=[1.0, 0.1], cost=[0.5, 0.5])
+        >>> run = simulate(Oracle(), bandit, 100, jax.random.key(0))
+        >>> regret(run, bandit) + run.reward
+        array([200.])
+    """
+    xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
+    best = ratio(reward_mean, cost_mean, xp).max(-1)
+    return best.reshape(*best.shape, *(1,) * (budget.ndim - best.ndim)) * budget - reward
+
+
+def pseudo_regret(run: Run, bandit: Bandit) -> Any:
+    """Expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
+
+    For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
+    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost nothing
+    lose nothing by being pulled. Batches and precision are as for `regret`.
+    """
+    xp, (pulls,), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls,))
+    best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
+    costs = cost_mean > 0
+    loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)
+    loss = loss.reshape(*loss.shape[:-1], *(1,) * (pulls.ndim - loss.ndim), loss.shape[-1])
+    return (xp.where(pulls > 0, loss, 0) * pulls).sum(-1)
+
+
+def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:
+    """NumPy and float64 arrays for concrete values, `jax.numpy` and float32 under a transformation."""
+    means = bandit.reward_mean, bandit.cost_mean
+    batch, axes = means[0].shape[:-1], np.shape(run.budget)
+    if batch != axes[: len(batch)] or len(batch) >= len(axes) or means[0].shape[-1] != np.shape(run.pulls)[-1]:
+        raise ValueError(f"bandit of shape {means[0].shape} does not fit runs whose pulls have shape "
+                         f"{np.shape(run.pulls)}: pass the bandit that was played, its batch along the first axes")
+    if checks.is_concrete((run, means)):
+        return np, [np.asarray(x, np.float64) for x in fields], [np.asarray(x, np.float64) for x in means]
+    return jnp, [jnp.asarray(x, jnp.float32) for x in fields], list(means)

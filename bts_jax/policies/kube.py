@@ -1,0 +1,54 @@
+"""KUBE: an upper confidence bound on the reward, over the average cost."""
+
+from typing import ClassVar
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from bts_jax import checks
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics, choose, over
+
+
+@checks.on_creation
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class KUBE:
+    """The variant of KUBE (Tran-Thanh et al., AAAI 2012) in Xia et al. (IJCAI 2015).
+
+    In round t, pull the arm with the largest
+
+        (r̄_i + √(scale · ln t / n_i)) / c̄_i.
+
+    Told in advance: nothing.
+
+    Where the paper is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
+    `index.choose`).
+
+    Args:
+        scale: the factor before the logarithm; 2 in the paper.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ()
+
+    scale: ArrayLike = 2.0
+
+    def _check(self) -> None:
+        checks.hyperparameter("scale", self.scale, 0, 1e6)
+
+    def init(self, problem: Problem) -> ArmStatistics:
+        return ArmStatistics.zeros(problem.num_arms)
+
+    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
+        return choose(self.index(state), state.pulls), state
+
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
+        return over(state.reward_mean + jnp.sqrt(self.scale * log_t / state.n), state.cost_mean)
+
+    def update(
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost)

@@ -1,0 +1,66 @@
+"""PD-BwK: optimistic reward over pessimistic cost."""
+
+from typing import ClassVar
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from bts_jax import checks
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics, choose, over
+
+
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class PDBwKState:
+    arms: ArmStatistics
+    nu: jax.Array  # ν
+
+
+@checks.on_creation
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class PDBwK:
+    """The variant of PD-BwK (Badanidiyuru et al., FOCS 2013) in Xia et al. (IJCAI 2015).
+
+    Pull the arm with the largest
+
+        min{r̄_i + φ(r̄_i, n_i), 1} / max{c̄_i − φ(c̄_i, n_i), 0},   φ(x, n) = √(νx/n) + ν/n,   ν = scale · log(BK).
+
+    Told in advance: the budget B.
+
+    Where the paper is silent: an arm whose denominator is 0 is explored before the others (see `index.choose`).
+
+    Args:
+        scale: the factor in ν; 0.25 in the paper.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ("budget",)
+
+    scale: ArrayLike = 0.25
+
+    def _check(self) -> None:
+        checks.hyperparameter("scale", self.scale, 0, 1e6)
+
+    def init(self, problem: Problem) -> PDBwKState:
+        nu = self.scale * jnp.log(problem.budget * problem.num_arms)
+        return PDBwKState(arms=ArmStatistics.zeros(problem.num_arms), nu=jnp.maximum(nu, 0).astype(jnp.float32))
+
+    def __call__(self, state: PDBwKState, key: jax.Array) -> tuple[jax.Array, PDBwKState]:
+        return choose(self.index(state), state.arms.pulls), state
+
+    def index(self, state: PDBwKState) -> jax.Array:
+        """The index of each arm. [K]"""
+        arms = state.arms
+        reward, cost = arms.reward_mean, arms.cost_mean
+        confident_reward = jnp.minimum(reward + self._radius(state.nu, reward, arms.n), 1)
+        return over(confident_reward, cost - self._radius(state.nu, cost, arms.n))
+
+    def update(
+        self, state: PDBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> PDBwKState:
+        return state.replace(arms=state.arms.record(arm, reward, cost))
+
+    @staticmethod
+    def _radius(nu: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:
+        return jnp.sqrt(nu * x / n) + nu / n

@@ -1,0 +1,63 @@
+"""UCB-BV1: an upper confidence bound for variable costs, given a lower bound on them."""
+
+from typing import ClassVar
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from bts_jax import checks
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics, choose, over
+
+
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class UCBBV1State:
+    arms: ArmStatistics
+    min_cost: jax.Array  # λ
+
+
+@checks.on_creation
+@chex.dataclass(frozen=True, mappable_dataclass=False)
+class UCBBV1:
+    """UCB-BV1 (Ding et al., AAAI 2013).
+
+    In round t, pull the arm with the largest
+
+        r̄_i / c̄_i + (1 + 1/λ) · e_i / (λ − e_i),   e_i = √(ln(t − 1) / n_i).
+
+    Told in advance: λ, a lower bound on the expected costs.
+
+    Where the source is silent: an arm with e_i ≥ λ or c̄_i = 0 has an infinite index, and is explored before the others
+    (see `index.choose`).
+
+    Args:
+        min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ("min_cost",)
+
+    min_cost: ArrayLike | None = None
+
+    def _check(self) -> None:
+        if self.min_cost is not None:
+            checks.hyperparameter("min_cost", self.min_cost, 0, 1, open_ends="low")
+
+    def init(self, problem: Problem) -> UCBBV1State:
+        min_cost = problem.min_cost if self.min_cost is None else self.min_cost
+        return UCBBV1State(arms=ArmStatistics.zeros(problem.num_arms), min_cost=jnp.asarray(min_cost, jnp.float32))
+
+    def __call__(self, state: UCBBV1State, key: jax.Array) -> tuple[jax.Array, UCBBV1State]:
+        return choose(self.index(state), state.arms.pulls), state
+
+    def index(self, state: UCBBV1State) -> jax.Array:
+        """The index of each arm. [K]"""
+        arms, floor = state.arms, state.min_cost
+        e = jnp.sqrt(jnp.log(jnp.maximum(arms.rounds, 1).astype(jnp.float32)) / arms.n)
+        return over(arms.reward_mean, arms.cost_mean) + over((1 + 1 / floor) * e, floor - e)
+
+    def update(
+        self, state: UCBBV1State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> UCBBV1State:
+        return state.replace(arms=state.arms.record(arm, reward, cost))

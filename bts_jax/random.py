@@ -1,0 +1,135 @@
+"""Counter-based random numbers, and exact samplers without inner loops.
+
+Every number drawn here is a function of a key and of its place in the array that was asked for, so it does not depend on
+the batch, the block or the device it was drawn in. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same
+family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
+
+Samplers that need rejection do not loop: they answer with a proposal and whether it was accepted. Who calls them tries
+again with a fresh key until it was, which keeps the law exact. A policy does so by answering arm −1 (see `contract.py`).
+
+One habit runs through this file: a product that is then added to something passes through `rounded`. Compilers may
+contract `a * b + c` into one instruction with one rounding instead of two, and whether they do depends on what stands
+nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+
+Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
+
+
+def threefry(key: Words, counter: Words, rounds: int = ROUNDS) -> Words:
+    """Threefry-2x32: 64 random bits for a 64-bit key and a 64-bit counter, elementwise."""
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    x, y = counter[0] + key[0], counter[1] + key[1]
+    for i in range(rounds):
+        turn = _ROTATIONS[i % 8]
+        x = x + y
+        y = ((y << turn) | (y >> (32 - turn))) ^ x
+        if i % 4 == 3:
+            j = i // 4 + 1
+            x = x + schedule[j % 3]
+            y = y + schedule[(j + 1) % 3] + jnp.uint32(j)
+    return x, y
+
+
+def key_words(key: jax.Array) -> Words:
+    """The 64 bits that stand for a typed JAX key of any implementation."""
+    data = jax.random.key_data(key)
+    words = data[..., 0], data[..., 1]
+    for i in range(2, data.shape[-1], 2):
+        words = threefry(words, (data[..., i], data[..., i + 1]), rounds=20)
+    return words
+
+
+def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
+    """The key of one purpose in one round of the run that `words` stand for: an ordinary JAX key."""
+    counter = jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)
+    return jax.random.wrap_key_data(jnp.stack(threefry(words, counter), axis=-1), impl="threefry2x32")
+
+
+def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
+    """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
+    size = 1
+    for length in shape:
+        size *= length
+    place = lax.iota(jnp.uint32, size).reshape(shape)
+    return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
+
+
+def rounded(x: jax.Array) -> jax.Array:
+    """`x`, rounded to float32 here and now. A maximum is not to be seen through, a plain cast is."""
+    return jnp.maximum(x, jnp.float32(-3e38))
+
+
+def unit(word: jax.Array) -> jax.Array:
+    """A random word as a float32 in (0, 1], with 32 bits of resolution near 0."""
+    return word.astype(jnp.float32) * jnp.float32(2**-32) + jnp.float32(2**-33)
+
+
+def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
+    """A Bernoulli trial: whether a random word falls below `probability`, which is met to 2⁻³² (0 and 1 exactly)."""
+    probability = jnp.asarray(probability, jnp.float32)
+    # The clip keeps the conversion in range; 2³² − 256 is the largest float32 below 2³².
+    threshold = jnp.clip(probability * jnp.float32(2**32), 0.0, jnp.float32(2**32 - 256)).astype(jnp.uint32)
+    return (word < threshold) | (probability >= 1)
+
+
+def exponential(word: jax.Array) -> jax.Array:
+    """A standard exponential draw from a random word."""
+    return -jnp.log(unit(word))
+
+
+def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
+    """Two independent standard normal draws from two random words (Box–Muller)."""
+    radius = jnp.sqrt(2 * exponential(words[0]))
+    # The top two bits of the angle say which quarter of the circle, the other thirty where in it, in (−π/4, π/4).
+    turn = words[1]
+    angle = lax.bitcast_convert_type(turn << 2, jnp.int32).astype(jnp.float32) * jnp.float32(jnp.pi / 4 * 2**-31)
+    square = angle * angle
+    cos = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320))))
+    sin = angle * (1 + square * (-1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880)))))
+    swap = (turn >> 30) & 1 == 1
+    radius = jnp.where(turn >> 31 == 1, -radius, radius)
+    return radius * jnp.where(swap, sin, cos), radius * jnp.where(swap, cos, sin)
+
+
+def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A proposal for a Gamma(shape, 1) draw, and the logarithm of the probability to accept it.
+
+    Marsaglia and Tsang (2000): with d = shape − 1/3 and y = normal / √(9d), propose d(1+y)³ and accept with probability
+    exp(3d[log(1+y) − y + y²/2 − y³/3]), the bracket being what is left of the logarithm's series after three terms.
+    Their bound holds for every d > 0, so any shape above 1/3 will do; 83% are accepted at shape 1/2, 95% at 1, 99.9% at
+    30. Several proposals may be accepted together, with the sum of their logarithms: accept when a standard exponential
+    draw exceeds minus that sum.
+    """
+    d = shape - jnp.float32(1 / 3)
+    y = rounded(normal * lax.rsqrt(9 * d))
+    cube_root = 1 + y
+    # Near 0 the bracket is a small difference of large terms: its series there, to float32 accuracy.
+    series = -1 / 4 + y * (1 / 5 + y * (-1 / 6 + y * (1 / 7 + y * (-1 / 8 + y * (1 / 9)))))
+    square = y * y
+    near = square * square * series
+    far = jnp.log(jnp.maximum(cube_root, jnp.float32(1e-30))) - rounded(y * (1 + y * (-1 / 2 + y * (1 / 3))))
+    log_accept = rounded(3 * d * jnp.where(jnp.abs(y) < 1 / 8, near, far))
+    log_accept = jnp.where(cube_root > 0, log_accept, -jnp.inf)
+    return rounded(d * (cube_root * cube_root * cube_root)), log_accept
+
+
+def propose_beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """A proposal for a Beta(a, b) draw, elementwise over arrays `a` and `b`, and whether it was accepted.
+
+    An accepted value has exactly the law Beta(a, b); one that was not is to be drawn again with another key.
+    Shapes must be above 1/3, and may be as large as 10⁷.
+    """
+    a, b = jnp.broadcast_arrays(jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32))
+    normals = normal_pair(bits(key, a.shape, stream=0))
+    gamma_a, log_a = propose_gamma(a, normals[0])
+    gamma_b, log_b = propose_gamma(b, normals[1])
+    accepted = exponential(bits(key, a.shape, stream=1)[0]) > -(log_a + log_b)
+    return gamma_a / (gamma_a + gamma_b), accepted
