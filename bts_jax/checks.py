@@ -1,32 +1,17 @@
 """Checks of what users pass in. They run on the host, at the public entry points, and only on concrete values:
 under `jit`, `vmap` or `grad` the values are not known, and there is nothing to check but shapes."""
 
-import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-
-
-def on_creation(cls: type) -> type:
-    """Class decorator: has `_check` called when a user makes an instance, and not when JAX puts one together again.
-
-    (`__post_init__` will not do: pytrees are rebuilt through it, with tracers and placeholders for leaves.)
-    """
-    init = cls.__init__
-
-    @functools.wraps(init)
-    def checked(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        self._check()
-
-    cls.__init__ = checked
-    return cls
+from jax.core import Tracer
 
 
 def is_concrete(tree: Any) -> bool:
     """Whether every leaf is a value rather than a tracer."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
@@ -55,7 +40,7 @@ def key(value: Any) -> None:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         raise ValueError(f"key = {value!r} is not a key: {remedy}")
-    if not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise ValueError(f"key is an array of {dtype}[{', '.join(map(str, value.shape))}], an old-style key at best: "
                          f"{remedy} (jax.random.wrap_key_data turns an old-style key into a typed one)")
     if value.shape != ():
@@ -63,16 +48,20 @@ def key(value: Any) -> None:
                          "jax.vmap(simulate, in_axes=(None, None, None, 0))")
 
 
-def hyperparameter(name: str, value: Any, low: float, high: float, open_ends: bool | str = False) -> None:
-    """Raises unless `value`, a number or an array of them, is finite and between `low` and `high`.
+def hyperparameter(
+    owner: Any, name: str, low: float, high: float, *, low_excluded: bool = False, high_excluded: bool = False
+) -> None:
+    """Raises unless the field `name` of `owner`, a number or an array, is finite and between `low` and `high`.
 
-    `open_ends`: `True` excludes both ends, `"low"` the lower one alone.
+    A whole number becomes a float, so that 1 and 1.0 share one program.
     """
+    value = getattr(owner, name)
     if not is_concrete(value):
         return
-    left, right = "(" if open_ends else "[", ")" if open_ends is True else "]"
-    remedy = f"give a number in {left}{low:g}, {high:g}{right}"
+    remedy = f"give a number in {'(' if low_excluded else '['}{low:g}, {high:g}{')' if high_excluded else ']'}"
     array = numbers(name, value, remedy)
-    above = array > low if open_ends else array >= low
-    below = array < high if open_ends is True else array <= high
+    above = array > low if low_excluded else array >= low
+    below = array < high if high_excluded else array <= high
     require(name, array, above & below, remedy)
+    if not isinstance(value, (float, jax.Array)):
+        object.__setattr__(owner, name, array.astype(np.float32) if array.ndim else float(array))

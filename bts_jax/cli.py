@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,9 @@ def _run(arguments: argparse.Namespace) -> None:
     with _progress(len(names) * arguments.seeds, arguments.quiet) as advance:
         for name in names:
             advance(0, f"{name}, compiling")
-            play = jax.vmap(lambda key, policy=POLICIES[name](): simulate(policy, bandit, arguments.budget, key))
+            policy = POLICIES[name]()
             started = time.perf_counter()
-            play = jax.jit(play).lower(filled[:size]).compile()
+            play = jax.jit(jax.vmap(partial(simulate, policy, bandit, arguments.budget))).lower(filled[:size]).compile()
             compiled = time.perf_counter()
             parts = []
             for chunk in range(chunks):

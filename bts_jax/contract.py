@@ -1,15 +1,16 @@
 """The contract: what a bandit is, what a policy is, and what a policy is told. Read this file first.
 
-Both are pytrees whose leaves are numbers, so that `jax.vmap`, `jax.jit` and `jax.grad` reach every one of them. They are
-written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
+Both are pytrees whose leaves are numbers, so that `jax.vmap`, `jax.jit` and `jax.grad` reach every one of them. They
+are written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 
 from typing import Any, Protocol, runtime_checkable
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
+
+from bts_jax.pytrees import pytree
 
 State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes never change
 
@@ -37,19 +38,19 @@ class Bandit(Protocol):
         ...
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class Problem:
     """What a policy may be told before the first pull.
 
-    The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no policy
-    knows more than its documentation says.
+    The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no
+    policy knows more than its documentation says.
     """
 
     num_arms: int  # K, a Python int: shapes may depend on it
-    budget: jax.Array | None = None  # B
-    min_cost: jax.Array | None = None  # a lower bound on the expected costs: here the smallest of them
-    cost_mean: jax.Array | None = None  # [K] the expected costs
-    best_arm: jax.Array | None = None  # the arm with the largest ratio of expected reward to expected cost
+    budget: Any = None  # B
+    min_cost: Any = None  # a lower bound on the expected costs: here the smallest of them
+    cost_mean: Any = None  # [K] the expected costs
+    best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
 
 
 @runtime_checkable
@@ -83,7 +84,7 @@ def told(policy: Any) -> tuple[str, ...]:
 
 
 def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
-    """ρ, expected reward over expected cost: infinite for an arm that earns and never costs, 0 for one that does neither.
+    """ρ, expected reward over expected cost: infinite for an arm that earns and never costs, 0 if it does neither.
 
     `xp` is the array library to compute with, `jax.numpy` or `numpy`.
     """

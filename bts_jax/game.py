@@ -3,10 +3,10 @@
 The rules, to the letter:
 
 1. While budget is left, the policy picks an arm, reward and cost are drawn, and the cost is paid.
-2. A pull whose cost exceeds the budget that is left earns nothing, and the run ends; what was left is all it cost. It is
-   still a round and a pull.
-3. At each checkpoint b, a run records what a run with budget b would have come to. Unless the policy is told the budget,
-   this is bit for bit the run with budget b and the same key.
+2. A pull whose cost exceeds the budget that is left earns nothing and costs nothing, and the run ends. It is still a
+   round and a pull.
+3. At each checkpoint b, a run records what a run with budget b would have come to. Unless the policy is told the
+   budget, this is bit for bit the run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there, and says so.
 
 A single run is a batch of one. Runs lie on the **last** axis of every array, where CPUs and GPUs want them, and all of
@@ -14,18 +14,20 @@ them play in one loop: `vmap`, nested as deep as you like, only adds runs to it.
 passes a checkpoint waits for the end of its block, where checkpoints are recorded for all runs together.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
+from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
 BLOCK = 32  # rounds in a block: fewer waste less on runs that wait, more cost less per round
@@ -35,7 +37,7 @@ MOST_ROUNDS = 2**31 - 1
 _DECIDE, _PULL, _UPDATE = range(3)
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class Run:
     """What a run came to at each of C checkpoints. Under `vmap`, batch axes stand before those named here."""
 
@@ -117,24 +119,28 @@ def simulate(
     """
     _check(policy, bandit, budget, key, checkpoints, max_rounds)
     if checkpoints is None:
-        checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, jax.core.Tracer) else np.reshape(budget, (1,))
+        checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
     policy, bandit = jax.tree.map(_settle, (policy, bandit))
     return _simulate(policy, bandit, _money(budget), key, _money(checkpoints), max_rounds)
 
 
 def _settle(leaf: Any) -> Any:
-    """A leaf as a strongly typed array, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
-    leaf = jnp.asarray(leaf)
-    return lax.convert_element_type(leaf, jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    """A leaf with a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    for kind, dtype in ((jnp.floating, jnp.float32), (jnp.signedinteger, jnp.int32), (jnp.unsignedinteger, jnp.uint32)):
+        if jnp.issubdtype(array.dtype, kind):
+            return array.astype(dtype)
+    return array
 
 
 def _money(amount: Any) -> tuple[Any, Sum]:
     """An amount as float32 and, exactly, as a sum; a concrete one is converted on the host, in float64."""
-    if isinstance(amount, jax.core.Tracer):
+    if isinstance(amount, Tracer):
         return amount.astype(jnp.float32), Sum.of(amount)
     amount = np.asarray(amount, np.float64)
     total = np.round(amount * UNIT).astype(np.int64)
-    return np.float32(amount), Sum(whole=np.int32(total // UNIT), rest=np.int32(total % UNIT))
+    whole, rest = (part.astype(np.int32) for part in divmod(total, UNIT))
+    return np.float32(amount), Sum(whole, rest)  # type: ignore: NumPy arrays serve as well
 
 
 @jax.jit
@@ -153,7 +159,8 @@ def _simulate(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     batch = _play(jax.tree.map(lambda x: x[..., None], setting))
     run = jax.tree.map(lambda x: x[jnp.argsort(order), ..., 0], batch)
     valid = (amounts > 0) & (amounts <= LARGEST) & (budget[0] > 0)
-    return run.replace(
+    return replace(
+        run,
         budget=amounts,
         reward=jnp.where(valid, run.reward, jnp.nan),
         cost=jnp.where(valid, run.cost, jnp.nan),
@@ -284,7 +291,8 @@ def _record(setting: _Setting, now: _Progress, record: Run) -> tuple[_Progress, 
     beyond = reached & ~goals.reaches(now.spent)
     cost = jnp.where(beyond, now.spent.add(-now.last_cost).value(), now.spent.value())
     reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(), now.earned.value())
-    record = record.replace(
+    record = replace(
+        record,
         reward=jnp.where(fresh, jnp.where(now.broken, jnp.nan, reward), record.reward),
         cost=jnp.where(fresh, jnp.where(now.broken, jnp.nan, cost), record.cost),
         rounds=jnp.where(fresh, now.rounds, record.rounds),
@@ -307,7 +315,7 @@ def _check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
     checks.key(key)
     shape = np.shape(bandit.cost_mean)
     if len(shape) != 1:
-        raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or pass one")
+        raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap")
     if shape[0] < 2:
         raise ValueError(f"bandit has {shape[0]} arm(s), and a bandit has at least 2: add arms")
     if np.ndim(budget) != 0:

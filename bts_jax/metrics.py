@@ -17,16 +17,16 @@ def regret(run: Run, bandit: Bandit) -> Any:
     Lemma 1). A single run may have negative regret, by luck.
 
     Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
-    computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit` and
-    `vmap` it is float32.
+    computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit`
+    and `vmap` it is float32.
 
     Example:
         >>> import jax
         >>> from bts_jax import Bernoulli, Oracle, simulate
         >>> bandit = Bernoulli(reward=[1.0, 0.1], cost=[0.5, 0.5])
         >>> run = simulate(Oracle(), bandit, 100, jax.random.key(0))
-        >>> regret(run, bandit) + run.reward
-        array([200.])
+        >>> (regret(run, bandit) + run.reward).tolist()
+        [200.0]
     """
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
     best = ratio(reward_mean, cost_mean, xp).max(-1)
@@ -37,8 +37,8 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     """Expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
-    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost nothing
-    lose nothing by being pulled. Batches and precision are as for `regret`.
+    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost
+    nothing lose nothing by being pulled. Batches and precision are as for `regret`.
     """
     xp, (pulls,), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls,))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)

@@ -1,11 +1,11 @@
 """Counter-based random numbers, and exact samplers without inner loops.
 
-Every number drawn here is a function of a key and of its place in the array that was asked for, so it does not depend on
-the batch, the block or the device it was drawn in. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same
+Every number drawn here is a function of a key and of its place in the array that was asked for, so it does not
+depend on the batch or the block it was drawn in. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same
 family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
 
 Samplers that need rejection do not loop: they answer with a proposal and whether it was accepted. Who calls them tries
-again with a fresh key until it was, which keeps the law exact. A policy does so by answering arm −1 (see `contract.py`).
+again with a fresh key until it was, which keeps the law exact. A policy does so by answering arm −1 (`contract.py`).
 
 One habit runs through this file: a product that is then added to something passes through `rounded`. Compilers may
 contract `a * b + c` into one instruction with one rounding instead of two, and whether they do depends on what stands

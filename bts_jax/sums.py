@@ -2,12 +2,13 @@
 
 A float32 running sum stops being right after about 10⁷ pulls, and 0.1 is not a binary number: ten pulls at 0.1 each
 should spend a budget of 1 exactly. So money is counted here in whole coins, `UNIT` = 15 120 000 = 2⁷·3³·5⁴·7 to the
-unit. Tenths, hundredths, thousandths, ten-thousandths, quarters, thirds, sevenths, … are whole numbers of coins, sums of
-them are exact, and since `UNIT` < 2²⁴ the float32 nearest to j/m rounds to the right number of coins whenever m divides
+unit. Tenths, hundredths, thousandths, ten-thousandths, quarters, thirds, sevenths, … are whole numbers of coins,
+sums of them are exact, and since `UNIT` < 2²⁴ the float32 nearest to j/m rounds to the right number of coins whenever m divides
 `UNIT`. Any other value is rounded to the nearest coin, which is what float32 does to numbers near 1.
 """
 
-import chex
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -16,8 +17,7 @@ UNIT = 15_120_000
 LARGEST = 2**31 - 2  # the largest whole part that a sum can hold and still take one more pull
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
-class Sum:
+class Sum(NamedTuple):
     """An exact sum, `whole + rest / UNIT`, of numbers in [0, 1]; arrays of sums have arrays for fields."""
 
     whole: jax.Array  # int32

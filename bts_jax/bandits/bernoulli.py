@@ -1,16 +1,15 @@
 """Bernoulli arms: rewards and costs are 0 or 1 (the paper's Section 2)."""
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from bts_jax import checks, random
+from bts_jax import random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
+from bts_jax.pytrees import pytree
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class Bernoulli(Arms):
     """Arms whose reward and cost are independent Bernoulli trials.
 

@@ -1,6 +1,5 @@
 """Arms with finitely many outcomes: the paper's "multinomial" arms (Section 5)."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +7,10 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.pytrees import pytree
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class Multinomial(Arms):
     """Arms whose reward and cost are independent draws from M points in [0, 1].
 
@@ -29,7 +28,7 @@ class Multinomial(Arms):
 
     reward_probs: ArrayLike  # [K, M]
     cost_probs: ArrayLike  # [K, M]
-    support: ArrayLike = None  # [M]
+    support: ArrayLike | None = None  # [M]
 
     def _check(self) -> None:
         self._settle(reward_probs=2, cost_probs=2)
@@ -42,7 +41,9 @@ class Multinomial(Arms):
             probs = np.asarray(getattr(self, name), np.float64)
             total = probs.sum(-1)
             checks.require(f"the sum of {name}", total, abs(total - 1) < 1e-5, "make every row sum to 1")
-            object.__setattr__(self, name, jnp.asarray(probs / total[..., None], jnp.float32))
+            # Rows that are right to float32 keep their bits: an instance made under `vmap` cannot be mended either.
+            if (abs(total - 1) > 1e-6).any():
+                object.__setattr__(self, name, jnp.asarray(probs / total[..., None], jnp.float32))
         remedy = "give finite numbers in [0, 1]"
         support = checks.numbers("support", self.support, remedy)
         checks.require("support", support, (support >= 0) & (support <= 1), remedy)
@@ -71,14 +72,15 @@ class Multinomial(Arms):
         """A random instance on `num_points` equispaced points: each row uniform over all probability vectors."""
         check_num_arms(num_arms)
         if not isinstance(num_points, int) or num_points < 2:
-            raise ValueError(f"num_points = {num_points!r} is not a number of points: give a whole number of at least 2")
+            raise ValueError(f"num_points = {num_points!r} is no number of points: give a whole number of at least 2")
         weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
-        probs = weights / weights.sum(-1, keepdims=True)
+        weights = jnp.ceil(weights * 2**16).astype(jnp.int32)  # summed exactly, see below
+        probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
         return cls(reward_probs=probs[0], cost_probs=probs[1])
 
 
-# Sums over the points are taken in whole numbers of 2⁻³⁰: float32 sums would depend on the order in which they are taken,
-# and that on the batch.
+# Sums over the points are taken in whole numbers: a float32 sum would depend on the order in which it is taken, and
+# that on the batch.
 
 
 def _mean(probs: jax.Array, support: jax.Array) -> jax.Array:

@@ -1,8 +1,7 @@
 """ε-first: explore for a fixed share of the budget, then commit."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,19 +9,18 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.pytrees import pytree
 from bts_jax.sums import Sum, coins
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
-class EpsilonFirstState:
+class EpsilonFirstState(NamedTuple):
     arms: ArmStatistics  # of the exploration alone: frozen once committed
     spent: Sum  # during the exploration
     allowance: Sum  # εB
     committed: jax.Array  # the arm pulled ever after, −1 while exploring
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class EpsilonFirst:
     """ε-first (Tran-Thanh et al., AAAI 2010), as a baseline of Xia et al. (IJCAI 2015).
 
@@ -46,7 +44,7 @@ class EpsilonFirst:
     epsilon: ArrayLike = 0.1
 
     def _check(self) -> None:
-        checks.hyperparameter("epsilon", self.epsilon, 0, 1, open_ends=True)
+        checks.hyperparameter(self, "epsilon", 0, 1, low_excluded=True, high_excluded=True)
 
     def init(self, problem: Problem) -> EpsilonFirstState:
         return EpsilonFirstState(
@@ -62,13 +60,13 @@ class EpsilonFirst:
         best = choose(over(arms.reward_mean, arms.cost_mean), arms.pulls)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         turn = arms.rounds % arms.pulls.shape[0]
-        return jnp.where(committed < 0, turn, committed), state.replace(committed=committed)
+        return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
 
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> EpsilonFirstState:
         exploring = state.committed < 0
-        return state.replace(
+        return state._replace(
             arms=state.arms.record(jnp.where(exploring, arm, -1), reward, cost),
             spent=state.spent.add(jnp.where(exploring, coins(cost), 0)),
         )

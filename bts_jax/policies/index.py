@@ -1,6 +1,7 @@
 """What index policies share: the statistics of the arms, and how the largest index is chosen."""
 
-import chex
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -8,8 +9,7 @@ from jax import lax
 from bts_jax.sums import Sum, coins
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
-class ArmStatistics:
+class ArmStatistics(NamedTuple):
     """How often each arm was pulled, and what it earned and cost."""
 
     pulls: jax.Array  # [K] int32, n

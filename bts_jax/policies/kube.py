@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,10 +9,10 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.pytrees import pytree
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class KUBE:
     """The variant of KUBE (Tran-Thanh et al., AAAI 2012) in Xia et al. (IJCAI 2015).
 
@@ -35,7 +34,7 @@ class KUBE:
     scale: ArrayLike = 2.0
 
     def _check(self) -> None:
-        checks.hyperparameter("scale", self.scale, 0, 1e6)
+        checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> ArmStatistics:
         return ArmStatistics.zeros(problem.num_arms)

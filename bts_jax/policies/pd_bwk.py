@@ -1,8 +1,7 @@
 """PD-BwK: optimistic reward over pessimistic cost."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,16 +9,15 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.pytrees import pytree
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
-class PDBwKState:
+class PDBwKState(NamedTuple):
     arms: ArmStatistics
     nu: jax.Array  # ν
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class PDBwK:
     """The variant of PD-BwK (Badanidiyuru et al., FOCS 2013) in Xia et al. (IJCAI 2015).
 
@@ -40,7 +38,7 @@ class PDBwK:
     scale: ArrayLike = 0.25
 
     def _check(self) -> None:
-        checks.hyperparameter("scale", self.scale, 0, 1e6)
+        checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> PDBwKState:
         nu = self.scale * jnp.log(problem.budget * problem.num_arms)
@@ -59,7 +57,7 @@ class PDBwK:
     def update(
         self, state: PDBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> PDBwKState:
-        return state.replace(arms=state.arms.record(arm, reward, cost))
+        return state._replace(arms=state.arms.record(arm, reward, cost))
 
     @staticmethod
     def _radius(nu: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:

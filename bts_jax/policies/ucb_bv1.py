@@ -1,8 +1,7 @@
 """UCB-BV1: an upper confidence bound for variable costs, given a lower bound on them."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,16 +9,15 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.pytrees import pytree
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
-class UCBBV1State:
+class UCBBV1State(NamedTuple):
     arms: ArmStatistics
     min_cost: jax.Array  # λ
 
 
-@checks.on_creation
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class UCBBV1:
     """UCB-BV1 (Ding et al., AAAI 2013).
 
@@ -42,7 +40,7 @@ class UCBBV1:
 
     def _check(self) -> None:
         if self.min_cost is not None:
-            checks.hyperparameter("min_cost", self.min_cost, 0, 1, open_ends="low")
+            checks.hyperparameter(self, "min_cost", 0, 1, low_excluded=True)
 
     def init(self, problem: Problem) -> UCBBV1State:
         min_cost = problem.min_cost if self.min_cost is None else self.min_cost
@@ -60,4 +58,4 @@ class UCBBV1:
     def update(
         self, state: UCBBV1State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> UCBBV1State:
-        return state.replace(arms=state.arms.record(arm, reward, cost))
+        return state._replace(arms=state.arms.record(arm, reward, cost))

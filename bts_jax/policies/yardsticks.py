@@ -1,15 +1,16 @@
 """Two yardsticks: always the best arm, and any arm at all."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 
+from bts_jax import random
 from bts_jax.contract import Problem
+from bts_jax.pytrees import pytree
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+@pytree
 class Oracle:
     """Always pulls the arm with the best ratio of expected reward to expected cost: what regret is measured against.
 
@@ -28,7 +29,11 @@ class Oracle:
         return state
 
 
-@chex.dataclass(frozen=True, mappable_dataclass=False)
+class UniformState(NamedTuple):
+    arms: jax.Array  # [K] uint32, the numbers of the arms: their count is K
+
+
+@pytree
 class Uniform:
     """Pulls an arm chosen uniformly at random in every round: what a policy that learns nothing achieves.
 
@@ -37,11 +42,17 @@ class Uniform:
 
     told: ClassVar[tuple[str, ...]] = ()
 
-    def init(self, problem: Problem) -> jax.Array:
-        return jnp.arange(problem.num_arms, dtype=jnp.int32)
+    def init(self, problem: Problem) -> UniformState:
+        return UniformState(arms=jnp.arange(problem.num_arms, dtype=jnp.uint32))
 
-    def __call__(self, state: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.random.choice(key, state), state
+    def __call__(self, state: UniformState, key: jax.Array) -> tuple[jax.Array, UniformState]:
+        # 2³² words do not divide evenly among K arms: the few that are left over decide nothing, and another is drawn.
+        num_arms = state.arms.shape[0]
+        word = random.bits(key)[0]
+        fair = word <= jnp.uint32(2**32 // num_arms * num_arms - 1)
+        return jnp.where(fair, (word % num_arms).astype(jnp.int32), -1), state
 
-    def update(self, state: jax.Array, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> jax.Array:
+    def update(
+        self, state: UniformState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> UniformState:
         return state

@@ -1,0 +1,36 @@
+"""What several test files need."""
+
+import jax
+import numpy as np
+
+import bts_jax as bj
+
+# One small instance per family: fixed, with gaps neither tiny nor huge.
+INSTANCES = {
+    "bernoulli": bj.Bernoulli(reward=[0.3, 0.7, 0.5, 0.9, 0.2], cost=[0.4, 0.6, 0.3, 0.95, 0.5]),
+    "multinomial": bj.Multinomial(
+        reward_probs=[[0.1, 0.2, 0.3, 0.3, 0.1], [0.4, 0.3, 0.1, 0.1, 0.1], [0, 0, 0.1, 0.3, 0.6], [0.2] * 5],
+        cost_probs=[[0.3, 0.3, 0.2, 0.1, 0.1], [0.1, 0.4, 0.3, 0.1, 0.1], [0.05, 0.1, 0.2, 0.3, 0.35], [0.2] * 5],
+    ),
+}
+assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
+
+ALL = [(policy, family) for policy in bj.POLICIES for family in bj.BANDITS]
+
+
+def batch(policy, bandit, budget, keys, **options):
+    return jax.vmap(lambda key: bj.simulate(policy, bandit, budget, key, **options))(keys)
+
+
+def keys(count, seed=0):
+    return jax.random.split(jax.random.key(seed), count)
+
+
+def assert_same_bits(left, right):
+    """Equal in every leaf, dtype and bit."""
+    left, right = jax.tree.leaves_with_path(left), jax.tree.leaves_with_path(right)
+    assert len(left) == len(right)
+    for (path, a), (_, b) in zip(left, right, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype and a.shape == b.shape, (path, a.dtype, b.dtype, a.shape, b.shape)
+        assert a.tobytes() == b.tobytes(), (jax.tree_util.keystr(path), a, b)

@@ -1,0 +1,70 @@
+"""The command line, as a user calls it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import bts_jax as bj
+from bts_jax.cli import main
+
+
+def test_run_prints_a_table(capsys):
+    main(["run", "--policy", "bts", "kube", "--arms", "4", "--budget", "30", "--seeds", "130"])
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].startswith("bernoulli bandit, 4 arms") and "130 runs, seed 0" in lines[0]
+    assert lines[1].split()[:3] == ["policy", "regret", "pseudo-regret"]
+    assert [line.split()[0] for line in lines[2:4]] == ["bts", "kube"]
+    assert err == "", "no bar without a terminal"
+
+
+def test_run_is_reproducible_and_simulates_what_it_says(capsys):
+    import jax
+
+    arguments = ["run", "--policy", "kube", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
+    main([*arguments, "--seed", "5"])
+    row = capsys.readouterr().out.splitlines()[2].split()
+    key_bandit, key_runs = jax.random.split(jax.random.key(5))
+    bandit = bj.Multinomial.random(key_bandit, 3)
+    runs = jax.vmap(lambda key: bj.simulate(bj.KUBE(), bandit, 12.5, key))(jax.random.split(key_runs, 70))
+    assert row[1] == f"{bj.regret(runs, bandit).mean():,.1f}"
+    assert f"{runs.rounds.mean():,.1f}" in row
+
+
+def test_policies_lists_the_registry(capsys):
+    main(["policies"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(bj.POLICIES)
+    assert "budget" in lines[2] and "nothing" in lines[1]
+
+
+@pytest.mark.parametrize(("arguments", "named"), [
+    (["run", "--policy", "thomson"], "invalid choice: 'thomson'"),
+    (["run", "--bandit", "beta-max"], "invalid choice: 'beta-max'"),
+    (["run", "--arms", "1"], "num_arms = 1"),
+    (["run", "--budget", "-5"], "budget = -5"),
+    (["run", "--budget", "nan"], "budget = nan"),
+    (["run", "--budget", "much"], "invalid float value: 'much'"),
+    (["run", "--seeds", "0"], "--seeds = 0"),
+    (["run", "--seed", "99999999999"], "--seed = 99999999999"),
+    ([], "COMMAND"),
+])
+def test_bad_input_ends_with_a_message_and_exit_code_2(arguments, named, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert named in err and "Traceback" not in err
+
+
+def test_python_dash_m_works():
+    done = subprocess.run([sys.executable, "-m", "bts_jax", "policies"], capture_output=True, text=True, check=True)
+    assert "bts" in done.stdout
+
+
+def test_import_is_light():
+    """Plotting, storage and learning are imported when they are used."""
+    code = "import bts_jax, sys; print([m for m in ('matplotlib', 'xarray', 'zarr', 'tqdm', 'optax') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

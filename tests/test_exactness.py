@@ -1,0 +1,115 @@
+"""A run depends on (policy, bandit, budget, key) and on nothing else: bit for bit, for every policy in the registry."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import ALL, INSTANCES, assert_same_bits, batch, keys
+
+import bts_jax as bj
+from bts_jax.contract import told
+
+BUDGET, CHECKPOINTS = 50, [3, 20.5, 50]
+
+
+def take(runs, index):
+    return jax.tree.map(lambda x: x[index], runs)
+
+
+@pytest.mark.parametrize(("name", "family"), ALL)
+def test_a_run_does_not_depend_on_its_batch(name, family):
+    policy, bandit, many = bj.POLICIES[name](), INSTANCES[family], keys(500)
+    whole = batch(policy, bandit, BUDGET, many, checkpoints=CHECKPOINTS)
+    assert_same_bits(batch(policy, bandit, BUDGET, many[30:37], checkpoints=CHECKPOINTS), take(whole, slice(30, 37)))
+    order = np.random.default_rng(0).permutation(500)
+    assert_same_bits(batch(policy, bandit, BUDGET, many[order], checkpoints=CHECKPOINTS), take(whole, order))
+    for i in (0, 123, 499):
+        assert_same_bits(bj.simulate(policy, bandit, BUDGET, many[i], checkpoints=CHECKPOINTS), take(whole, i))
+    compiled = jax.jit(lambda key: bj.simulate(policy, bandit, BUDGET, key, checkpoints=CHECKPOINTS))
+    assert_same_bits(compiled(many[7]), take(whole, 7))
+
+
+@pytest.mark.parametrize(("name", "family"), [(n, f) for n, f in ALL if "budget" not in told(bj.POLICIES[n])])
+def test_a_checkpoint_is_the_run_with_that_budget(name, family):
+    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
+    budgets = [0.7, 3, 20.5, 49, 50, 200]
+    long = batch(policy, bandit, 200, keys(40), checkpoints=budgets)
+    for i, budget in enumerate(budgets):
+        assert_same_bits(batch(policy, bandit, budget, keys(40)), take(long, (slice(None), slice(i, i + 1))))
+
+
+def test_the_batch_may_be_nested_and_over_everything():
+    hyper = jnp.array([0.5, 2.0])
+    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(3, seed=1))
+    budgets = jnp.array([7.0, 15.0])
+    play = lambda scale, bandit, budget, key: bj.simulate(bj.KUBE(scale=scale), bandit, budget, key)  # noqa: E731
+    nested = play
+    for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
+        nested = jax.vmap(nested, axes)
+    grid = nested(hyper, bandits, budgets, keys(5))
+    assert grid.pulls.shape == (2, 3, 2, 5, 1, 4)
+    for a, b, c, d in ((0, 0, 0, 0), (1, 2, 1, 4), (0, 1, 1, 2)):
+        assert_same_bits(play(hyper[a], take(bandits, b), budgets[c], keys(5)[d]), take(grid, (a, b, c, d)))
+    together = jax.vmap(play)(hyper, take(bandits, slice(2)), budgets, keys(2))
+    assert_same_bits(play(hyper[1], take(bandits, 1), budgets[1], keys(2)[1]), take(together, 1))
+
+
+def test_batch_axes_may_be_anywhere():
+    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4), out_axes=1)(keys(3, seed=1))
+    runs = jax.vmap(lambda b: bj.simulate(bj.BTS(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
+    alone = bj.Bernoulli(reward=bandits.reward[:, 2], cost=bandits.cost[:, 2])
+    assert_same_bits(bj.simulate(bj.BTS(), alone, 10, keys(1)[0]), jax.tree.map(lambda x: x[:, 2], runs))
+
+
+def test_the_kind_of_number_does_not_matter():
+    policy, bandit, key = bj.KUBE(), INSTANCES["bernoulli"], keys(1)[0]
+    run = bj.simulate(policy, bandit, 20, key, checkpoints=[10, 20])
+    assert_same_bits(bj.simulate(bj.KUBE(scale=np.float64(2)), bandit, 20.0, key, checkpoints=np.array([10, 20])), run)
+    assert_same_bits(bj.simulate(bj.KUBE(scale=jnp.float32(2)), bandit, jnp.int32(20), key,
+                                 checkpoints=jnp.array([10.0, 20.0])), run)
+
+
+@pytest.mark.parametrize("how", ["x64", "two devices", "rbg keys"])
+def test_a_run_does_not_depend_on_the_session(how):
+    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work.)"""
+    if jax.default_backend() != "cpu":
+        pytest.skip("the other process would run on this process's accelerator, which is taken")
+    setup = {
+        "x64": "jax.config.update('jax_enable_x64', True)",
+        "two devices": "jax.config.update('jax_num_cpu_devices', 2)",
+        "rbg keys": "jax.config.update('jax_default_prng_impl', 'rbg')",
+    }[how]
+    code = f"""
+import jax, numpy as np
+{setup}
+import bts_jax as bj
+bandit = bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3])
+for name in ('bts', 'kube', 'uniform'):
+    policy = bj.POLICIES[name]
+    keys = jax.random.split(jax.random.key(0), 5)
+    run = jax.vmap(lambda key: bj.simulate(policy(), bandit, 30, key))(keys)
+    print(name, np.asarray(run.pulls).ravel().tolist(), np.asarray(run.reward).ravel().tolist(), run.pulls.dtype)
+"""
+    def run(code):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                              env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout
+
+    out = run(code)
+    assert len(out.splitlines()) == 3
+    if how != "rbg keys":
+        assert out == run(code.replace(setup, ""))
+
+
+def test_common_luck_across_policies():
+    """Policies that pull the same arms earn the same: the bandit's luck is the seed's and the round's."""
+    bandit = INSTANCES["bernoulli"]
+    oracle = batch(bj.Oracle(), bandit, 30, keys(20))
+    sure = batch(bj.EpsilonFirst(epsilon=1e-6), bandit, 30, keys(20))  # pulls every arm once and commits
+    assert (sure.rounds > 0).all()
+    same = np.asarray(sure.pulls)[:, 0, int(bandit.best_arm)] > 5
+    assert same.any()
+    assert np.corrcoef(np.asarray(oracle.rounds)[same, 0], np.asarray(sure.rounds)[same, 0])[0, 1] > 0.5

@@ -1,0 +1,213 @@
+"""The rules of the game, on arms without luck and policies without choice; and how runs are cut, limited and refused."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import INSTANCES, assert_same_bits, batch, keys
+from jax.typing import ArrayLike
+
+import bts_jax as bj
+
+KEY = jax.random.key(0)
+
+
+@chex.dataclass(frozen=True)
+class Always:
+    """Always the same arm."""
+
+    arm: ArrayLike
+
+    def init(self, problem):
+        return ()
+
+    def __call__(self, state, key):
+        return self.arm, state
+
+    def update(self, state, arm, reward, cost, key):
+        return state
+
+
+def certain(reward, cost, points=11):
+    """Two arms of one law: always this reward and this cost, in tenths."""
+    row = np.eye(points)
+    return bj.Multinomial(reward_probs=row[[reward, reward]], cost_probs=row[[cost, cost]])
+
+
+@pytest.mark.parametrize(("reward", "cost", "budget", "expected"), [
+    # tenths of reward and cost, budget -> reward, cost, rounds
+    (3, 1, 1.0, (3.0, 1.0, 10)),  # ten pulls at 0.1 spend 1 exactly, in spite of binary fractions
+    (3, 1, 0.95, (2.7, 0.9, 10)),  # the tenth exceeds what is left: it earns and costs nothing, and is a round
+    (10, 10, 2.5, (2.0, 2.0, 3)),
+    (10, 3, 1.0, (3.0, 0.9, 4)),
+    (10, 5, 0.2, (0.0, 0.0, 1)),  # the very first pull is too dear
+    (0, 10, 7, (0.0, 7.0, 7)),
+])
+def test_spending_by_hand(reward, cost, budget, expected):
+    run = bj.simulate(Always(arm=1), certain(reward, cost), budget, KEY)
+    np.testing.assert_allclose([run.reward[0], run.cost[0]], expected[:2], rtol=1e-6)
+    assert run.rounds.tolist() == [expected[2]] and run.pulls.tolist() == [[0, expected[2]]]
+    assert not run.truncated[0]
+
+
+def test_checkpoints_by_hand():
+    """Cost 0.3, reward 1: checkpoints that are hit exactly, missed, several within one pull, and in any order."""
+    budgets = [3.0, 0.1, 0.2, 0.3, 0.9, 1.0, 1.1]
+    run = bj.simulate(Always(arm=0), certain(10, 3), 3, KEY, checkpoints=budgets)
+    np.testing.assert_allclose(run.budget, budgets, rtol=1e-6)
+    assert run.reward.tolist() == [10, 0, 0, 1, 3, 3, 3]
+    np.testing.assert_allclose(run.cost, [3.0, 0, 0, 0.3, 0.9, 0.9, 0.9], rtol=1e-6)
+    assert run.rounds.tolist() == [10, 1, 1, 1, 3, 4, 4]
+    assert run.pulls[:, 0].tolist() == run.rounds.tolist()
+
+
+def test_a_run_ends_at_its_largest_checkpoint():
+    run = bj.simulate(Always(arm=0), certain(10, 10), 10**6, KEY, checkpoints=[5])
+    assert run.rounds.tolist() == [5]
+
+
+def test_rounds_are_pulls_and_bernoulli_runs_spend_all():
+    runs = batch(bj.BTS(), INSTANCES["bernoulli"], 40, keys(200), checkpoints=[1, 7, 40])
+    assert (runs.cost == runs.budget).all()
+    assert (runs.rounds == runs.pulls.sum(-1)).all()
+    assert (np.diff(runs.rounds, axis=1) > 0).all()
+
+
+def test_costs_never_exceed_the_budget():
+    runs = batch(bj.BTS(), INSTANCES["multinomial"], 9.6, keys(200))
+    assert (runs.cost <= runs.budget).all() and (runs.cost > runs.budget - 1).all()
+
+
+def test_a_free_best_arm_ends_at_the_limit_and_says_so():
+    bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.0, 0.5])
+    run = bj.simulate(bj.Oracle(), bandit, 100, KEY, checkpoints=[10, 100])
+    assert run.truncated.all() and run.rounds.tolist() == [440, 800], "(2b + 200) / 0.5"
+    assert (run.cost == 0).all() and run.pulls[0].tolist() == [440, 0]
+    assert_same_bits(run.rounds[0], bj.simulate(bj.Oracle(), bandit, 10, KEY).rounds[0])
+    limited = bj.simulate(bj.Oracle(), bandit, 100, KEY, checkpoints=[10, 100], max_rounds=77)
+    assert limited.rounds.tolist() == [77, 77] and limited.truncated.all()
+    assert np.isinf(bj.regret(limited, bandit)).all() and (bj.pseudo_regret(limited, bandit) == 0).all()
+
+
+def test_a_limit_that_is_reached_with_the_budget_is_no_truncation():
+    run = bj.simulate(Always(arm=0), certain(10, 10), 10, KEY, max_rounds=10)
+    assert run.rounds[0] == 10 and not run.truncated[0]
+    run = bj.simulate(Always(arm=0), certain(10, 10), 10, KEY, max_rounds=9)
+    assert run.rounds[0] == 9 and run.truncated[0] and run.reward[0] == 9
+
+
+@pytest.mark.parametrize("family", bj.BANDITS)
+def test_the_default_limit_leaves_ordinary_runs_alone(family):
+    for budget in (0.5, 5, 50):
+        assert not batch(bj.Uniform(), INSTANCES[family], budget, keys(300)).truncated.any()
+
+
+def test_ten_million_pulls_in_tenths():
+    """Relative error below 1e-6 against exact arithmetic: here it is 0, give or take the last float32."""
+    run = bj.simulate(Always(arm=0), certain(7, 1), 10**6, KEY)
+    assert run.rounds[0] == 10**7 and run.cost[0] == 10**6
+    np.testing.assert_allclose(run.reward[0], 7 * 10**6, rtol=1e-7)
+
+
+def test_random_tenths_are_counted_right():
+    """A million random pulls: what was earned and paid against the same draws, summed as integers on the host."""
+    rng = np.random.default_rng(0)
+    bandit = bj.Multinomial(reward_probs=rng.dirichlet(np.ones(11), 2), cost_probs=rng.dirichlet(np.ones(11), 2))
+    rounds = 10**6
+    run = bj.simulate(Always(arm=1), bandit, 10**6, KEY, max_rounds=rounds)
+    words = bj.random.key_words(KEY)
+    draw = jax.jit(jax.vmap(lambda t: bandit.pull(bj.random.derive(words, t, 1), 1)))
+    reward, cost = (np.rint(np.asarray(x) * 10).astype(int).sum() / 10 for x in draw(jnp.arange(rounds)))
+    np.testing.assert_allclose([run.reward[0], run.cost[0]], [reward, cost], rtol=1e-7)
+
+
+def test_policies_that_are_undecided_are_called_again_and_nothing_else_happens():
+    @chex.dataclass(frozen=True)
+    class Hesitant(Always):
+        def init(self, problem):
+            return jnp.int32(0)
+
+        def __call__(self, state, key):
+            return jnp.where(state % 3 == 2, self.arm, -1), state + 1
+
+    sure = bj.simulate(Always(arm=1), INSTANCES["bernoulli"], 30, KEY)
+    assert_same_bits(bj.simulate(Hesitant(arm=1), INSTANCES["bernoulli"], 30, KEY), sure)
+
+
+def test_feedback_outside_the_unit_interval_is_never_counted():
+    @chex.dataclass(frozen=True)
+    class Broken:
+        cost_mean: ArrayLike
+        reward_mean: ArrayLike
+
+        def pull(self, key, arm):
+            return self.reward_mean[arm], self.cost_mean[arm]
+
+    for reward, cost in ((0.5, 1.5), (-0.1, 0.5), (np.nan, 0.5), (0.5, np.nan)):
+        bandit = Broken(cost_mean=jnp.full(2, cost), reward_mean=jnp.full(2, reward))
+        run = bj.simulate(Always(arm=1), bandit, 5, KEY, max_rounds=10)
+        assert np.isnan(run.reward[0]) and np.isnan(run.cost[0])
+
+
+def test_bad_budgets_under_vmap_are_nan_and_end():
+    budgets = jnp.array([10.0, -1.0, 0.0, np.nan, np.inf, 1e30])
+    runs = jax.vmap(lambda budget: bj.simulate(bj.BTS(), INSTANCES["bernoulli"], budget, KEY, max_rounds=1000))(budgets)
+    assert runs.cost[0] == 10 and np.isnan(runs.reward[1:]).all() and np.isnan(runs.cost[1:]).all()
+
+
+def test_regret_by_hand():
+    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])
+    run = bj.Run(budget=np.float32([10]), reward=np.float32([12]), cost=np.float32([10]), rounds=np.int32([20]),
+                 pulls=np.int32([[12, 8]]), truncated=np.array([False]))
+    np.testing.assert_allclose(bj.regret(run, bandit), [20 - 12])
+    np.testing.assert_allclose(bj.pseudo_regret(run, bandit), [8 * 0.9 * 1.0], rtol=1e-6)
+    for measure in (bj.regret, bj.pseudo_regret):
+        assert measure(run, bandit).dtype == np.float64
+        np.testing.assert_allclose(jax.jit(measure)(run, bandit), measure(run, bandit), rtol=1e-5)
+
+
+def test_regret_of_batches_of_runs_and_bandits():
+    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4))(keys(3, seed=1))
+    play = jax.vmap(jax.vmap(lambda bandit, key: bj.simulate(bj.BTS(), bandit, 20, key, checkpoints=[5, 20]),
+                             (None, 0)), (0, None))
+    runs = play(bandits, keys(6))
+    for measure in (bj.regret, bj.pseudo_regret):
+        values = measure(runs, bandits)
+        assert values.shape == (3, 6, 2)
+        one = jax.tree.map(lambda x: x[1], bandits)
+        np.testing.assert_array_equal(values[1], measure(jax.tree.map(lambda x: x[1], runs), one))
+    with pytest.raises(ValueError, match="does not fit"):
+        bj.regret(jax.tree.map(lambda x: x[0], runs), bandits)
+
+
+BANDIT = INSTANCES["bernoulli"]
+
+
+@pytest.mark.parametrize(("arguments", "options", "named"), [
+    ((bj.BTS, BANDIT, 10, KEY), {}, "policy = .*an instance"),
+    (("bts", BANDIT, 10, KEY), {}, "policy = 'bts'"),
+    ((bj.BTS(), [0.5, 0.5], 10, KEY), {}, "bandit = "),
+    ((bj.BTS(), bj.Bernoulli(reward=np.full((3, 2), 0.5), cost=np.full((3, 2), 0.5)), 10, KEY), {}, "batch of bandits"),
+    ((bj.BTS(), BANDIT, 0, KEY), {}, "budget = 0"),
+    ((bj.BTS(), BANDIT, -3.5, KEY), {}, "budget = -3.5"),
+    ((bj.BTS(), BANDIT, np.nan, KEY), {}, "budget = nan"),
+    ((bj.BTS(), BANDIT, np.inf, KEY), {}, "budget = inf"),
+    ((bj.BTS(), BANDIT, 2**31, KEY), {}, "budget = 2147483648"),
+    ((bj.BTS(), BANDIT, "all", KEY), {}, "budget = 'all'"),
+    ((bj.BTS(), BANDIT, [10, 20], KEY), {}, "vmap"),
+    ((bj.BTS(), BANDIT, 10, None), {}, "key = None"),
+    ((bj.BTS(), BANDIT, 10, 0), {}, "key = 0"),
+    ((bj.BTS(), BANDIT, 10, jax.random.PRNGKey(0)), {}, "old-style"),
+    ((bj.BTS(), BANDIT, 10, jax.random.split(KEY, 3)), {}, "batch of keys"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": [5, 11]}, r"checkpoints\[1\] = 11.*up to the budget, 10"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": [0]}, r"checkpoints\[0\] = 0"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": [np.nan]}, r"checkpoints\[0\] = nan"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": []}, "checkpoints has shape"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": 5}, "checkpoints has shape"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": 0}, "max_rounds = 0"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": 1.5}, "max_rounds = 1.5"),
+])
+def test_bad_input_is_refused_by_name(arguments, options, named):
+    with pytest.raises(ValueError, match=named):
+        bj.simulate(*arguments, **options)

@@ -1,0 +1,155 @@
+"""The generator against published vectors and JAX's own; the samplers against SciPy.
+
+False failures: every Kolmogorov–Smirnov test here fails at p < 10⁻⁹ and every z-test at 6.5 standard errors (8·10⁻¹¹);
+with fewer than 200 of them, below 10⁻⁶ for the file. The draws are fixed by their keys, so a failure repeats.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from bts_jax import random
+
+DRAWS = 200_000
+
+
+def words(*values):
+    return tuple(jnp.uint32(v) for v in values)
+
+
+@pytest.mark.parametrize(("rounds", "counter", "key", "output"), [
+    # Known-answer tests published with Random123.
+    (13, (0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
+    (13, (0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0xFD36D048, 0x2D17272C)),
+    (13, (0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xBA3E4725, 0xF27D669E)),
+    (20, (0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    (20, (0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+    (20, (0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+])
+def test_threefry_gives_the_published_answers(rounds, counter, key, output):
+    got = random.threefry(words(*key), words(*counter), rounds)
+    assert tuple(int(word) for word in got) == output
+
+
+def test_twenty_rounds_are_jaxs_own_generator():
+    key = jax.random.key(7, impl="threefry2x32")
+    ours = random.threefry(random.key_words(key), words(0, 1234), rounds=20)
+    assert [int(w) for w in ours] == jax.random.key_data(jax.random.fold_in(key, 1234)).tolist()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_every_kind_of_key_has_words_of_its_own(impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 1000)
+    pairs = np.stack(random.key_words(keys), -1)
+    assert len(np.unique(pairs, axis=0)) == 1000
+
+
+def test_words_do_not_depend_on_the_shape_they_are_drawn_in():
+    key = jax.random.key(3)
+    long = random.bits(key, (100,))
+    for shape in [(7,), (), (5, 4)]:
+        short = random.bits(key, shape)
+        for a, b in zip(short, long, strict=True):
+            assert (a.ravel() == b[: a.size]).all()
+    assert not (random.bits(key, (100,), stream=1)[0] == long[0]).any()
+
+
+def test_bits_are_balanced_and_uncorrelated():
+    first, second = (np.asarray(w) for w in random.bits(jax.random.key(1), (DRAWS,)))
+    ones = [np.unpackbits(w.view(np.uint8)).mean() for w in (first, second, first ^ second, first[1:] ^ first[:-1])]
+    assert np.abs(np.array(ones) - 0.5).max() < 6.5 * 0.5 / np.sqrt(32 * (DRAWS - 1))
+
+
+def test_unit_is_uniform_and_never_zero():
+    u = np.asarray(random.unit(random.bits(jax.random.key(2), (DRAWS,))[0]))
+    assert stats.kstest(u, "uniform").pvalue > 1e-9
+    ends = np.asarray(random.unit(jnp.array([0, 2**32 - 1], jnp.uint32)))
+    assert 0 < ends[0] < 2**-32 and ends[1] == 1
+
+
+def test_happens_is_exact_at_the_ends_and_right_between():
+    word = random.bits(jax.random.key(4), (DRAWS,))[0]
+    word = word.at[0].set(0).at[1].set(2**32 - 1)
+    assert not random.happens(word, 0.0).any() and random.happens(word, 1.0).all()
+    for p in (1e-4, 0.25, 0.5, 0.999):
+        share = float(random.happens(word, p).mean())
+        assert abs(share - p) < 6.5 * np.sqrt(p * (1 - p) / DRAWS)
+    tiny = np.float32(2**-20)  # the threshold itself, by hand: 2¹² of the 2³² words
+    assert random.happens(jnp.uint32(2**12 - 1), tiny) and not random.happens(jnp.uint32(2**12), tiny)
+
+
+def test_normal_pairs_are_normal_and_independent():
+    x, y = (np.asarray(v, np.float64) for v in random.normal_pair(random.bits(jax.random.key(5), (DRAWS,))))
+    for z in (x, y, (x + y) / np.sqrt(2), (x - y) / np.sqrt(2)):  # the last two see any dependence of the second order
+        assert stats.kstest(z, "norm").pvalue > 1e-9
+    for power in (1, 2, 3, 4):
+        moment, variance = stats.norm.moment(power), stats.norm.moment(2 * power) - stats.norm.moment(power) ** 2
+        assert abs((x**power).mean() - moment) < 6.5 * np.sqrt(variance / DRAWS)
+    tail = (np.abs(np.r_[x, y]) > 4).mean()
+    p = 2 * stats.norm.sf(4)
+    assert abs(tail - p) < 6.5 * np.sqrt(p / (2 * DRAWS))
+
+
+def accepted_betas(a, b, seed=0, draws=DRAWS):
+    value, accepted = random.propose_beta(jax.random.key(seed), np.full(draws, a), np.full(draws, b))
+    return np.asarray(value, np.float64)[np.asarray(accepted)], float(accepted.mean())
+
+
+def mt_acceptance(shape):
+    """Share of Marsaglia–Tsang proposals that are accepted, from the normalising constants."""
+    d = shape - 1 / 3
+    return np.exp(d + (1 - shape) * np.log(d) + special.gammaln(shape) - 0.5 * np.log(d)) / np.sqrt(2 * np.pi)
+
+
+SHAPES = [0.5, 1, 1.5, 2, 3, 10, 100, 1000, 1e5, 1e7]
+
+
+@pytest.mark.parametrize("a", SHAPES)
+def test_beta_draws_have_their_law(a):
+    for b in SHAPES:
+        draws, share = accepted_betas(a, b)
+        expected = mt_acceptance(a) * mt_acceptance(b) if max(a, b) < 1e5 else None
+        if expected is not None:
+            assert abs(share - expected) < 6.5 * np.sqrt(expected * (1 - expected) / DRAWS) + 1e-5, (a, b)
+        law = stats.beta(a, b)
+        mean, deviation = law.mean(), law.std()
+        assert abs(draws.mean() - mean) < 6.5 * deviation / np.sqrt(len(draws)) + 2e-7 * mean, (a, b)
+        if deviation < 1e-5 * mean:
+            continue  # too narrow around 1 for float32's grid; the mirror image (b, a) is in the table, and is not
+        fourth = np.mean((draws - mean) ** 4) / deviation**4
+        assert abs(draws.var() / deviation**2 - 1) < 6.5 * np.sqrt((fourth - 1) / len(draws)) + 1e-3, (a, b)
+        assert stats.kstest(draws, law.cdf).pvalue > 1e-9, (a, b)
+
+
+def test_gamma_log_acceptance_is_right_to_float32():
+    """Against the formula in float64, over shapes and normals, where its plain form loses all digits in float32."""
+    shape, normal = np.meshgrid(np.geomspace(0.5, 1e7, 60), np.linspace(-6, 6, 241))
+    shape, normal = shape.astype(np.float32), normal.astype(np.float32)
+    value, log_accept = (np.asarray(v, np.float64) for v in random.propose_gamma(jnp.array(shape), jnp.array(normal)))
+    d = shape.astype(np.float64) - np.float32(1 / 3)
+    y = normal / np.sqrt(9 * d)
+    inside = y > -0.999
+    exact = np.full(y.shape, -np.inf)
+    z = y[inside]
+    far = np.log1p(z) - z + z**2 / 2 - z**3 / 3
+    near = sum((-1) ** (k + 1) * z**k / k for k in range(4, 40))
+    exact[inside] = 3 * d[inside] * np.where(np.abs(z) < 0.2, near, far)
+    clear = inside & (np.abs(1 + y) > 1e-3)
+    assert np.abs(np.exp(log_accept) - np.exp(exact))[clear].max() < 5e-5  # the largest errors belong to normals beyond 5
+    assert np.isneginf(log_accept[1 + y < -1e-5]).all()
+    assert (np.abs(value / (d * (1 + y) ** 3) - 1)[clear & (np.abs(1 + y) > 0.1)]).max() < 1e-5
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7, 64, 500])
+def test_draws_keep_their_bits_in_any_batch(batch):
+    """Real-valued draws, not only the decisions made from them: no compiler's choice may show in them."""
+    keys = jax.random.split(jax.random.key(9), 500)
+    a, b = jnp.linspace(1, 50, 10), jnp.geomspace(0.5, 1e6, 10)
+    draw = jax.jit(jax.vmap(lambda key: random.propose_beta(key, a, b), out_axes=-1))
+    whole = [np.asarray(x) for x in draw(keys)]
+    parts = [draw(keys[i : i + batch]) for i in range(0, 500 - 500 % batch, batch)]
+    for i, name in enumerate(("value", "accepted")):
+        joined = np.concatenate([np.asarray(part[i]) for part in parts], -1)
+        assert joined.tobytes() == np.ascontiguousarray(whole[i][:, : joined.shape[1]]).tobytes(), name

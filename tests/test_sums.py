@@ -1,0 +1,56 @@
+"""Exact money: against fractions."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bts_jax.sums import UNIT, Sum, coins
+
+DENOMINATORS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 25, 27, 50, 64, 100, 128, 1000, 10_000]
+
+
+@pytest.mark.parametrize("denominator", DENOMINATORS)
+def test_fractions_are_whole_numbers_of_coins(denominator):
+    value = np.float32(np.arange(denominator + 1) / denominator)
+    assert coins(value).tolist() == [UNIT // denominator * j for j in range(denominator + 1)]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(DENOMINATORS), st.floats(0, 1)), min_size=1, max_size=50))
+def test_sums_of_fractions_are_exact(items):
+    total, exact = Sum.zeros(), Fraction(0)
+    for denominator, share in items:
+        part = Fraction(round(share * denominator), denominator)
+        total, exact = total.add(coins(np.float32(float(part)))), exact + part
+    assert Fraction(int(total.whole)) + Fraction(int(total.rest), UNIT) == exact
+    assert float(total.value()) == pytest.approx(float(exact), rel=2e-7)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(0, 1000, width=32), st.integers(-UNIT, UNIT))
+def test_order_and_taking_back(value, amount):
+    total = Sum.of(value)
+    moved = total.add(jnp.int32(amount))
+    assert bool(moved.reaches(total)) == (amount >= 0) and bool(total.reaches(moved)) == (amount <= 0)
+    back = moved.add(jnp.int32(-amount))
+    assert (int(back.whole), int(back.rest)) == (int(total.whole), int(total.rest))
+    assert float(total.value()) == pytest.approx(value, abs=1 / UNIT, rel=1e-7)
+
+
+def test_of_takes_whole_numbers_exactly():
+    assert int(Sum.of(jnp.int32(2**31 - 2)).whole) == 2**31 - 2
+    half = Sum.of(np.float32(7.5))
+    assert (int(half.whole), int(half.rest)) == (7, UNIT // 2)
+    almost = Sum.of(np.float32(0.99999999))  # rounds up to the next unit
+    assert (int(almost.whole), int(almost.rest)) == (1, 0)
+
+
+def test_ten_million_tenths_are_a_million():
+    """Where a float32 sum stalls at 2²¹, and a float64 sum is off in the seventh digit behind the point."""
+    total = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda _, s: s.add(coins(x)), Sum.zeros()))(0.1)
+    assert (int(total.whole), int(total.rest)) == (10**6, 0)
