@@ -2,7 +2,7 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run
+Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial; BANDITS names them all
 Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
 Measuring   regret, pseudo_regret
@@ -11,10 +11,13 @@ Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); samplers i
 
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS, Bernoulli, Multinomial
+from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import BTS, KUBE, POLICIES, UCBBV1, EpsilonFirst, Oracle, PDBwK, Uniform
+
+claim_cores()
 
 __all__ = [
     "BANDITS",
@@ -36,4 +39,5 @@ __all__ = [
     "pseudo_regret",
     "regret",
     "simulate",
+    "simulate_batch",
 ]

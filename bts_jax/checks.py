@@ -28,14 +28,28 @@ def require(name: str, value: Any, good: Any, remedy: str) -> None:
     good = np.asarray(good)
     if good.all():
         return
-    value = np.asarray(value)
-    place = np.argwhere(~np.broadcast_to(good, value.shape))[0]
+    value, good = np.broadcast_arrays(value, good)
+    place = np.argwhere(~good)[0]
     where = f"{name}[{', '.join(map(str, place))}]" if len(place) else name
     raise ValueError(f"{where} = {value[tuple(place)]} is not allowed: {remedy}")
 
 
-def key(value: Any) -> None:
-    """Raises unless `value` is one typed JAX key."""
+def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> None:
+    """Raises unless `value` is a pytree of numbers with these members."""
+    if isinstance(value, type):
+        raise ValueError(f"{name} = {value!r} is a class: pass an instance, such as {example}")
+    missing = [member for member in members if not hasattr(value, member)]
+    if missing:
+        raise ValueError(f"{name} = {value!r} has no {', '.join(missing)}: pass a {name}, such as {example}; what one of your "
+                         "own needs is in bts_jax.contract")
+    for leaf in jax.tree.leaves(value):
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+            raise ValueError(f"{name} = {value!r} is not a pytree of numbers: decorate its class with "
+                             "@chex.dataclass(frozen=True), and keep text out of its fields")
+
+
+def key(value: Any, batch: bool = False) -> None:
+    """Raises unless `value` is one typed JAX key; or, where that is allowed, a batch of them."""
     remedy = "pass one typed JAX key, as jax.random.key(0) makes it"
     dtype = getattr(value, "dtype", None)
     if dtype is None:
@@ -43,7 +57,7 @@ def key(value: Any) -> None:
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise ValueError(f"key is an array of {dtype}[{', '.join(map(str, value.shape))}], an old-style key at best: "
                          f"{remedy} (jax.random.wrap_key_data turns an old-style key into a typed one)")
-    if value.shape != ():
+    if value.shape != () and not batch:
         raise ValueError(f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the batch with "
                          "jax.vmap(simulate, in_axes=(None, None, None, 0))")
 

@@ -1,6 +1,7 @@
 """The command line: `bts-jax`, or `python -m bts_jax`."""
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,17 +22,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(2, f"bts-jax: error: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, "bts-jax: interrupted\n")
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        parser.exit(0)
 
 
 def _parser() -> argparse.ArgumentParser:
+    from bts_jax._version import __version__
     from bts_jax.bandits import BANDITS
     from bts_jax.policies import POLICIES
 
     parser = argparse.ArgumentParser(prog="bts-jax", description="Budgeted multi-armed bandits in JAX.")
+    parser.add_argument("--version", action="version", version=f"bts-jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="play policies on a random bandit and print a table")
-    run.add_argument("--policy", nargs="+", default=["bts"], choices=[*POLICIES, "all"], metavar="NAME",
+    run.add_argument("--policy", nargs="+", action="extend", choices=[*POLICIES, "all"], metavar="NAME",
                      help=f"one or several of {', '.join(POLICIES)}; or all (default: bts)")
     run.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
     run.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
@@ -59,7 +65,8 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
     if not -(2**31) <= arguments.seed < 2**31:
         raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
-    names = list(POLICIES) if "all" in arguments.policy else list(dict.fromkeys(arguments.policy))
+    wanted = arguments.policy or ["bts"]
+    names = list(POLICIES) if "all" in wanted else list(dict.fromkeys(wanted))
     key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
     bandit = BANDITS[arguments.bandit].random(key_bandit, arguments.arms)
     keys = jax.random.split(key_runs, arguments.seeds)

@@ -1,6 +1,6 @@
 """The contract: what a bandit is, what a policy is, and what a policy is told. Read this file first.
 
-Both are pytrees whose leaves are numbers, so that `jax.vmap`, `jax.jit` and `jax.grad` reach every one of them. They
+Both are pytrees whose leaves are numbers, so that `jax.vmap` and `jax.jit` reach every one of them. They
 are written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 

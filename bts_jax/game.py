@@ -9,13 +9,12 @@ The rules, to the letter:
    budget, this is bit for bit the run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there, and says so.
 
-A single run is a batch of one. Runs lie on the **last** axis of every array, where CPUs and GPUs want them, and all of
-them play in one loop: `vmap`, nested as deep as you like, only adds runs to it. Rounds are played in blocks; a run that
+A single run is a batch of one, and all runs of a batch play in one loop: `vmap`, nested as deep as you like, only adds
+runs to it. Rounds are played in blocks; a run that
 passes a checkpoint waits for the end of its block, where checkpoints are recorded for all runs together.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +26,13 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
+from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
 BLOCK = 32  # rounds in a block: fewer waste less on runs that wait, more cost less per round
 MOST_ROUNDS = 2**31 - 1
+MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
 
 # What the random numbers of a run are for: a key is derived from the run's key, a counter and one of these.
 _DECIDE, _PULL, _UPDATE = range(3)
@@ -49,7 +50,7 @@ class Run:
     truncated: jax.Array  # [C] bool: the limit of rounds came before the budget's end
 
 
-class _Setting(NamedTuple):
+class Setting(NamedTuple):
     """All that a run depends on."""
 
     policy: Policy
@@ -65,6 +66,7 @@ class _Progress(NamedTuple):
 
     policy: State
     calls: jax.Array  # int32, of the policy: rounds, and calls that decided nothing
+    undecided: jax.Array  # int32, calls since the last pull that decided nothing
     rounds: jax.Array  # int32
     spent: Sum
     earned: Sum
@@ -74,14 +76,26 @@ class _Progress(NamedTuple):
     goal: Sum  # the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
     waiting: jax.Array  # bool: for the end of the block, the goal being reached; or for good
-    broken: jax.Array  # bool: the bandit gave a reward or a cost outside [0, 1]
+    broken: jax.Array  # bool: something is wrong with the bandit or the policy; see `simulate`
+
+
+class _Pull(NamedTuple):
+    """One pull, or none."""
+
+    arm: jax.Array  # int32, −1 if the policy has not decided yet
+    happens: jax.Array  # bool
+    broken: jax.Array  # bool
+    reward: jax.Array  # float32
+    cost: jax.Array  # float32
+    won: jax.Array  # int32, the reward in coins
+    paid: jax.Array  # int32, the cost in coins
 
 
 def simulate(
     policy: Policy,
     bandit: Bandit,
     budget: ArrayLike,
-    key: jax.Array,
+    key: jax.Array | None = None,
     *,
     checkpoints: ArrayLike | None = None,
     max_rounds: ArrayLike | None = None,
@@ -92,8 +106,12 @@ def simulate(
     hyperparameters, arms, budget, checkpoints and key compile nothing new. Map over any of the arguments, or several at
     once, with `jax.vmap`; the runs are the same bit for bit, and the batch plays in one loop.
 
-    Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number then gives NaN
-    for reward and cost, and so does a bandit with rewards or costs outside [0, 1].
+    A policy is mapped over through its hyperparameters: `jax.vmap(lambda scale: simulate(KUBE(scale=scale), ...))(scales)`.
+    A run is a matter of discrete decisions: its derivative with respect to anything is zero, and is not taken.
+
+    Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number, a checkpoint
+    above the budget, an arm's probability or a reward or cost outside [0, 1], an arm that does not exist, and a policy that
+    cannot decide (65,536 calls in a row) then give NaN for reward and cost.
 
     Args:
         policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
@@ -117,14 +135,16 @@ def simulate(
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """
-    _check(policy, bandit, budget, key, checkpoints, max_rounds)
+    if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
+        checkpoints = jnp.stack(checkpoints)
+    check(policy, bandit, budget, key, checkpoints, max_rounds)
     if checkpoints is None:
         checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
-    policy, bandit = jax.tree.map(_settle, (policy, bandit))
-    return _simulate(policy, bandit, _money(budget), key, _money(checkpoints), max_rounds)
+    policy, bandit = jax.tree.map(settle, (policy, bandit))
+    return _simulate(policy, bandit, money(budget), key, money(checkpoints), max_rounds)
 
 
-def _settle(leaf: Any) -> Any:
+def settle(leaf: Any) -> Any:
     """A leaf with a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     for kind, dtype in ((jnp.floating, jnp.float32), (jnp.signedinteger, jnp.int32), (jnp.unsignedinteger, jnp.uint32)):
@@ -133,38 +153,59 @@ def _settle(leaf: Any) -> Any:
     return array
 
 
-def _money(amount: Any) -> tuple[Any, Sum]:
-    """An amount as float32 and, exactly, as a sum; a concrete one is converted on the host, in float64."""
-    if isinstance(amount, Tracer):
-        return amount.astype(jnp.float32), Sum.of(amount)
-    amount = np.asarray(amount, np.float64)
-    total = np.round(amount * UNIT).astype(np.int64)
-    whole, rest = (part.astype(np.int32) for part in divmod(total, UNIT))
-    return np.float32(amount), Sum(whole, rest)  # type: ignore: NumPy arrays serve as well
+def money(amount: Any) -> tuple[jax.Array, Sum]:
+    """An amount as float32 and, exactly, as a sum: whole numbers as they are, others as float32 has them."""
+    return _money(settle(amount))
+
+
+@jax.jit
+def _money(amount: jax.Array) -> tuple[jax.Array, Sum]:
+    return amount.astype(jnp.float32), Sum.of(amount)
 
 
 @jax.jit
 def _simulate(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
+    setting = lax.stop_gradient(prepare(policy, bandit, budget, key, checkpoints, max_rounds))
+    record = _play(jax.tree.map(lambda x: x[..., None], setting))
+    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints)
+
+
+def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
+    """The setting of one run, with its checkpoints in ascending order."""
     amounts, sums = checkpoints
-    order = jnp.argsort(amounts)
+    valid = _valid(budget, checkpoints)
+    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
+    order = jnp.lexsort((sums.rest, sums.whole))
     limits = _default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
-    setting = _Setting(
+    limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
+    return Setting(
         policy=policy,
         bandit=bandit,
         budget=budget[0],
         key=random.key_words(key),
         checkpoints=jax.tree.map(lambda x: x[order], sums),
-        limits=limits.astype(jnp.int32)[order],
+        limits=limits[order],
     )
-    batch = _play(jax.tree.map(lambda x: x[..., None], setting))
-    run = jax.tree.map(lambda x: x[jnp.argsort(order), ..., 0], batch)
-    valid = (amounts > 0) & (amounts <= LARGEST) & (budget[0] > 0)
+
+
+def finish(record: Run, budget, checkpoints) -> Run:
+    """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
+    amounts, sums = checkpoints
+    valid = _valid(budget, checkpoints)
+    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
+    run = jax.tree.map(lambda x: x[jnp.argsort(jnp.lexsort((sums.rest, sums.whole)))], record)
     return replace(
         run,
         budget=amounts,
         reward=jnp.where(valid, run.reward, jnp.nan),
-        cost=jnp.where(valid, run.cost, jnp.nan),
+        cost=jnp.where(valid, jnp.minimum(run.cost, amounts), jnp.nan),
     )
+
+
+def _valid(budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]) -> jax.Array:
+    """Which checkpoints make sense. [C]"""
+    amounts, sums = checkpoints
+    return (amounts > 0) & (amounts <= LARGEST) & budget[1].reaches(sums) & (budget[0] <= LARGEST)
 
 
 def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
@@ -173,58 +214,111 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
     probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (With no arm that costs anything, μ is taken as 1.)
     """
-    cost = bandit.cost_mean
+    cost = jnp.asarray(bandit.cost_mean)
     smallest = jnp.min(jnp.where(cost > 0, cost, 1))
     return jnp.minimum(jnp.ceil((2 * amounts + 200) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
 
 
-# Everything below `_play` is written for one run and mapped over the last axis of every array.
-_per_run = partial(jax.vmap, in_axes=-1, out_axes=-1)
-
-
 @jax.custom_batching.custom_vmap
-def _play(setting: _Setting) -> Run:
-    """Plays the runs on the last axis of every array in `setting`."""
-    progress = _per_run(_start)(setting)
-    record = _per_run(_blank)(setting)
-
-    def block(carry):
-        progress, record = carry
-        progress = lax.fori_loop(0, BLOCK, lambda _, progress: _per_run(_round)(setting, progress), progress)
-        return _per_run(_record)(setting, progress, record)
-
-    progress, record = lax.while_loop(lambda carry: ~carry[0].waiting.all(), block, (progress, record))
-    return record
+def _play(setting: Setting) -> Run:
+    """Plays the runs on the last axis of every array in `setting`, all of them at once."""
+    return play(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])[0]
 
 
 @_play.def_vmap
-def _(size: int, is_batched: list, setting: _Setting) -> tuple[Run, Any]:
+def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
     """A batch axis before the runs becomes more runs."""
 
     def merge(leaf, batched):
-        leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.broadcast_to(leaf[..., None, :], (*leaf.shape[:-1], size,
-                                                                                            leaf.shape[-1]))
-        return leaf.reshape(*leaf.shape[:-2], -1)
+        leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
+        return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
 
+    runs = setting.limits.shape[-1]
     record = _play(jax.tree.map(merge, setting, is_batched[0]))
-    record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0), record)
+    record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, runs), -2, 0), record)
     return record, jax.tree.map(lambda _: True, record)
 
 
-def _start(setting: _Setting) -> _Progress:
-    bandit, facts = setting.bandit, told(setting.policy)
-    cost = bandit.cost_mean
+def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax.Array]:
+    """Plays many runs, `width` of them at a time; a lane whose run has ended goes on with the next run in line.
+
+    What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
+    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many blocks of
+    `BLOCK` calls were played. All that is called here is written for one run, and mapped over the lanes.
+    """
+    runs = own.limits.shape[-1]
+
+    def setting_of(part: Setting) -> Setting:
+        return jax.tree.map(lambda x, y: y if x is None else x, part, common, is_leaf=lambda x: x is None)
+
+    def each(function):
+        return lanes(lambda part, *rest: function(setting_of(part), *rest))
+
+    def call(part, now):
+        arm, thought = each(_decide)(part, now)
+        pull = random.settled(each(_pull)(part, now, arm))
+        return each(_advance)(part, now, pull, thought)
+
+    def block(part, now, record):
+        now = lax.fori_loop(0, BLOCK, lambda _, now: call(part, now), now)
+        return each(_record)(part, now, record)
+
+    if width >= runs:
+
+        def go_on(carry):
+            now, record, blocks = carry
+            return *block(own, now, record), blocks + 1
+
+        start = each(_start)(own), each(_blank)(own), jnp.int32(0)
+        now, record, blocks = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
+        return record, now.calls, blocks
+
+    def take(index):
+        return jax.tree.map(lambda x: x[..., index], own)
+
+    def refill(carry):
+        """Stores the runs that have ended, and gives their lanes the next in line."""
+        part, now, record, run, line, stored, calls, blocks = carry
+        ended = now.waiting & (run < runs)
+        place = jnp.where(ended, run, runs)  # out of range: dropped
+        stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
+        calls = calls.at[place].set(now.calls, mode="drop")
+        run = jnp.where(ended, line + jnp.cumsum(ended) - 1, run).astype(jnp.int32)
+        line = line + ended.sum(dtype=jnp.int32)
+        part = take(jnp.minimum(run, runs - 1))
+        fresh = ended & (run < runs)
+        now, record = jax.tree.map(
+            lambda new, old: jnp.where(fresh, new, old), (each(_start)(part), each(_blank)(part)), (now, record)
+        )
+        return part, now, record, run, line, stored, calls, blocks
+
+    def advance(carry):
+        part, now, record, *rest, blocks = carry
+        carry = part, *block(part, now, record), *rest, blocks + 1
+        return lax.cond(carry[1].waiting.any(), refill, lambda carry: carry, carry)
+
+    run = jnp.arange(width, dtype=jnp.int32)
+    part = take(run)
+    start = (part, each(_start)(part), each(_blank)(part), run, jnp.int32(width), each(_blank)(own),
+             jnp.zeros(runs, jnp.int32), jnp.int32(0))
+    *_, stored, calls, blocks = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
+    return stored, calls, blocks
+
+
+def _start(setting: Setting) -> _Progress:
+    reward, cost = jnp.asarray(setting.bandit.reward_mean), jnp.asarray(setting.bandit.cost_mean)
     known = {
         "budget": setting.budget,
         "min_cost": cost.min(),
         "cost_mean": cost,
-        "best_arm": lax.argmax(ratio(bandit.reward_mean, cost), 0, jnp.int32),
+        "best_arm": lax.argmax(ratio(reward, cost), 0, jnp.int32),
     }
-    problem = Problem(num_arms=cost.shape[0], **{fact: known[fact] for fact in facts})
+    problem = Problem(num_arms=cost.shape[0], **{fact: known[fact] for fact in told(setting.policy)})
     zero = jnp.int32(0)
     return _Progress(
-        policy=jax.tree.map(_settle, setting.policy.init(problem)),
+        policy=jax.tree.map(jnp.asarray, setting.policy.init(problem)),
         calls=zero,
+        undecided=zero,
         rounds=zero,
         spent=Sum.zeros(),
         earned=Sum.zeros(),
@@ -238,40 +332,58 @@ def _start(setting: _Setting) -> _Progress:
     )
 
 
-def _round(setting: _Setting, now: _Progress) -> _Progress:
-    """One call of the policy and, if it decided, one pull. A run that waits stays as it is."""
-    policy, bandit = setting.policy, setting.bandit
-    arm, thought = policy(now.policy, random.derive(setting.key, now.calls, _DECIDE))
-    arm = jnp.asarray(arm, jnp.int32)
-    reward, cost = bandit.pull(random.derive(setting.key, now.rounds, _PULL), jnp.maximum(arm, 0))
-    learnt = policy.update(thought, arm, reward, cost, random.derive(setting.key, now.rounds, _UPDATE))
+def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
+    """What the policy decides, and its state thereafter."""
+    arm, thought = setting.policy(now.policy, random.derive(setting.key, now.calls, _DECIDE))
+    arm = jnp.asarray(arm)
+    if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
+        raise ValueError(f"policy {type(setting.policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
+                         "answer the number of an arm, an integer scalar")
+    return arm.astype(jnp.int32), _same(setting.policy, "__call__", now.policy, thought)
 
+
+def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
+    """What comes of that decision: nothing, if the run waits or the policy has not decided yet."""
+    answer = setting.bandit.pull(random.derive(setting.key, now.rounds, _PULL), jnp.maximum(arm, 0))
+    reward, cost = (jnp.asarray(x, jnp.float32) for x in answer)
+    happens = ~now.waiting & (arm >= 0)
+    outside = ~((reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1)) | (arm >= now.pulls.shape[0])
+    stuck = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
+    broken = (happens & outside) | (~now.waiting & (arm < 0) & stuck)
+    won, paid = (jnp.where(happens & ~broken, coins(amount), 0) for amount in (reward, cost))
+    return _Pull(arm=arm, happens=happens, broken=broken, reward=reward, cost=cost, won=won, paid=paid)
+
+
+def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _Progress:
+    """The run after that. A run that waits stays as it is."""
+    learnt = setting.policy.update(
+        thought, pull.arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE)
+    )
+    learnt = _same(setting.policy, "update", now.policy, learnt)
     calls = ~now.waiting
-    pulls = calls & (arm >= 0)
-    broken = pulls & ~((reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1))
-    paid, won = (jnp.where(pulls & ~broken, coins(amount), 0) for amount in (cost, reward))
-    spent, rounds = now.spent.add(paid), now.rounds + pulls
+    spent, rounds = now.spent.add(pull.paid), now.rounds + pull.happens
+    reached = pull.happens & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
         policy=jax.tree.map(
-            lambda new, tried, old: jnp.where(pulls, new, jnp.where(calls, tried, old)).astype(old.dtype),
-            learnt, thought, now.policy,
+            lambda new, tried, old: jnp.where(pull.happens, new, jnp.where(calls, tried, old)), learnt, thought, now.policy
         ),
         calls=now.calls + calls,
+        undecided=jnp.where(pull.happens, 0, now.undecided + calls),
         rounds=rounds,
         spent=spent,
-        earned=now.earned.add(won),
-        last_cost=jnp.where(pulls, paid, now.last_cost),
-        last_reward=jnp.where(pulls, won, now.last_reward),
-        pulls=now.pulls + (pulls & (jnp.arange(now.pulls.shape[0]) == arm)),
+        earned=now.earned.add(pull.won),
+        last_cost=jnp.where(pull.happens, pull.paid, now.last_cost),
+        last_reward=jnp.where(pull.happens, pull.won, now.last_reward),
+        pulls=now.pulls + (pull.happens & (jnp.arange(now.pulls.shape[0]) == pull.arm)),
         goal=now.goal,
         limit=now.limit,
-        waiting=now.waiting | (pulls & (spent.reaches(now.goal) | (rounds >= now.limit))) | broken,
-        broken=now.broken | broken,
+        waiting=now.waiting | reached | pull.broken,
+        broken=now.broken | pull.broken,
     )
 
 
-def _blank(setting: _Setting) -> Run:
-    shape, num_arms = setting.limits.shape, setting.bandit.cost_mean.shape[0]
+def _blank(setting: Setting) -> Run:
+    shape, num_arms = setting.limits.shape, jnp.shape(setting.bandit.cost_mean)[0]
     return Run(
         budget=setting.checkpoints.value(),
         reward=jnp.zeros(shape, jnp.float32),
@@ -282,7 +394,7 @@ def _blank(setting: _Setting) -> Run:
     )
 
 
-def _record(setting: _Setting, now: _Progress, record: Run) -> tuple[_Progress, Run]:
+def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, Run]:
     """Records the checkpoints that a waiting run has reached, and sends it on to the next."""
     goals = setting.checkpoints
     reached = now.spent.reaches(goals)
@@ -306,33 +418,69 @@ def _record(setting: _Setting, now: _Progress, record: Run) -> tuple[_Progress, 
     ), record
 
 
-def _check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
-    """Raises a `ValueError` for what can be seen to be wrong."""
-    for name, value, contract, example in (("policy", policy, Policy, "BTS()"),
-                                           ("bandit", bandit, Bandit, "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")):
-        if isinstance(value, type) or not isinstance(value, contract):
-            raise ValueError(f"{name} = {value!r} is not a {name}: pass an instance, such as {example}")
+def _same(policy: Policy, method: str, before: State, after: State) -> State:
+    """`after`, which must be of the same structure, shapes and types as `before`."""
+    old, new = jax.tree.leaves_with_path(before), jax.tree.leaves_with_path(after)
+    name = f"policy {type(policy).__name__}: the state that {method} returns"
+    if [path for path, _ in old] != [path for path, _ in new]:
+        raise ValueError(f"{name} is not built like that of init ({jax.tree.structure(after)} instead of "
+                         f"{jax.tree.structure(before)}): return all fields, and no others")
+    for (path, x), (_, y) in zip(old, new, strict=True):
+        y = jnp.asarray(y)
+        if x.shape != y.shape or (x.dtype != y.dtype and not (y.weak_type and jnp.result_type(x, y) == x.dtype)):
+            raise ValueError(f"{name} has {y.dtype}{list(y.shape)} in {jax.tree_util.keystr(path) or 'it'}, and that of init "
+                             f"{x.dtype}{list(x.shape)}: start with an array of the type and shape it is to have")
+    return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), before, after)
+
+
+def check_contracts(policy: Any, bandit: Any) -> None:
+    """Raises a `ValueError` unless these are a policy and a bandit."""
+    checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
+    checks.contract("bandit", bandit, ("reward_mean", "cost_mean", "pull"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+    unknown = set(told(policy)) - set(Problem.__dataclass_fields__)  # type: ignore
+    if unknown:
+        raise ValueError(f"policy {type(policy).__name__} wants to be told {', '.join(map(repr, sorted(unknown)))}: let told "
+                         "be a tuple of fields of Problem, such as ('budget',)")
+
+
+def check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
+    """Raises a `ValueError` for what can be seen to be wrong with one run."""
+    check_contracts(policy, bandit)
+    for path, leaf in jax.tree.leaves_with_path(policy):
+        if hasattr(policy, "_check") and jnp.ndim(leaf):
+            raise ValueError(f"policy has {jax.tree_util.keystr(path)[1:]} of shape {jnp.shape(leaf)}, a batch of policies: "
+                             "map over it with jax.vmap, or pass it to simulate_batch")
     checks.key(key)
     shape = np.shape(bandit.cost_mean)
     if len(shape) != 1:
-        raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap")
-    if shape[0] < 2:
-        raise ValueError(f"bandit has {shape[0]} arm(s), and a bandit has at least 2: add arms")
+        raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or pass it to "
+                         "simulate_batch")
     if np.ndim(budget) != 0:
-        raise ValueError(f"budget has shape {np.shape(budget)}: map over several budgets with jax.vmap, or pass one")
-    remedy = f"give a positive number, at most {LARGEST}"
-    largest = LARGEST
+        raise ValueError(f"budget has shape {np.shape(budget)}: map over several budgets with jax.vmap, or pass them to "
+                         "simulate_batch")
+    if checkpoints is not None and (np.ndim(checkpoints) != 1 or np.size(checkpoints) == 0):
+        raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
+    if max_rounds is not None and np.ndim(max_rounds) != 0:
+        raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
+    check_values(bandit, budget, checkpoints, max_rounds)
+
+
+def check_values(bandit, budget, checkpoints, max_rounds) -> None:
+    """Raises a `ValueError` for values that make no sense, in one run or in a batch."""
+    num_arms = np.shape(bandit.cost_mean)[-1]
+    if num_arms < 2 or np.shape(bandit.reward_mean)[-1] != num_arms:
+        raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
+                         "at least 2 arms, each with both")
+    remedy = f"give a number from {1 / UNIT:.1g} to {LARGEST}"
+    largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
         amount = checks.numbers("budget", budget, remedy)
         checks.require("budget", amount, (amount * UNIT >= 0.5) & (amount <= LARGEST), remedy)
-        largest = float(amount)
-    if checkpoints is not None:
-        if np.ndim(checkpoints) != 1 or np.size(checkpoints) == 0:
-            raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
-        if checks.is_concrete(checkpoints):
-            remedy = f"give positive numbers up to the budget, {largest:g}"
-            amounts = checks.numbers("checkpoints", checkpoints, remedy)
-            checks.require("checkpoints", amounts, (amounts * UNIT >= 0.5) & (amounts <= largest), remedy)
+        largest = np.expand_dims(amount, -1).astype(np.float32)
+    if checkpoints is not None and checks.is_concrete(checkpoints):
+        remedy = f"give positive numbers up to the budget, {float(np.max(largest)):g}"
+        amounts = checks.numbers("checkpoints", checkpoints, remedy)
+        checks.require("checkpoints", amounts, (amounts * UNIT >= 0.5) & (np.float32(amounts) <= largest), remedy)
     if max_rounds is not None and checks.is_concrete(max_rounds):
         remedy = f"give a whole number from 1 to {MOST_ROUNDS}"
         limit = checks.numbers("max_rounds", max_rounds, remedy)

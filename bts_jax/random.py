@@ -12,6 +12,8 @@ contract `a * b + c` into one instruction with one rounding instead of two, and 
 nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -50,7 +52,7 @@ def key_words(key: jax.Array) -> Words:
 def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
     """The key of one purpose in one round of the run that `words` stand for: an ordinary JAX key."""
     counter = jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)
-    return jax.random.wrap_key_data(jnp.stack(threefry(words, counter), axis=-1), impl="threefry2x32")
+    return jax.random.wrap_key_data(settled(jnp.stack(threefry(words, counter), axis=-1)), impl="threefry2x32")
 
 
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
@@ -60,6 +62,18 @@ def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
         size *= length
     place = lax.iota(jnp.uint32, size).reshape(shape)
     return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
+
+
+def settled(tree: Any) -> Any:
+    """The same arrays, computed once and stored before anything uses them.
+
+    XLA's CPU compiler computes a hash anew for every element of every array that depends on it; a number per run that
+    decides over K arms is then hashed K times. A branch is the one thing it does not see through. GPUs need none of this.
+    """
+    if jax.default_backend() != "cpu":
+        return tree
+    always = lax.optimization_barrier(jnp.bool_(True))
+    return lax.cond(always, lambda x: x, lambda x: jax.tree.map(jnp.zeros_like, x), tree)
 
 
 def rounded(x: jax.Array) -> jax.Array:
@@ -86,10 +100,13 @@ def exponential(word: jax.Array) -> jax.Array:
 
 
 def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
-    """Two independent standard normal draws from two random words (Box–Muller)."""
+    """Two independent standard normal draws from two random words (Box–Muller): the radius has 32 bits, the angle 21.
+
+    The lowest 11 bits of the second word are not used: `spare_bits` are independent of the draws.
+    """
     radius = jnp.sqrt(2 * exponential(words[0]))
-    # The top two bits of the angle say which quarter of the circle, the other thirty where in it, in (−π/4, π/4).
-    turn = words[1]
+    # The top two bits of the angle say which quarter of the circle, the next 19 where in it, in (−π/4, π/4).
+    turn = words[1] & jnp.uint32(0xFFFFF800)
     angle = lax.bitcast_convert_type(turn << 2, jnp.int32).astype(jnp.float32) * jnp.float32(jnp.pi / 4 * 2**-31)
     square = angle * angle
     cos = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320))))
@@ -97,6 +114,11 @@ def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
     swap = (turn >> 30) & 1 == 1
     radius = jnp.where(turn >> 31 == 1, -radius, radius)
     return radius * jnp.where(swap, sin, cos), radius * jnp.where(swap, cos, sin)
+
+
+def spare_bits(words: Words) -> jax.Array:
+    """The 11 bits that `normal_pair` leaves, as a uint32 below 2048."""
+    return words[1] & jnp.uint32(0x7FF)
 
 
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -109,7 +131,8 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
     draw exceeds minus that sum.
     """
     d = shape - jnp.float32(1 / 3)
-    y = rounded(normal * lax.rsqrt(9 * d))
+    # Not lax.rsqrt, which keeps XLA from vectorising what it is fused with; nor a quotient, which it stores for each use.
+    y = rounded(normal * (1 / rounded(jnp.sqrt(9 * d))))
     cube_root = 1 + y
     # Near 0 the bracket is a small difference of large terms: its series there, to float32 accuracy.
     series = -1 / 4 + y * (1 / 5 + y * (-1 / 6 + y * (1 / 7 + y * (-1 / 8 + y * (1 / 9)))))

@@ -108,6 +108,9 @@ GOOD = [[0.5, 0.5], [0.5, 0.5]]
     (lambda: bj.Bernoulli.random(jax.random.key(0), 2.5), "num_arms = 2.5"),
     (lambda: bj.Bernoulli.random(jax.random.key(0), 2, cost_range=(0.5, 0.1)), "cost_range"),
     (lambda: bj.Multinomial.random(jax.random.key(0), 2, num_points=1), "num_points = 1"),
+    (lambda: bj.Bernoulli.random(jax.random.PRNGKey(0), 2), "old-style"),
+    (lambda: bj.Multinomial.random(None, 2), "key = None"),
+    (lambda: jax.jit(lambda r: bj.Bernoulli(reward=r, cost=[0.5] * 3).cost)(np.full(2, 0.5)), "differ in shape"),
 ])
 def test_bad_arms_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):

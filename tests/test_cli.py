@@ -32,6 +32,17 @@ def test_run_is_reproducible_and_simulates_what_it_says(capsys):
     assert f"{runs.rounds.mean():,.1f}" in row
 
 
+def test_policies_add_up_and_come_once(capsys):
+    main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "3"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["kube", "uniform"]
+
+
+def test_a_reader_that_stops_is_no_error():
+    command = f"{sys.executable} -m bts_jax policies | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("policy") and done.stderr == ""
+
+
 def test_policies_lists_the_registry(capsys):
     main(["policies"])
     lines = capsys.readouterr().out.splitlines()

@@ -1,5 +1,7 @@
 """The rules of the game, on arms without luck and policies without choice; and how runs are cut, limited and refused."""
 
+from dataclasses import dataclass
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -153,8 +155,97 @@ def test_feedback_outside_the_unit_interval_is_never_counted():
 
 def test_bad_budgets_under_vmap_are_nan_and_end():
     budgets = jnp.array([10.0, -1.0, 0.0, np.nan, np.inf, 1e30])
-    runs = jax.vmap(lambda budget: bj.simulate(bj.BTS(), INSTANCES["bernoulli"], budget, KEY, max_rounds=1000))(budgets)
+    runs = jax.vmap(lambda budget: bj.simulate(bj.BTS(), INSTANCES["bernoulli"], budget, KEY))(budgets)
     assert runs.cost[0] == 10 and np.isnan(runs.reward[1:]).all() and np.isnan(runs.cost[1:]).all()
+    early = jax.vmap(lambda budget: bj.simulate(bj.BTS(), INSTANCES["bernoulli"], budget, KEY, checkpoints=[5.0]))(budgets[:2])
+    assert early.cost[0] == 5 and np.isnan(early.cost[1])
+    late = jax.vmap(lambda budget: bj.simulate(bj.BTS(), INSTANCES["bernoulli"], budget, KEY, checkpoints=[5.0]))(
+        jnp.array([2.0, 10.0]))
+    assert np.isnan(late.cost[0]) and late.cost[1] == 5, "a checkpoint above the budget"
+
+
+@pytest.mark.parametrize("budget", [0.21, 0.3, 1.1, 12.2, 12.3, 99.99, 1000.1, 4321.9])
+def test_fractional_budgets_are_the_same_under_jit(budget):
+    """Float32 has none of these; they still mean what was written, eagerly, under jit and as a checkpoint."""
+
+    def play(budget):
+        return bj.simulate(Always(arm=0), certain(10, 1), budget, KEY)
+
+    run = play(budget)
+    tenths = int(budget * 10 + 1e-9)
+    assert run.reward[0] == tenths and run.rounds[0] == tenths + (tenths < budget * 10 - 1e-9)
+    assert_same_bits(jax.jit(play)(budget), run)
+    assert_same_bits(jax.tree.map(lambda x: x[0], jax.vmap(play)(jnp.array([budget, 1]))), run)
+    long = bj.simulate(Always(arm=0), certain(10, 1), 5000, KEY, checkpoints=[budget])
+    assert_same_bits(long, run)
+    assert run.cost[0] <= run.budget[0]
+
+
+def test_close_checkpoints_are_told_apart_or_taken_as_one():
+    run = bj.simulate(Always(arm=0), certain(10, 10), 101, KEY, checkpoints=[100.000001, 100.0])
+    assert run.rounds.tolist() == [100, 100]
+    run = bj.simulate(Always(arm=0), certain(10, 10), 101, KEY, checkpoints=[100.0001, 100.0])
+    assert run.rounds.tolist() == [101, 100]
+
+
+def test_checkpoints_may_be_traced():
+    run = jax.jit(lambda b: bj.simulate(Always(arm=0), certain(10, 10), b, KEY, checkpoints=[b / 2, b]))(10.0)
+    assert run.rounds.tolist() == [5, 10]
+
+
+def test_what_cannot_go_on_ends_and_is_nan():
+    bandit = INSTANCES["bernoulli"]
+    shapes = jax.vmap(lambda a: bj.simulate(bj.BTS(reward_alpha=a), bandit, 10, KEY))(jnp.array([1.0, 0.1]))
+    assert shapes.cost[0] == 10 and np.isnan(shapes.cost[1]), "a prior for which nothing is ever accepted"
+    for arm in (-1, -5, 7):
+        run = bj.simulate(Always(arm=arm), bandit, 10, KEY)
+        assert np.isnan(run.reward[0]) and np.isnan(run.cost[0]), "never decides, or pulls an arm that is not there"
+    arms = jax.vmap(lambda p: bj.simulate(Always(arm=0), bj.Bernoulli(reward=p, cost=jnp.array([0.5, 0.5])), 5, KEY))(
+        jnp.array([[0.5, 0.5], [1.7, 0.5], [np.nan, 0.5]]))
+    assert arms.cost[0] == 5 and np.isnan(arms.cost[1:]).all()
+
+
+def test_states_must_keep_their_types():
+    @chex.dataclass(frozen=True)
+    class Careless(Always):
+        def init(self, problem):
+            return {"sum": 0}
+
+        def update(self, state, arm, reward, cost, key):
+            return {"sum": state["sum"] + 0.6}
+
+    with pytest.raises(ValueError, match=r"update returns has float32\[\] in \['sum'\], and that of init int32"):
+        bj.simulate(Careless(arm=0), INSTANCES["bernoulli"], 5, KEY)
+
+    @chex.dataclass(frozen=True)
+    class Forgetful(Always):
+        def init(self, problem):
+            return {"a": 0.0, "b": 0.0}
+
+        def update(self, state, arm, reward, cost, key):
+            return {"a": reward}
+
+    with pytest.raises(ValueError, match="not built like that of init"):
+        bj.simulate(Forgetful(arm=0), INSTANCES["bernoulli"], 5, KEY)
+    with pytest.raises(ValueError, match=r"float32\[\]: answer the number of an arm"):
+        bj.simulate(Always(arm=1.0), INSTANCES["bernoulli"], 5, KEY)
+
+
+def test_bandits_of_plain_numbers_work():
+    @chex.dataclass(frozen=True)
+    class Plain:
+        cost_mean: ArrayLike
+        reward_mean: ArrayLike
+
+        def pull(self, key, arm):
+            return 1.0, 1
+
+    run = bj.simulate(Always(arm=1), Plain(cost_mean=np.ones(2), reward_mean=np.ones(2)), 5, KEY)
+    assert run.reward[0] == 5
+
+
+def test_an_empty_batch_is_empty():
+    assert batch(bj.KUBE(), INSTANCES["bernoulli"], 10, keys(3)[:0]).pulls.shape == (0, 1, 5)
 
 
 def test_regret_by_hand():
@@ -185,8 +276,30 @@ def test_regret_of_batches_of_runs_and_bandits():
 BANDIT = INSTANCES["bernoulli"]
 
 
+@dataclass(frozen=True)
+class PlainPolicy:
+    scale: float = 1.0
+    init = __call__ = update = lambda self, *_: 0
+
+
+class NoUpdate:
+    init = __call__ = lambda self, *_: 0
+
+
+@chex.dataclass(frozen=True)
+class Curious(Always):
+    told = ("everything",)
+
+
 @pytest.mark.parametrize(("arguments", "options", "named"), [
     ((bj.BTS, BANDIT, 10, KEY), {}, "policy = .*an instance"),
+    ((bj.KUBE(scale=[1.0, 2.0]), BANDIT, 10, KEY), {}, "scale of shape .*a batch of policies"),
+    ((PlainPolicy(), BANDIT, 10, KEY), {}, "not a pytree of numbers"),
+    ((NoUpdate(), BANDIT, 10, KEY), {}, "has no update"),
+    ((Curious(arm=0), BANDIT, 10, KEY), {}, "wants to be told 'everything'"),
+    ((bj.BTS(), BANDIT, 10), {}, "key = None"),
+    ((bj.BTS(), BANDIT, 1e-9, KEY), {}, "budget = 1e-09"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": [3]}, "max_rounds has shape"),
     (("bts", BANDIT, 10, KEY), {}, "policy = 'bts'"),
     ((bj.BTS(), [0.5, 0.5], 10, KEY), {}, "bandit = "),
     ((bj.BTS(), bj.Bernoulli(reward=np.full((3, 2), 0.5), cost=np.full((3, 2), 0.5)), 10, KEY), {}, "batch of bandits"),

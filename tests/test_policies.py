@@ -102,6 +102,13 @@ def test_epsilon_first_explores_in_turn_then_commits_for_good():
     assert arms == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0] + [1] * 10, "10 pulls at 0.5 spend half of the budget of 10"
 
 
+@pytest.mark.parametrize(("epsilon", "budget"), [(0.1, 50), (0.3, 50), (0.15, 100), (0.6, 50), (0.7, 30), (0.35, 1000)])
+def test_epsilon_first_explores_no_longer_than_it_should(epsilon, budget):
+    run = bj.simulate(bj.EpsilonFirst(epsilon=epsilon), bj.Bernoulli(reward=[1, 0], cost=[1, 1]), budget, KEY)
+    explored = round(epsilon * budget)
+    assert int(run.pulls[0, 1]) == explored // 2
+
+
 def test_epsilon_first_pulls_every_arm_before_it_commits():
     policy = bj.EpsilonFirst(epsilon=0.01)
     state = policy.init(Problem(num_arms=4, budget=jnp.float32(10)))

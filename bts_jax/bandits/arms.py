@@ -34,16 +34,17 @@ class Arms:
         Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them.
         """
         remedy = "give probabilities, finite numbers in [0, 1]"
-        if not checks.is_concrete([getattr(self, name) for name in fields]):
-            return
         shapes = {}
         for name, axes in fields.items():
-            value = checks.numbers(name, getattr(self, name), remedy)
+            given = getattr(self, name)
+            concrete = checks.is_concrete(given)
+            value = checks.numbers(name, given, remedy) if concrete else jnp.asarray(given)
             if value.ndim < axes:
                 raise ValueError(f"{name} has shape {value.shape}, too few axes: give [{'K, M'[:3 * axes - 2]}]")
-            checks.require(name, value, (value >= 0) & (value <= 1), remedy)
+            if concrete:
+                checks.require(name, value, (value >= 0) & (value <= 1), remedy)
             shapes[name] = value.shape
-            object.__setattr__(self, name, jnp.asarray(getattr(self, name), jnp.float32))
+            object.__setattr__(self, name, jnp.asarray(given, jnp.float32))
         if len(set(shapes.values())) > 1:
             named = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             raise ValueError(f"the arrays of one bandit differ in shape ({named}): give one entry per arm in each")

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from bts_jax import random
+from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
 from bts_jax.pytrees import pytree
 
@@ -40,10 +40,8 @@ class Bernoulli(Arms):
         return jnp.asarray(self.cost)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.bits(key)
-        reward = random.happens(luck[0], self.reward_mean[arm])
-        cost = random.happens(luck[1], self.cost_mean[arm])
-        return reward.astype(jnp.float32), cost.astype(jnp.float32)
+        luck = random.settled(random.bits(key))
+        return _trial(luck[0], self.reward_mean[arm]), _trial(luck[1], self.cost_mean[arm])
 
     @classmethod
     def random(
@@ -61,8 +59,15 @@ class Bernoulli(Arms):
         check_range("reward_range", reward_range)
         check_range("cost_range", cost_range)
         check_num_arms(num_arms)
+        checks.key(key)
         key_reward, key_cost = jax.random.split(key)
         return cls(
             reward=jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),
             cost=jax.random.uniform(key_cost, (num_arms,), jnp.float32, *cost_range),
         )
+
+
+def _trial(word: jax.Array, probability: jax.Array) -> jax.Array:
+    """0 or 1; NaN if that is no probability, which ends the run."""
+    success = random.happens(word, probability).astype(jnp.float32)
+    return jnp.where((probability >= 0) & (probability <= 1), success, jnp.nan)

@@ -61,17 +61,21 @@ class Multinomial(Arms):
         return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.bits(key)
+        luck = random.settled(random.bits(key))
         support = jnp.asarray(self.support)
-        reward = support[_outcome(luck[0], jnp.asarray(self.reward_probs)[arm])]
-        cost = support[_outcome(luck[1], jnp.asarray(self.cost_probs)[arm])]
-        return reward, cost
+
+        def draw(word: jax.Array, probs: jax.Array) -> jax.Array:
+            """One of the points; NaN if those are no probabilities, which ends the run."""
+            return jnp.where((probs >= 0).all(), support[_outcome(word, probs)], jnp.nan)
+
+        return draw(luck[0], jnp.asarray(self.reward_probs)[arm]), draw(luck[1], jnp.asarray(self.cost_probs)[arm])
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
         """A random instance on `num_points` equispaced points: each row uniform over all probability vectors."""
         check_num_arms(num_arms)
-        if not isinstance(num_points, int) or num_points < 2:
+        checks.key(key)
+        if not isinstance(num_points, (int, np.integer)) or num_points < 2:
             raise ValueError(f"num_points = {num_points!r} is no number of points: give a whole number of at least 2")
         weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
         weights = jnp.ceil(weights * 2**16).astype(jnp.int32)  # summed exactly, see below

@@ -70,26 +70,28 @@ class BTS:
         return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=none.astype(jnp.float32))
 
     def __call__(self, state: BTSState, key: jax.Array) -> tuple[jax.Array, BTSState]:
-        shape = state.pulls.shape
+        reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))
 
-        def gammas(successes: jax.Array, alpha: ArrayLike, beta: ArrayLike, stream: int):
+        def gammas(words: random.Words, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike):
             """Gamma proposals G_S and G_F, G_S / (G_S + G_F) being a Beta draw: G_S, G_S + G_F, log acceptance."""
-            normals = random.normal_pair(random.bits(key, shape, stream))
+            normals = random.normal_pair(words)
             success, log_s = random.propose_gamma(successes.astype(jnp.float32) + alpha, normals[0])
             failure, log_f = random.propose_gamma((state.pulls - successes).astype(jnp.float32) + beta, normals[1])
             return success, success + failure, log_s + log_f
 
-        reward, reward_sum, log_reward = gammas(state.reward_successes, self.reward_alpha, self.reward_beta, 0)
-        cost, cost_sum, log_cost = gammas(state.cost_successes, self.cost_alpha, self.cost_beta, 1)
-        accepted = random.exponential(random.bits(key, shape, 2)[0]) > -(log_reward + log_cost)
+        reward, reward_sum, log_reward = gammas(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
+        cost, cost_sum, log_cost = gammas(cost_words, state.cost_successes, self.cost_alpha, self.cost_beta)
+        # One trial accepts all four, with 22 bits that the normals left.
+        left = (random.spare_bits(reward_words) << 11) | random.spare_bits(cost_words)
+        accepted = jnp.log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_reward + log_cost
         proposed = jnp.where(accepted, reward * cost_sum / (reward_sum * cost), 0.0)
-        ratio = jnp.where(state.drawn > 0, state.drawn, proposed)
-        decided = jnp.all(ratio > 0)
+        ratio = random.settled(jnp.where(state.drawn > 0, state.drawn, proposed))
+        decided = ratio.min() > 0
         arm = jnp.where(decided, lax.argmax(ratio, 0, jnp.int32), -1)
         return arm, state._replace(drawn=jnp.where(decided, 0.0, ratio))
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
-        luck = random.bits(key)
+        luck = random.settled(random.bits(key))
         hit = jnp.arange(state.pulls.shape[0]) == arm
         return state._replace(
             reward_successes=state.reward_successes + (hit & random.happens(luck[0], reward)),

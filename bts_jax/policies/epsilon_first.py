@@ -50,7 +50,8 @@ class EpsilonFirst:
         return EpsilonFirstState(
             arms=ArmStatistics.zeros(problem.num_arms),
             spent=Sum.zeros(),
-            allowance=Sum.of(jnp.float32(self.epsilon * problem.budget)),
+            # A hair less than εB: rounding must not make 0.3 of 50 more than 15.
+            allowance=Sum.of(jnp.float32(self.epsilon * problem.budget) * jnp.float32(1 - 2**-21)),
             committed=jnp.int32(-1),
         )
 

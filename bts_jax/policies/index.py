@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from bts_jax.random import settled
 from bts_jax.sums import Sum, coins
 
 
@@ -63,6 +64,7 @@ def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
     An infinite index, and that of an arm never pulled, means "explore me": such arms go first, the least pulled of them
     before the others. So every arm is pulled once before any index counts, in the order of their numbers.
     """
+    index = settled(index)
     explore = (pulls == 0) | (index == jnp.inf)
     least_pulled = lax.argmin(jnp.where(explore, pulls, jnp.iinfo(jnp.int32).max), 0, jnp.int32)
     return jnp.where(explore.any(), least_pulled, lax.argmax(index, 0, jnp.int32))

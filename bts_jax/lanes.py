@@ -1,0 +1,127 @@
+"""`jax.vmap`, with the batch on the last axis throughout: the runs of a batch are lanes.
+
+Policies and bandits are written for one run, with arrays of K arms. Mapped over N runs, `jax.vmap` works on arrays
+[N, K], and with small K neither XLA's loops on a CPU nor a GPU's memory like that. Here they become [K, N]. This is an
+interpreter of jaxprs with one rule for everything elementwise, a few for what moves or sums whole axes, and `jax.vmap`
+for the rest; it changes no result. On 2 Arm cores it makes BTS with 10 arms four to seven times as fast.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+ELEMENTWISE = """
+    abs add and atan2 bitcast_convert_type cbrt ceil clamp convert_element_type copy cos cosh div eq erf erf_inv erfc exp exp2
+    expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter not or pow
+    population_count rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square
+    stop_gradient sub tan tanh xor
+    """.split()
+# Their parameters name axes counted from the front, which stay where they are.
+SAME_AXES = """
+    argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max reduce_min reduce_or reduce_prod
+    reduce_sum reduce_xor rev squeeze
+    """.split()
+CALLS = "jit pjit closed_call custom_jvp_call custom_vjp_call".split()
+
+
+def lanes(function: Callable) -> Callable:
+    """Maps `function` over the last axis of every array in its arguments; results have the lanes last, too."""
+
+    def mapped(*arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        count = leaves[0].shape[-1]
+        single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
+        jaxpr, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+        results = _evaluate(jaxpr.jaxpr, jaxpr.consts, [_Lanes(leaf) for leaf in leaves], count)
+        return jax.tree.unflatten(jax.tree.structure(out), [_spread(x, count) for x in results])
+
+    return mapped
+
+
+class _Lanes:
+    """A value that differs from lane to lane: an array with the lanes last. Anything else is common to all lanes."""
+
+    def __init__(self, array: Any):
+        self.array = array
+
+
+class _KeyLanes(_Lanes):
+    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]: unwrapped only where they must be."""
+
+
+def _spread(value: Any, count: int) -> jax.Array:
+    """The array of a value, the common ones repeated for every lane."""
+    if isinstance(value, _KeyLanes):
+        return _wrap(value.array)
+    if isinstance(value, _Lanes):
+        return value.array
+    return jnp.broadcast_to(jnp.asarray(value)[..., None], (*jnp.shape(value), count))
+
+
+def _wrap(data: jax.Array) -> jax.Array:
+    return jax.vmap(lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), in_axes=-1, out_axes=-1)(data)
+
+
+def _evaluate(jaxpr: Any, consts: Sequence, values: Sequence, count: int) -> list:
+    env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, values, strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [atom.val if isinstance(atom, core.Literal) else env[atom] for atom in equation.invars]
+        if equation.primitive.name in CALLS:
+            inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+            outputs = _evaluate(inner.jaxpr, inner.consts, inputs, count)
+        elif any(isinstance(x, _Lanes) for x in inputs):
+            outputs = _apply(equation, inputs, count)
+        else:
+            outputs = _bind(equation, inputs)
+        env.update(zip(equation.outvars, outputs, strict=True))
+    return [atom.val if isinstance(atom, core.Literal) else env[atom] for atom in jaxpr.outvars]
+
+
+def _bind(equation: Any, inputs: Sequence) -> list:
+    outputs = equation.primitive.bind(*inputs, **equation.params)
+    return outputs if equation.primitive.multiple_results else [outputs]
+
+
+def _apply(equation: Any, inputs: list, count: int) -> list:
+    """The outputs of one operation of which some input differs from lane to lane."""
+    name, params = equation.primitive.name, equation.params
+    if name == "random_wrap" and params["impl"].name == "threefry2x32":
+        return [_KeyLanes(inputs[0].array)]
+    if name == "random_unwrap" and isinstance(inputs[0], _KeyLanes):
+        return [_Lanes(inputs[0].array)]
+    inputs = [_Lanes(_wrap(x.array)) if isinstance(x, _KeyLanes) else x for x in inputs]
+    if name in ELEMENTWISE:
+        shape = (*equation.outvars[0].aval.shape, count)
+        return [_Lanes(x) for x in _bind(equation, [_align(x, shape) for x in inputs])]
+    if name == "cond" and not isinstance(inputs[0], _Lanes):
+        operands = [_spread(x, count) for x in inputs[1:]]
+        branches = [_branch(branch, count) for branch in params["branches"]]
+        return [_Lanes(x) for x in lax.switch(inputs[0], branches, *operands)]
+    if name == "broadcast_in_dim" and len(inputs) == 1:
+        shape, kept = params["shape"], params["broadcast_dimensions"]
+        return [_Lanes(lax.broadcast_in_dim(inputs[0].array, (*shape, count), (*kept, len(shape))))]
+    if name == "reshape" and params["dimensions"] is None:
+        return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
+    if name in SAME_AXES:
+        return [_Lanes(x) for x in _bind(equation, [_spread(x, count) for x in inputs])]
+    axes = [-1 if isinstance(x, _Lanes) else None for x in inputs]
+    arrays = [x.array if isinstance(x, _Lanes) else x for x in inputs]
+    return [_Lanes(x) for x in jax.vmap(lambda *args: _bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
+
+
+def _align(value: Any, shape: tuple[int, ...]) -> jax.Array:
+    """An operand of an elementwise operation in full shape, arms and lanes; a scalar operand goes with all arms."""
+    array = value.array if isinstance(value, _Lanes) else jnp.asarray(value)[..., None]
+    return jnp.broadcast_to(array, shape)
+
+
+def _branch(branch: Any, count: int) -> Callable:
+    def call(*operands):
+        results = _evaluate(branch.jaxpr, branch.consts, [_Lanes(x) for x in operands], count)
+        return [_spread(x, count) for x in results]
+
+    return call

@@ -1,0 +1,104 @@
+"""`simulate_batch`: the same bits as `vmap`, whatever the lanes, the devices and the order; and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import ALL, INSTANCES, assert_same_bits, batch, keys
+
+import bts_jax as bj
+from bts_jax.contract import told
+from bts_jax.lanes import lanes
+
+CHECKPOINTS = [3, 20.5, 50]
+
+
+@pytest.mark.parametrize(("name", "family"), ALL)
+def test_same_bits_as_vmap(name, family):
+    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
+    reports = []
+    runs = bj.simulate_batch(policy, bandit, 50, keys(77), checkpoints=CHECKPOINTS, lanes=10, report=reports.append)
+    assert_same_bits(runs, batch(policy, bandit, 50, keys(77), checkpoints=CHECKPOINTS))
+    (report,) = reports
+    assert report.runs == 77 and report.devices == len(jax.devices())
+    assert report.rounds == np.asarray(runs.rounds)[:, -1].sum() <= report.calls <= report.computed
+    assert 0.5 < report.utilisation <= 1
+
+
+@pytest.mark.parametrize("width", [1, 3, 64, 1000])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_lanes_and_devices_do_not_matter(width, devices):
+    if devices > len(jax.devices()):
+        pytest.skip("one device")
+    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices])
+    assert_same_bits(runs, batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23)))
+
+
+def test_everything_may_vary():
+    count = 12
+    scales, budgets = jnp.linspace(0.5, 3, count), np.linspace(3, 30, count)
+    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(count, seed=5))
+    runs = bj.simulate_batch(bj.KUBE(scale=scales), bandits, budgets, keys(count), lanes=3)
+    one = jax.vmap(lambda s, b, budget, key: bj.simulate(bj.KUBE(scale=s), b, budget, key))
+    assert_same_bits(runs, one(scales, bandits, jnp.array(budgets, jnp.float32), keys(count)))
+    runs = bj.simulate_batch(bj.BTS(cost_alpha=scales), bandits, 20, keys(1)[0], lanes=4, max_rounds=np.arange(5, 5 + count),
+                             checkpoints=np.stack([np.full(count, 5.0), budgets / 2], 1))
+    one = jax.vmap(lambda a, b, limit, points: bj.simulate(
+        bj.BTS(cost_alpha=a), b, 20, keys(1)[0], max_rounds=limit, checkpoints=points))
+    points = jnp.stack([jnp.full(count, 5.0), jnp.array(budgets / 2, jnp.float32)], 1)
+    assert_same_bits(runs, one(scales, bandits, jnp.arange(5, 5 + count), points))
+
+
+def test_runs_of_very_different_length_keep_the_lanes_busy():
+    """The budgets of the paper's Figure 1, scaled down: at least 90% of the calls computed are calls of a live run."""
+    budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
+    for name, policy in bj.POLICIES.items():
+        if "budget" in told(policy):
+            reports = []
+            bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
+            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), lanes=20, report=reports.append)
+            assert reports[0].utilisation > 0.9, (name, reports[0])
+
+
+@pytest.mark.parametrize(("arguments", "options", "named"), [
+    ((bj.BTS, INSTANCES["bernoulli"], 10, keys(3)), {}, "an instance"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "key = None"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(6).reshape(2, 3)), {}, "keys has shape"),
+    ((bj.BTS(), INSTANCES["bernoulli"], [10, -1, 3], keys(3)), {}, r"budget\[1\] = -1"),
+    ((bj.BTS(), INSTANCES["bernoulli"], [10, 20], keys(3)), {}, "keys 3, budget 2"),
+    ((bj.KUBE(scale=[1.0, 2.0]), INSTANCES["bernoulli"], 10, keys(3)), {}, "keys 3, policy.scale 2"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)[:0]), {}, "empty"),
+    ((bj.BTS(), INSTANCES["bernoulli"], [10, 20, 30], keys(3)), {"checkpoints": [15]}, r"checkpoints\[0, 0\] = 15"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)), {"lanes": 0}, "lanes = 0"),
+])
+def test_bad_batches_are_refused_by_name(arguments, options, named):
+    with pytest.raises(ValueError, match=named):
+        bj.simulate_batch(*arguments, **options)
+
+
+def test_under_vmap_it_says_what_to_do():
+    with pytest.raises(ValueError, match="map over simulate"):
+        jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
+    lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
+    lambda x, y, s: (x.reshape(5, 1) @ y.reshape(1, 5), jnp.sort(x), x[jnp.int32(s * 4)], x.at[jnp.int32(s * 4)].add(1.0)),
+    lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),
+    lambda x, y, s: jax.lax.fori_loop(0, 3, lambda i, z: z * s + y[i], x),
+    lambda x, y, s: (jax.nn.softmax(x), jax.nn.relu(y - 0.5), jnp.clip(x, 0.2, s), jnp.ones(3), jnp.float32(2)),
+    lambda x, y, s: jax.random.normal(jax.random.fold_in(jax.random.key(1), jnp.int32(s * 100)), (4,)),
+    lambda x, y, s: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(jnp.uint32(jnp.stack([s, s]) * 99)))),
+    lambda x, y, s: jax.lax.scan(lambda c, v: (c + v * s, c), 0.0, x),
+    lambda x, y, s: (jnp.pad(x, 1), jnp.diff(y), jnp.outer(x, y).T, jnp.linalg.norm(x), jnp.searchsorted(jnp.sort(x), s)),
+])
+def test_lanes_are_vmap(function):
+    rng = np.random.default_rng(0)
+    x, y, s = (jnp.array(rng.random(shape), jnp.float32) for shape in ((5, 7), (5, 7), (7,)))
+    ours = lanes(function)(x, y, s)
+    theirs = jax.vmap(function, in_axes=-1, out_axes=-1)(x, y, s)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6)
