@@ -48,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     run.set_defaults(command=_run)
 
+    bench = commands.add_parser("bench", help="measure how fast this machine plays, beside NumPy and others")
+    bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
+    bench.set_defaults(command=_bench)
+
     policies = commands.add_parser("policies", help="list the policies and what each is told in advance")
     policies.set_defaults(command=_policies)
     return parser
@@ -57,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
     import jax
 
     from bts_jax.bandits import BANDITS
-    from bts_jax.game import simulate
+    from bts_jax.batch import simulate_batch
     from bts_jax.metrics import pseudo_regret, regret
     from bts_jax.policies import POLICIES
 
@@ -71,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> None:
     bandit = BANDITS[arguments.bandit].random(key_bandit, arguments.arms)
     keys = jax.random.split(key_runs, arguments.seeds)
     # One program serves all chunks: the last is filled up with runs that are then dropped.
-    chunks = min(max(arguments.seeds // 64, 1), 20)
+    chunks = min(max(arguments.seeds // 512, 1), 20)
     size = -(-arguments.seeds // chunks)
     filled = keys[np.arange(chunks * size) % arguments.seeds]
 
@@ -79,14 +84,14 @@ def _run(arguments: argparse.Namespace) -> None:
     with _progress(len(names) * arguments.seeds, arguments.quiet) as advance:
         for name in names:
             advance(0, f"{name}, compiling")
-            policy = POLICIES[name]()
+            play = partial(simulate_batch, POLICIES[name](), bandit)
             started = time.perf_counter()
-            play = jax.jit(jax.vmap(partial(simulate, policy, bandit, arguments.budget))).lower(filled[:size]).compile()
+            play(min(arguments.budget, 1e-3), filled[:size])  # over at once; its program serves for all budgets
             compiled = time.perf_counter()
             parts = []
             for chunk in range(chunks):
                 advance(0, name)
-                parts.append(jax.device_get(play(filled[chunk * size : (chunk + 1) * size])))
+                parts.append(jax.device_get(play(arguments.budget, filled[chunk * size : (chunk + 1) * size])))
                 advance(min(size, arguments.seeds - chunk * size))
             ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: arguments.seeds], *parts)
@@ -109,6 +114,29 @@ def _run(arguments: argparse.Namespace) -> None:
     _table(["policy", "regret", "pseudo-regret", "pulls/run", "best arm", "compile s", "run s", "pulls/s", "truncated"],
            rows)
     print("regret and pseudo-regret: mean ± half the width of its 95% interval; best arm: share of the pulls")
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    import json
+
+    from bts_jax.bench import bench
+
+    loud = sys.stderr.isatty() and not arguments.quiet
+    result = bench(lambda text: print(f"measuring {text} ...", file=sys.stderr) if loud else None)
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return
+    rows = result.pop("rows")
+    print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
+    peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
+    _table(["policy", "arms", "runs", "budget", "pulls/s", "µs/round", "compile s", "busy", "calls/pull",
+            *(f"× {peer}" for peer in peers)],
+           [[row["policy"], f"{row['arms']}", f"{row['runs']:,}", f"{row['budget']:,}", f"{row['pulls per second']:.3g}",
+             f"{row['microseconds per round of all runs']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
+             f"{row['calls per pull']:.2f}", *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)]
+            for row in rows])
+    if peers:
+        print("× peer: our pulls per second over the peer's, both measured now; busy: share of the work spent on live runs")
 
 
 def _policies(arguments: argparse.Namespace) -> None:

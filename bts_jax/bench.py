@@ -1,0 +1,114 @@
+"""How fast, against what: `bts-jax bench`.
+
+Everything is measured in one run on one machine, so that ratios mean something. Programs are compiled before the clock
+starts, and the time for that is shown apart. A rate counts pulls of live runs alone.
+"""
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from bts_jax import peers
+from bts_jax.bandits import Bernoulli
+from bts_jax.batch import Report, simulate_batch
+from bts_jax.policies import POLICIES
+
+RUNS = 500
+# Arms, and budgets that give each program some seconds of work: ours and NumPy's, and the obvious JAX program's.
+SIZES = ((10, 2000, 40), (100, 200, 10))
+ON_A_GPU = ((10, 20_000, 2000), (100, 4_000, 2000), (10, 500, 2000), (100, 500, 2000), (100, 20_000, 200))
+
+
+def bench(progress: Callable[[str], Any] = lambda text: None) -> dict:
+    """Measures, and returns rows of numbers and what they were measured on."""
+    device = jax.devices()[0]
+    rows = _on_cpu(progress) if device.platform == "cpu" else _on_gpu(progress)
+    memory = device.memory_stats() or {}
+    return {
+        "device": device.device_kind if device.platform != "cpu" else f"CPU, {len(jax.devices())} cores",
+        "devices": len(jax.devices()),
+        "cores": os.cpu_count(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "peak memory of this process, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak memory on the device, MiB": memory.get("peak_bytes_in_use", 0) // 2**20 or None,
+        "rows": rows,
+    }
+
+
+def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
+    rows = []
+    cores = len(jax.devices())
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_numpy_pulls, [("kube", np.ones(2), np.ones(2), 1, 1, 0)] * cores))  # the processes start
+        for num_arms, budget, small in SIZES:
+            bandit = _problem(num_arms)
+            reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
+            for name in ("bts", "kube", "ucb-bv1", "pd-bwk"):
+                progress(f"{name}, {num_arms} arms")
+                ours = _ours(name, bandit, budget, RUNS)
+                arguments = name, reward, cost, budget, RUNS, 0
+                theirs = {"NumPy, one process": _time(partial(_numpy_pulls, arguments))}
+                if name == "bts":
+                    split = [(*arguments[:4], RUNS // cores, seed) for seed in range(cores)]
+                    theirs["NumPy, all cores"] = _time(lambda split=split: sum(pool.map(_numpy_pulls, split)))
+                    plain = peers.jax_runs(reward, cost, small, RUNS, 0)
+                    theirs["obvious JAX"] = _time(lambda plain=plain: int(plain().sum()))
+                    numba = peers.numba_runs(reward, cost, budget, RUNS, 0)
+                    if numba is not None:
+                        theirs["numba, all cores"] = _time(lambda numba=numba: int(numba().sum()))
+                rows.append({**ours, "peers": theirs,
+                             "ratios": {peer: ours["pulls per second"] / rate for peer, rate in theirs.items()}})
+    return rows
+
+
+def _on_gpu(progress: Callable[[str], Any]) -> list[dict]:
+    rows = []
+    for num_arms, runs, budget in ON_A_GPU:
+        for name in ("bts", "kube") if runs > 500 else ("bts",):
+            progress(f"{name}, {num_arms} arms, {runs} runs")
+            rows.append({**_ours(name, _problem(num_arms), budget, runs), "peers": {}, "ratios": {}})
+    return rows
+
+
+def _problem(num_arms: int) -> Bernoulli:
+    return Bernoulli.random(jax.random.key(2015), num_arms, cost_range=(0.2, 1.0))
+
+
+def _ours(name: str, bandit: Bernoulli, budget: int, runs: int) -> dict:
+    reports: list[Report] = []
+    play = partial(simulate_batch, POLICIES[name](), bandit, budget, report=reports.append)
+    for seed in range(3):
+        play(jax.random.split(jax.random.key(seed), runs))
+    seconds = min(report.seconds for report in reports[1:])
+    last = reports[-1]
+    return {
+        "policy": name,
+        "arms": bandit.num_arms,
+        "runs": runs,
+        "budget": budget,
+        "pulls per second": last.rounds / seconds,
+        "compile seconds": reports[0].seconds - seconds,
+        "utilisation": last.utilisation,
+        "calls per pull": last.calls / last.rounds,
+        "microseconds per round of all runs": 1e6 * seconds / (last.computed / last.lanes / last.devices),
+    }
+
+
+def _numpy_pulls(arguments: tuple) -> int:
+    return int(peers.numpy_runs(*arguments).sum())
+
+
+def _time(play: Callable[[], int]) -> float:
+    """Pulls per second."""
+    started = time.perf_counter()
+    pulls = play()
+    return pulls / (time.perf_counter() - started)

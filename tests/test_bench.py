@@ -1,0 +1,53 @@
+"""The peers play the same game, and the benchmark says what it measured. (It is no timed test: nothing here is too slow.)"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from common import INSTANCES, keys
+
+import bts_jax as bj
+from bts_jax import bench, cli, peers
+
+BUDGET, RUNS = 40, 3000
+
+
+def losses(pulls):
+    bandit = INSTANCES["bernoulli"]
+    reward, cost = np.asarray(bandit.reward, np.float64), np.asarray(bandit.cost, np.float64)
+    return np.asarray(pulls, np.float64) @ (cost * (reward / cost).max() - reward)
+
+
+@pytest.mark.parametrize("peer", ["bts", "kube", "ucb-bv1", "pd-bwk", "jax", "numba"])
+def test_peers_have_our_regret(peer):
+    """6 standard errors, a false failure in 5·10⁸."""
+    bandit = INSTANCES["bernoulli"]
+    arms = np.asarray(bandit.reward, np.float64), np.asarray(bandit.cost, np.float64)
+    if peer == "jax":
+        theirs = losses(peers.jax_runs(*arms, BUDGET, RUNS, 0)())
+    elif peer == "numba":
+        play = peers.numba_runs(*arms, BUDGET, RUNS, 0)
+        if play is None:
+            pytest.skip("numba is not installed")
+        theirs = losses(play())
+    else:
+        theirs = losses(peers.numpy_runs(peer, *arms, BUDGET, RUNS, 0))
+    ours = losses(bj.simulate_batch(bj.POLICIES.get(peer, bj.BTS)(), bandit, BUDGET, keys(RUNS)).pulls[:, 0])
+    error = np.sqrt((ours.var() + theirs.var()) / RUNS)
+    assert abs(ours.mean() - theirs.mean()) < 6 * error, (ours.mean(), theirs.mean(), error)
+
+
+def test_bench_measures_and_prints(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "RUNS", 6)
+    monkeypatch.setattr(bench, "SIZES", ((3, 5, 3),))
+    monkeypatch.setattr(bench, "ON_A_GPU", ((3, 6, 5),))
+    cli.main(["bench", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["devices"] == len(jax.devices())
+    for row in result["rows"]:
+        assert row["pulls per second"] > 0 and 0 < row["utilisation"] <= 1 and row["calls per pull"] >= 1
+        assert all(ratio > 0 for ratio in row["ratios"].values())
+    cli.main(["bench"])
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split()[:2] == ["policy", "arms"] and out[2].split()[0] == "bts"
