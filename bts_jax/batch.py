@@ -177,7 +177,7 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
 def _width(share: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
     """How many runs to play at a time: what a core's cache holds, or what a GPU's memory takes in its stride."""
     if platform == "cpu":
-        most = min(max(2**15 // num_arms, 64), 512)
+        most = min(max(2**13 // num_arms, 64), 512)
     else:
         most = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1)
     return -(-share // -(-share // most))  # as many at the last turn as at the others

@@ -82,13 +82,9 @@ class _Progress(NamedTuple):
 class _Pull(NamedTuple):
     """One pull, or none."""
 
-    arm: jax.Array  # int32, −1 if the policy has not decided yet
-    happens: jax.Array  # bool
-    broken: jax.Array  # bool
+    arm: jax.Array  # int32; or why there is none: −1, the run waits or the policy has not decided; −2, something is wrong
     reward: jax.Array  # float32
     cost: jax.Array  # float32
-    won: jax.Array  # int32, the reward in coins
-    paid: jax.Array  # int32, the cost in coins
 
 
 def simulate(
@@ -346,12 +342,10 @@ def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
     """What comes of that decision: nothing, if the run waits or the policy has not decided yet."""
     answer = setting.bandit.pull(random.derive(setting.key, now.rounds, _PULL), jnp.maximum(arm, 0))
     reward, cost = (jnp.asarray(x, jnp.float32) for x in answer)
-    happens = ~now.waiting & (arm >= 0)
-    outside = ~((reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1)) | (arm >= now.pulls.shape[0])
-    stuck = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
-    broken = (happens & outside) | (~now.waiting & (arm < 0) & stuck)
-    won, paid = (jnp.where(happens & ~broken, coins(amount), 0) for amount in (reward, cost))
-    return _Pull(arm=arm, happens=happens, broken=broken, reward=reward, cost=cost, won=won, paid=paid)
+    inside = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm < now.pulls.shape[0])
+    hopeless = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
+    arm = jnp.where(arm >= 0, jnp.where(inside, arm, -2), jnp.where(hopeless, -2, -1))
+    return _Pull(arm=jnp.where(now.waiting, -1, arm), reward=reward, cost=cost)
 
 
 def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _Progress:
@@ -360,25 +354,26 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
         thought, pull.arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE)
     )
     learnt = _same(setting.policy, "update", now.policy, learnt)
-    calls = ~now.waiting
-    spent, rounds = now.spent.add(pull.paid), now.rounds + pull.happens
-    reached = pull.happens & (spent.reaches(now.goal) | (rounds >= now.limit))
+    calls, pulls, broken = ~now.waiting, pull.arm >= 0, pull.arm == -2
+    won, paid = (jnp.where(pulls, coins(amount), 0) for amount in (pull.reward, pull.cost))
+    spent, rounds = now.spent.add(paid), now.rounds + pulls
+    reached = pulls & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
         policy=jax.tree.map(
-            lambda new, tried, old: jnp.where(pull.happens, new, jnp.where(calls, tried, old)), learnt, thought, now.policy
+            lambda new, tried, old: jnp.where(pulls, new, jnp.where(calls, tried, old)), learnt, thought, now.policy
         ),
         calls=now.calls + calls,
-        undecided=jnp.where(pull.happens, 0, now.undecided + calls),
+        undecided=jnp.where(pulls, 0, now.undecided + calls),
         rounds=rounds,
         spent=spent,
-        earned=now.earned.add(pull.won),
-        last_cost=jnp.where(pull.happens, pull.paid, now.last_cost),
-        last_reward=jnp.where(pull.happens, pull.won, now.last_reward),
-        pulls=now.pulls + (pull.happens & (jnp.arange(now.pulls.shape[0]) == pull.arm)),
+        earned=now.earned.add(won),
+        last_cost=jnp.where(pulls, paid, now.last_cost),
+        last_reward=jnp.where(pulls, won, now.last_reward),
+        pulls=now.pulls + (jnp.arange(now.pulls.shape[0]) == pull.arm),
         goal=now.goal,
         limit=now.limit,
-        waiting=now.waiting | reached | pull.broken,
-        broken=now.broken | pull.broken,
+        waiting=now.waiting | reached | broken,
+        broken=now.broken | broken,
     )
 
 

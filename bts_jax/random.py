@@ -52,7 +52,7 @@ def key_words(key: jax.Array) -> Words:
 def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
     """The key of one purpose in one round of the run that `words` stand for: an ordinary JAX key."""
     counter = jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)
-    return jax.random.wrap_key_data(settled(jnp.stack(threefry(words, counter), axis=-1)), impl="threefry2x32")
+    return jax.random.wrap_key_data(jnp.stack(threefry(words, counter), axis=-1), impl="threefry2x32")
 
 
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
@@ -61,7 +61,8 @@ def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
     for length in shape:
         size *= length
     place = lax.iota(jnp.uint32, size).reshape(shape)
-    return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
+    words = settled(key_words(key)) if shape else key_words(key)
+    return threefry(words, (place, jnp.full(shape, stream, jnp.uint32)))
 
 
 def settled(tree: Any) -> Any:

@@ -15,8 +15,9 @@ KEY = jax.random.key(0)
 
 
 def statistics(pulls, rewards, costs):
-    return ArmStatistics(pulls=jnp.array(pulls, jnp.int32), rewards=Sum.of(jnp.array(rewards, jnp.float32)),
-                         costs=Sum.of(jnp.array(costs, jnp.float32)))
+    pulls, rewards, costs = jnp.array(pulls, jnp.int32), jnp.array(rewards, jnp.float32), jnp.array(costs, jnp.float32)
+    return ArmStatistics(pulls=pulls, rewards=Sum.of(rewards), costs=Sum.of(costs), reward_mean=rewards / pulls,
+                         cost_mean=costs / pulls, rounds=pulls.sum())
 
 
 def test_choose():
@@ -29,6 +30,9 @@ def test_choose():
         ([inf, 9.0, inf], [4, 1, 4], 0),
         ([inf, inf, 9.0], [0, 0, 1], 0),
         ([inf, 5.0, 9.0], [3, 1, 0], 2),
+        ([-2.0, -1.0, -3.0], [3, 1, 2], 1),
+        ([-1.0, 0.0, 1e38], [9, 9, 9], 2),
+        ([np.nan, 5.0, 9.0], [3, 1, 2], 0),  # undefined: as infinite
     ]:
         assert int(choose(jnp.array(index), jnp.array(pulls))) == arm, (index, pulls)
 

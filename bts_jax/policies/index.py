@@ -16,40 +16,33 @@ class ArmStatistics(NamedTuple):
     pulls: jax.Array  # [K] int32, n
     rewards: Sum  # [K]
     costs: Sum  # [K]
+    reward_mean: jax.Array  # [K] float32, r̄; 0 before the first pull
+    cost_mean: jax.Array  # [K] float32, c̄; 0 before the first pull
+    rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
 
     @classmethod
     def zeros(cls, num_arms: int) -> "ArmStatistics":
         shape = (num_arms,)
-        return cls(pulls=jnp.zeros(shape, jnp.int32), rewards=Sum.zeros(shape), costs=Sum.zeros(shape))
+        none = jnp.zeros(shape, jnp.float32)
+        return cls(jnp.zeros(shape, jnp.int32), Sum.zeros(shape), Sum.zeros(shape), none, none, jnp.int32(0))
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
-        """These statistics and one more pull."""
+        """These statistics and one more pull; none if the arm is −1."""
+        # Only one arm changes: its numbers are worked out once, and put in their places.
+        at = jnp.maximum(arm, 0)
+        pulls = self.pulls[at] + 1
+        rewards = Sum(self.rewards.whole[at], self.rewards.rest[at]).add(coins(reward))
+        costs = Sum(self.costs.whole[at], self.costs.rest[at]).add(coins(cost))
+        n = pulls.astype(jnp.float32)
+        new = settled(ArmStatistics(pulls, rewards, costs, rewards.value() / n, costs.value() / n, self.rounds))
         hit = jnp.arange(self.pulls.shape[0]) == arm
-        return ArmStatistics(
-            pulls=self.pulls + hit,
-            rewards=self.rewards.add(jnp.where(hit, coins(reward), 0)),
-            costs=self.costs.add(jnp.where(hit, coins(cost), 0)),
-        )
-
-    @property
-    def rounds(self) -> jax.Array:
-        """Pulls of all arms together; t − 1 in round t."""
-        return self.pulls.sum(dtype=jnp.int32)
+        arms = jax.tree.map(lambda new, old: jnp.where(hit, new, old), new._replace(rounds=()), self._replace(rounds=()))
+        return arms._replace(rounds=self.rounds + (arm >= 0))
 
     @property
     def n(self) -> jax.Array:
         """Pulls as float32, 1 for an arm that was never pulled: its index is replaced anyway. [K]"""
         return jnp.maximum(self.pulls, 1).astype(jnp.float32)
-
-    @property
-    def reward_mean(self) -> jax.Array:
-        """Average reward r̄, 0 before the first pull. [K]"""
-        return self.rewards.value() / self.n
-
-    @property
-    def cost_mean(self) -> jax.Array:
-        """Average cost c̄, 0 before the first pull. [K]"""
-        return self.costs.value() / self.n
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
@@ -64,7 +57,10 @@ def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
     An infinite index, and that of an arm never pulled, means "explore me": such arms go first, the least pulled of them
     before the others. So every arm is pulled once before any index counts, in the order of their numbers.
     """
-    index = settled(index)
-    explore = (pulls == 0) | (index == jnp.inf)
-    least_pulled = lax.argmin(jnp.where(explore, pulls, jnp.iinfo(jnp.int32).max), 0, jnp.int32)
-    return jnp.where(explore.any(), least_pulled, lax.argmax(index, 0, jnp.int32))
+    # One number per arm decides, and one pass over the arms: floats in the order of their bits, and above all finite ones
+    # those that are to be explored. (There is room for 2²³ pulls: more count as that many.)
+    bits = lax.bitcast_convert_type(index, jnp.int32)
+    ordered = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
+    explore = (pulls == 0) | ~(index < jnp.inf)
+    rank = jnp.where(explore, jnp.int32(0x7FFFFFFF) - jnp.minimum(pulls, jnp.int32(0x7FFFFF)), ordered)
+    return lax.argmax(settled(rank), 0, jnp.int32)
