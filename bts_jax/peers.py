@@ -107,7 +107,7 @@ def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed:
 def numba_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> Any:
     """BTS in numba, on all cores: compiled, and returned ready to be called. `None` where numba is not installed."""
     try:
-        import numba  # type: ignore: not one of our dependencies
+        import numba  # type: ignore
     except ImportError:
         return None
 
