@@ -10,8 +10,8 @@ The rules, to the letter:
 4. A run that reaches its limit of rounds ends there, and says so.
 
 A single run is a batch of one, and all runs of a batch play in one loop: `vmap`, nested as deep as you like, only adds
-runs to it. Rounds are played in blocks; a run that
-passes a checkpoint waits for the end of its block, where checkpoints are recorded for all runs together.
+runs to it. Rounds are played in blocks; a run that passes a checkpoint waits for the end of its block, where checkpoints
+are recorded for all runs together.
 """
 
 from dataclasses import replace
