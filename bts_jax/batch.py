@@ -99,8 +99,8 @@ def simulate_batch(
         ((50, 1), Array(True, dtype=bool))
     """
     started = time.perf_counter()
-    leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
+    leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
     if checkpoints is None:
         checkpoints = np.expand_dims(budget, -1)
     devices = list(jax.devices() if devices is None else devices)[:size]

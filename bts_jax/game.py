@@ -168,10 +168,8 @@ def _simulate(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run, with its checkpoints in ascending order."""
-    amounts, sums = checkpoints
-    valid = _valid(budget, checkpoints)
-    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
-    order = jnp.lexsort((sums.rest, sums.whole))
+    amounts = checkpoints[0]
+    valid, sums, order = _ordered(budget, checkpoints)
     limits = _default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
     limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
     return Setting(
@@ -186,10 +184,9 @@ def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
 
 def finish(record: Run, budget, checkpoints) -> Run:
     """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
-    amounts, sums = checkpoints
-    valid = _valid(budget, checkpoints)
-    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
-    run = jax.tree.map(lambda x: x[jnp.argsort(jnp.lexsort((sums.rest, sums.whole)))], record)
+    amounts = checkpoints[0]
+    valid, _, order = _ordered(budget, checkpoints)
+    run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
     return replace(
         run,
         budget=amounts,
@@ -198,10 +195,14 @@ def finish(record: Run, budget, checkpoints) -> Run:
     )
 
 
-def _valid(budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]) -> jax.Array:
-    """Which checkpoints make sense. [C]"""
+def _ordered(
+    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]
+) -> tuple[jax.Array, Sum, jax.Array]:
+    """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
     amounts, sums = checkpoints
-    return (amounts > 0) & (amounts <= LARGEST) & budget[1].reaches(sums) & (budget[0] <= LARGEST)
+    valid = (amounts > 0) & (amounts <= LARGEST) & budget[1].reaches(sums) & (budget[0] <= LARGEST)
+    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
+    return valid, sums, jnp.lexsort((sums.rest, sums.whole))
 
 
 def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:

@@ -51,7 +51,7 @@ class _Lanes:
 
 
 class _KeyLanes(_Lanes):
-    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]: unwrapped only where they must be."""
+    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]: wrapped only where they must be."""
 
 
 def _spread(value: Any, count: int) -> jax.Array:

@@ -12,6 +12,7 @@ contract `a * b + c` into one instruction with one rounding instead of two, and 
 nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -57,10 +58,7 @@ def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
 
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
     """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
-    size = 1
-    for length in shape:
-        size *= length
-    place = lax.iota(jnp.uint32, size).reshape(shape)
+    place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     words = settled(key_words(key)) if shape else key_words(key)
     return threefry(words, (place, jnp.full(shape, stream, jnp.uint32)))
 
