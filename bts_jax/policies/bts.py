@@ -17,6 +17,7 @@ class BTSState(NamedTuple):
     cost_successes: jax.Array  # [K] int32, S^c
     pulls: jax.Array  # [K] int32
     drawn: jax.Array  # [K] this round's ratios that were accepted in earlier calls, 0 where there is none yet
+    spare: jax.Array  # [K] ratios accepted and not needed when they were drawn, 0 where there is none
 
 
 @pytree
@@ -67,28 +68,29 @@ class BTS:
 
     def init(self, problem: Problem) -> BTSState:
         none = jnp.zeros((problem.num_arms,), jnp.int32)
-        return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=none.astype(jnp.float32))
+        return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=none.astype(jnp.float32), spare=none.astype(jnp.float32))
 
     def __call__(self, state: BTSState, key: jax.Array) -> tuple[jax.Array, BTSState]:
         reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))
 
-        def gammas(words: random.Words, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike):
-            """Gamma proposals G_S and G_F, G_S / (G_S + G_F) being a Beta draw: G_S, G_S + G_F, log acceptance."""
-            normals = random.normal_pair(words)
-            success, log_s = random.propose_gamma(successes.astype(jnp.float32) + alpha, normals[0])
-            failure, log_f = random.propose_gamma((state.pulls - successes).astype(jnp.float32) + beta, normals[1])
-            return success, success + failure, log_s + log_f
+        def propose(words: random.Words, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike):
+            failures = state.pulls - successes
+            return random.propose_beta(words, successes.astype(jnp.float32) + alpha, failures.astype(jnp.float32) + beta)
 
-        reward, reward_sum, log_reward = gammas(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
-        cost, cost_sum, log_cost = gammas(cost_words, state.cost_successes, self.cost_alpha, self.cost_beta)
-        # One trial accepts all four, with 22 bits that the normals left.
+        # θ^r = x / y and θ^c = v / w
+        x, y, log_reward = propose(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
+        v, w, log_cost = propose(cost_words, state.cost_successes, self.cost_alpha, self.cost_beta)
+        # One trial accepts both, with 22 bits that the proposals left.
         left = (random.spare_bits(reward_words) << 11) | random.spare_bits(cost_words)
-        accepted = jnp.log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_reward + log_cost
-        proposed = jnp.where(accepted, reward * cost_sum / (reward_sum * cost), 0.0)
-        ratio = random.settled(jnp.where(state.drawn > 0, state.drawn, proposed))
+        accepted = random.log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_reward + log_cost
+        proposed = jnp.where(accepted, x * w / (y * v), 0.0)
+        proposed = random.settled(proposed)
+        has, new = state.drawn > 0, proposed > 0
+        ratio = random.settled(jnp.where(has, state.drawn, jnp.where(new, proposed, state.spare)))
+        spare = jnp.where(has == new, jnp.where(new, proposed, 0.0), state.spare)
         decided = ratio.min() > 0
         arm = jnp.where(decided, lax.argmax(ratio, 0, jnp.int32), -1)
-        return arm, state._replace(drawn=jnp.where(decided, 0.0, ratio))
+        return arm, state._replace(drawn=jnp.where(decided, 0.0, ratio), spare=spare)
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
         luck = random.settled(random.bits(key))
@@ -97,4 +99,5 @@ class BTS:
             reward_successes=state.reward_successes + (hit & random.happens(luck[0], reward)),
             cost_successes=state.cost_successes + (hit & random.happens(luck[1], cost)),
             pulls=state.pulls + hit,
+            spare=jnp.where(hit, 0.0, state.spare),
         )
