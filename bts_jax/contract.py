@@ -58,7 +58,8 @@ class Policy(Protocol):
     """Who decides: a pytree of hyperparameters, itself the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `told`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
-    it, the policy is told nothing.
+    it, the policy is told nothing. It may have an attribute `ignores_no_pull = True`, a promise that `update` returns the
+    state as it is if the arm is −1; runs are somewhat faster for it.
     """
 
     def init(self, problem: Problem) -> State:
@@ -74,8 +75,16 @@ class Policy(Protocol):
         ...
 
     def update(self, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> State:
-        """The state after pulling `arm`, with a key of its own for policies whose update is random."""
+        """The state after pulling `arm`, with a key of its own for policies whose update is random.
+
+        Runs share a loop, and in any one turn some pull no arm: they are called with arm −1, and what they return is dropped.
+        """
         ...
+
+
+def place_of(arm: jax.Array, num_arms: int) -> jax.Array:
+    """Where `x.at[place].add(1)` counts a pull of `arm`: out of range, where it changes nothing, for arm −1."""
+    return jnp.where(arm < 0, num_arms, arm)
 
 
 def told(policy: Any) -> tuple[str, ...]:

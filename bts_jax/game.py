@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
+from bts_jax.contract import Bandit, Policy, Problem, State, place_of, ratio, told
 from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
@@ -253,6 +253,8 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
 
     def call(part, now):
         arm, thought = each(_decide)(part, now)
+        # What the policy has not touched is told by its being the same array.
+        thought = jax.tree.map(lambda new, old: None if new is old else new, thought, now.policy)
         pull = random.settled(each(_pull)(part, now, arm))
         return each(_advance)(part, now, pull, thought)
 
@@ -351,18 +353,23 @@ def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
 
 def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _Progress:
     """The run after that. A run that waits stays as it is."""
+    calls, pulls, broken = ~now.waiting, pull.arm >= 0, pull.arm == -2
+    leaves, structure = jax.tree.flatten(now.policy)
+    thoughts = structure.flatten_up_to(thought)
+    state = structure.unflatten(
+        old if new is None else jnp.where(calls, new, old) for new, old in zip(thoughts, leaves, strict=True)
+    )
     learnt = setting.policy.update(
-        thought, pull.arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE)
+        state, jnp.maximum(pull.arm, -1), pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE)
     )
     learnt = _same(setting.policy, "update", now.policy, learnt)
-    calls, pulls, broken = ~now.waiting, pull.arm >= 0, pull.arm == -2
+    if not getattr(setting.policy, "ignores_no_pull", False):
+        learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)
     won, paid = (jnp.where(pulls, coins(amount), 0) for amount in (pull.reward, pull.cost))
     spent, rounds = now.spent.add(paid), now.rounds + pulls
     reached = pulls & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
-        policy=jax.tree.map(
-            lambda new, tried, old: jnp.where(pulls, new, jnp.where(calls, tried, old)), learnt, thought, now.policy
-        ),
+        policy=learnt,
         calls=now.calls + calls,
         undecided=jnp.where(pulls, 0, now.undecided + calls),
         rounds=rounds,
@@ -370,7 +377,7 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
         earned=now.earned.add(won),
         last_cost=jnp.where(pulls, paid, now.last_cost),
         last_reward=jnp.where(pulls, won, now.last_reward),
-        pulls=now.pulls + (jnp.arange(now.pulls.shape[0]) == pull.arm),
+        pulls=now.pulls.at[place_of(pull.arm, now.pulls.shape[0])].add(1),
         goal=now.goal,
         limit=now.limit,
         waiting=now.waiting | reached | broken,

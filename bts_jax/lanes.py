@@ -107,11 +107,38 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
         return [_Lanes(lax.broadcast_in_dim(inputs[0].array, (*shape, count), (*kept, len(shape))))]
     if name == "reshape" and params["dimensions"] is None:
         return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
+    if name in ("scatter", "scatter-add") and _is_one_entry(equation):
+        return [_Lanes(_put(name, *(_spread(x, count) for x in inputs)))]
     if name in SAME_AXES:
         return [_Lanes(x) for x in _bind(equation, [_spread(x, count) for x in inputs])]
     axes = [-1 if isinstance(x, _Lanes) else None for x in inputs]
     arrays = [x.array if isinstance(x, _Lanes) else x for x in inputs]
     return [_Lanes(x) for x in jax.vmap(lambda *args: _bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
+
+
+def _is_one_entry(equation: Any) -> bool:
+    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)`, i being a number; one that is out of range changes nothing."""
+    operand, indices, _ = (atom.aval for atom in equation.invars)
+    one = lax.ScatterDimensionNumbers(tuple(range(operand.ndim - 1)), (0,), (0,))
+    params = equation.params
+    return (
+        indices.shape == (1,)
+        and params["dimension_numbers"] == one
+        and params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    )
+
+
+def _put(name: str, operand: jax.Array, index: jax.Array, update: jax.Array) -> jax.Array:
+    """One entry of every lane set or added to. On a CPU it is put where it belongs; a GPU would start a kernel for each array."""
+    adds = name == "scatter-add"
+    if jax.default_backend() != "cpu":
+        place = lax.broadcasted_iota(index.dtype, operand.shape, 0)
+        return jnp.where(place == index, operand + update if adds else update, operand)
+    lane = operand.ndim - 1
+    numbers = lax.ScatterDimensionNumbers(tuple(range(lane - 1)), (0,), (0,), (lane,), (0,))
+    return (lax.scatter_add if adds else lax.scatter)(
+        operand, index.T, update, numbers, unique_indices=True, mode=lax.GatherScatterMode.FILL_OR_DROP
+    )
 
 
 def _align(value: Any, shape: tuple[int, ...]) -> jax.Array:

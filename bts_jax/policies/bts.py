@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Problem
+from bts_jax.contract import Problem, place_of
 from bts_jax.pytrees import pytree
 
 
@@ -56,6 +56,7 @@ class BTS:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
+    ignores_no_pull: ClassVar[bool] = True
 
     reward_alpha: ArrayLike = 1.0
     reward_beta: ArrayLike = 1.0
@@ -94,10 +95,10 @@ class BTS:
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
         luck = random.settled(random.bits(key))
-        hit = jnp.arange(state.pulls.shape[0]) == arm
+        place = place_of(arm, state.pulls.shape[0])
         return state._replace(
-            reward_successes=state.reward_successes + (hit & random.happens(luck[0], reward)),
-            cost_successes=state.cost_successes + (hit & random.happens(luck[1], cost)),
-            pulls=state.pulls + hit,
-            spare=jnp.where(hit, 0.0, state.spare),
+            reward_successes=state.reward_successes.at[place].add(random.happens(luck[0], reward).astype(jnp.int32)),
+            cost_successes=state.cost_successes.at[place].add(random.happens(luck[1], cost).astype(jnp.int32)),
+            pulls=state.pulls.at[place].add(1),
+            spare=state.spare.at[place].set(0.0),
         )

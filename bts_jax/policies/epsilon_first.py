@@ -40,6 +40,7 @@ class EpsilonFirst:
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)
+    ignores_no_pull: ClassVar[bool] = True
 
     epsilon: ArrayLike = 0.1
 
@@ -48,7 +49,7 @@ class EpsilonFirst:
 
     def init(self, problem: Problem) -> EpsilonFirstState:
         return EpsilonFirstState(
-            arms=ArmStatistics.zeros(problem.num_arms),
+            arms=ArmStatistics.zeros(problem.num_arms, self.keep),
             spent=Sum.zeros(),
             # A hair less than εB: rounding must not make 0.3 of 50 more than 15.
             allowance=Sum.of(jnp.float32(self.epsilon * problem.budget) * jnp.float32(1 - 2**-21)),
@@ -58,16 +59,20 @@ class EpsilonFirst:
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms = state.arms
         explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
-        best = choose(over(arms.reward_mean, arms.cost_mean), arms.pulls)
+        best = choose(arms.kept, arms.pulls)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         turn = arms.rounds % arms.pulls.shape[0]
         return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
 
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
+        return over(reward_mean, cost_mean)
+
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> EpsilonFirstState:
-        exploring = state.committed < 0
+        exploring = (state.committed < 0) & (arm >= 0)
         return state._replace(
-            arms=state.arms.record(jnp.where(exploring, arm, -1), reward, cost),
+            arms=state.arms.record(jnp.where(exploring, arm, -1), reward, cost, self.keep),
             spent=state.spent.add(jnp.where(exploring, coins(cost), 0)),
         )

@@ -1,48 +1,44 @@
 """What index policies share: the statistics of the arms, and how the largest index is chosen."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from bts_jax.contract import place_of
 from bts_jax.random import settled
 from bts_jax.sums import Sum, coins
 
 
 class ArmStatistics(NamedTuple):
-    """How often each arm was pulled, and what it earned and cost."""
+    """How often each arm was pulled, what it earned and cost, and what the policy makes of that."""
 
     pulls: jax.Array  # [K] int32, n
-    rewards: Sum  # [K]
-    costs: Sum  # [K]
-    reward_mean: jax.Array  # [K] float32, r̄; 0 before the first pull
-    cost_mean: jax.Array  # [K] float32, c̄; 0 before the first pull
+    totals: Sum  # [K, 2], rewards and costs
+    kept: Any  # arrays [K] float32: functions of n and the averages, worked out anew for the arm that was pulled alone
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
 
     @classmethod
-    def zeros(cls, num_arms: int) -> "ArmStatistics":
-        shape = (num_arms,)
-        none = jnp.zeros(shape, jnp.float32)
-        return cls(jnp.zeros(shape, jnp.int32), Sum.zeros(shape), Sum.zeros(shape), none, none, jnp.int32(0))
+    def zeros(cls, num_arms: int, keep: "Keep") -> "ArmStatistics":
+        one = jnp.ones(num_arms, jnp.float32)  # a stand-in: the index of an arm that was never pulled does not count
+        return cls(jnp.zeros(num_arms, jnp.int32), Sum.zeros((num_arms, 2)), keep(one, one, one), jnp.int32(0))
 
-    def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
+    def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, keep: "Keep") -> "ArmStatistics":
         """These statistics and one more pull; none if the arm is −1."""
-        # Only one arm changes: its numbers are worked out once, and put in their places.
         at = jnp.maximum(arm, 0)
         pulls = self.pulls[at] + 1
-        rewards = Sum(self.rewards.whole[at], self.rewards.rest[at]).add(coins(reward))
-        costs = Sum(self.costs.whole[at], self.costs.rest[at]).add(coins(cost))
+        totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack([reward, cost])))
         n = pulls.astype(jnp.float32)
-        new = settled(ArmStatistics(pulls, rewards, costs, rewards.value() / n, costs.value() / n, self.rounds))
-        hit = jnp.arange(self.pulls.shape[0]) == arm
-        arms = jax.tree.map(lambda new, old: jnp.where(hit, new, old), new._replace(rounds=()), self._replace(rounds=()))
+        mean = settled(totals.value() / n)
+        new = settled(ArmStatistics(pulls, totals, keep(n, mean[0], mean[1]), ()))
+        place = place_of(arm, self.pulls.shape[0])
+        arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, self._replace(rounds=()))
         return arms._replace(rounds=self.rounds + (arm >= 0))
 
-    @property
-    def n(self) -> jax.Array:
-        """Pulls as float32, 1 for an arm that was never pulled: its index is replaced anyway. [K]"""
-        return jnp.maximum(self.pulls, 1).astype(jnp.float32)
+
+Keep = Callable[[jax.Array, jax.Array, jax.Array], Any]  # n, r̄, c̄ to what is kept of an arm
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """KUBE: an upper confidence bound on the reward, over the average cost."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,13 @@ from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
 from bts_jax.pytrees import pytree
+from bts_jax.random import rounded, settled
+
+
+class Kept(NamedTuple):
+    reward: jax.Array  # [K] r̄
+    width: jax.Array  # [K] 1/√n
+    price: jax.Array  # [K] 1/c̄, infinite for c̄ = 0
 
 
 @pytree
@@ -30,6 +37,7 @@ class KUBE:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
+    ignores_no_pull: ClassVar[bool] = True
 
     scale: ArrayLike = 2.0
 
@@ -37,7 +45,7 @@ class KUBE:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms)
+        return ArmStatistics.zeros(problem.num_arms, self.keep)
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         return choose(self.index(state), state.pulls), state
@@ -45,9 +53,14 @@ class KUBE:
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
-        return over(state.reward_mean + jnp.sqrt(self.scale * log_t / state.n), state.cost_mean)
+        arms: Kept = state.kept
+        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * arms.price
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
+        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n), price=over(1.0, cost_mean))
 
     def update(
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ArmStatistics:
-        return state.record(arm, reward, cost)
+        return state.record(arm, reward, cost, self.keep)

@@ -1,5 +1,6 @@
 """PD-BwK: optimistic reward over pessimistic cost."""
 
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ class PDBwK:
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)
+    ignores_no_pull: ClassVar[bool] = True
 
     scale: ArrayLike = 0.25
 
@@ -41,23 +43,21 @@ class PDBwK:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> PDBwKState:
-        nu = self.scale * jnp.log(problem.budget * problem.num_arms)
-        return PDBwKState(arms=ArmStatistics.zeros(problem.num_arms), nu=jnp.maximum(nu, 0).astype(jnp.float32))
+        nu = jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
+        return PDBwKState(arms=ArmStatistics.zeros(problem.num_arms, partial(self.index, nu)), nu=nu)
 
     def __call__(self, state: PDBwKState, key: jax.Array) -> tuple[jax.Array, PDBwKState]:
-        return choose(self.index(state), state.arms.pulls), state
+        return choose(state.arms.kept, state.arms.pulls), state
 
-    def index(self, state: PDBwKState) -> jax.Array:
-        """The index of each arm. [K]"""
-        arms = state.arms
-        reward, cost = arms.reward_mean, arms.cost_mean
-        confident_reward = jnp.minimum(reward + self._radius(state.nu, reward, arms.n), 1)
-        return over(confident_reward, cost - self._radius(state.nu, cost, arms.n))
+    def index(self, nu: jax.Array, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
+        """An arm's index, which changes only when it is pulled."""
+        confident_reward = jnp.minimum(reward_mean + self._radius(nu, reward_mean, n), 1)
+        return over(confident_reward, cost_mean - self._radius(nu, cost_mean, n))
 
     def update(
         self, state: PDBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> PDBwKState:
-        return state._replace(arms=state.arms.record(arm, reward, cost))
+        return state._replace(arms=state.arms.record(arm, reward, cost, partial(self.index, state.nu)))
 
     @staticmethod
     def _radius(nu: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:

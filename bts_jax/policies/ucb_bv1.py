@@ -10,6 +10,12 @@ from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, choose, over
 from bts_jax.pytrees import pytree
+from bts_jax.random import rounded, settled
+
+
+class Kept(NamedTuple):
+    ratio: jax.Array  # [K] r̄/c̄, infinite for c̄ = 0
+    width: jax.Array  # [K] 1/√n
 
 
 class UCBBV1State(NamedTuple):
@@ -35,6 +41,7 @@ class UCBBV1:
     """
 
     told: ClassVar[tuple[str, ...]] = ("min_cost",)
+    ignores_no_pull: ClassVar[bool] = True
 
     min_cost: ArrayLike | None = None
 
@@ -44,7 +51,7 @@ class UCBBV1:
 
     def init(self, problem: Problem) -> UCBBV1State:
         min_cost = problem.min_cost if self.min_cost is None else self.min_cost
-        return UCBBV1State(arms=ArmStatistics.zeros(problem.num_arms), min_cost=jnp.asarray(min_cost, jnp.float32))
+        return UCBBV1State(arms=ArmStatistics.zeros(problem.num_arms, self.keep), min_cost=jnp.asarray(min_cost, jnp.float32))
 
     def __call__(self, state: UCBBV1State, key: jax.Array) -> tuple[jax.Array, UCBBV1State]:
         return choose(self.index(state), state.arms.pulls), state
@@ -52,10 +59,15 @@ class UCBBV1:
     def index(self, state: UCBBV1State) -> jax.Array:
         """The index of each arm. [K]"""
         arms, floor = state.arms, state.min_cost
-        e = jnp.sqrt(jnp.log(jnp.maximum(arms.rounds, 1).astype(jnp.float32)) / arms.n)
-        return over(arms.reward_mean, arms.cost_mean) + over((1 + 1 / floor) * e, floor - e)
+        log_t = jnp.log(jnp.maximum(arms.rounds, 1).astype(jnp.float32))
+        e = rounded(settled(jnp.sqrt(log_t)) * arms.kept.width)
+        return arms.kept.ratio + over(settled(1 + 1 / floor) * e, floor - e)
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
+        return Kept(ratio=over(reward_mean, cost_mean), width=1 / jnp.sqrt(n))
 
     def update(
         self, state: UCBBV1State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> UCBBV1State:
-        return state._replace(arms=state.arms.record(arm, reward, cost))
+        return state._replace(arms=state.arms.record(arm, reward, cost, self.keep))
