@@ -1,5 +1,7 @@
 """The policies' rules: by hand, and step by step against the reference in float64."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +16,10 @@ from bts_jax.sums import Sum
 KEY = jax.random.key(0)
 
 
-def statistics(pulls, rewards, costs):
+def statistics(keep, pulls, rewards, costs):
     pulls, rewards, costs = jnp.array(pulls, jnp.int32), jnp.array(rewards, jnp.float32), jnp.array(costs, jnp.float32)
-    return ArmStatistics(pulls=pulls, rewards=Sum.of(rewards), costs=Sum.of(costs), reward_mean=rewards / pulls,
-                         cost_mean=costs / pulls, rounds=pulls.sum())
+    return ArmStatistics(pulls=pulls, totals=Sum.of(jnp.stack([rewards, costs], 1)), rounds=pulls.sum(),
+                         kept=keep(pulls.astype(jnp.float32), rewards / pulls, costs / pulls))
 
 
 def test_choose():
@@ -39,7 +41,7 @@ def test_choose():
 
 def test_kube_by_hand():
     """Arm 0: r̄ = 1/2, c̄ = 1/4, n = 4; arm 1: no cost seen; arm 2: n = 1. Next round: t = 8."""
-    state = statistics([4, 2, 1], [2, 1, 0], [1, 0, 0.5])
+    state = statistics(bj.KUBE.keep, [4, 2, 1], [2, 1, 0], [1, 0, 0.5])
     index = bj.KUBE().index(state)
     np.testing.assert_allclose(index[0], (0.5 + np.sqrt(2 * np.log(8) / 4)) / 0.25, rtol=1e-6)
     assert index[1] == np.inf
@@ -53,13 +55,13 @@ def test_ucb_bv1_by_hand():
     """λ = 1/2; 1000 pulls so far. e = √(ln 1000 / n): 0.0840 at n = 979, above λ at n = 20 and n = 1."""
     policy = bj.UCBBV1()
     state = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.5)))._replace(
-        arms=statistics([979, 20, 1], [400, 10, 1], [600, 10, 1]))
+        arms=statistics(policy.keep, [979, 20, 1], [400, 10, 1], [600, 10, 1]))
     index = policy.index(state)
     e = np.sqrt(np.log(1000) / 979)
     np.testing.assert_allclose(index[0], 400 / 600 + 3 * e / (0.5 - e), rtol=1e-5)
     assert index[1] == np.inf and index[2] == np.inf, "λ ≤ e"
     assert int(policy(state, KEY)[0]) == 2
-    costless = state._replace(arms=statistics([979, 10, 11], [1, 1, 1], [0, 1, 1]))
+    costless = state._replace(arms=statistics(policy.keep, [979, 10, 11], [1, 1, 1], [0, 1, 1]))
     assert policy.index(costless)[0] == np.inf, "c̄ = 0"
     given = bj.UCBBV1(min_cost=0.25).init(Problem(num_arms=3, min_cost=jnp.float32(0.5)))
     assert given.min_cost == 0.25, "a λ that is given counts"
@@ -68,11 +70,11 @@ def test_ucb_bv1_by_hand():
 def test_pd_bwk_by_hand():
     """B = 1000, K = 3: ν = 0.25 ln 3000 = 2.0016. Arm 0 plain; arm 1's reward is clamped at 1, arm 2's cost at 0."""
     policy = bj.PDBwK()
-    state = policy.init(Problem(num_arms=3, budget=jnp.float32(1000)))._replace(
-        arms=statistics([400, 50, 4], [100, 45, 1], [200, 40, 2]))
+    start = policy.init(Problem(num_arms=3, budget=jnp.float32(1000)))
+    state = start._replace(arms=statistics(partial(policy.index, start.nu), [400, 50, 4], [100, 45, 1], [200, 40, 2]))
     nu = 0.25 * np.log(3000)
     np.testing.assert_allclose(state.nu, nu, rtol=1e-6)
-    index = policy.index(state)
+    index = state.arms.kept
     reward = 0.25 + np.sqrt(nu * 0.25 / 400) + nu / 400
     cost = 0.5 - np.sqrt(nu * 0.5 / 400) - nu / 400
     np.testing.assert_allclose(index[0], reward / cost, rtol=1e-6)
