@@ -30,7 +30,10 @@ from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-BLOCK = 32  # rounds in a block: fewer waste less on runs that wait, more cost less per round
+# Calls in a block, and how many of them in one turn of its loop. Short blocks waste less on runs that wait; on a GPU the end
+# of a block costs as much as several calls, and XLA makes one kernel of a call's last step and the next one's first.
+BLOCK, TURN = 32, 1
+GPU_BLOCK, GPU_TURN = 128, 4
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
 
@@ -240,10 +243,11 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
     """Plays many runs, `width` of them at a time; a lane whose run has ended goes on with the next run in line.
 
     What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
-    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many blocks of
-    `BLOCK` calls were played. All that is called here is written for one run, and mapped over the lanes.
+    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many calls each lane
+    computed. All that is called here is written for one run, and mapped over the lanes.
     """
     runs = own.limits.shape[-1]
+    size, turn = (BLOCK, TURN) if jax.default_backend() == "cpu" else (GPU_BLOCK, GPU_TURN)
 
     def setting_of(part: Setting) -> Setting:
         return jax.tree.map(lambda x, y: y if x is None else x, part, common, is_leaf=lambda x: x is None)
@@ -259,25 +263,25 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
         return each(_advance)(part, now, pull, thought)
 
     def block(part, now, record):
-        now = lax.fori_loop(0, BLOCK, lambda _, now: call(part, now), now)
+        now = lax.fori_loop(0, size, lambda _, now: call(part, now), now, unroll=turn)
         return each(_record)(part, now, record)
 
     if width >= runs:
 
         def go_on(carry):
-            now, record, blocks = carry
-            return *block(own, now, record), blocks + 1
+            now, record, computed = carry
+            return *block(own, now, record), computed + size
 
         start = each(_start)(own), each(_blank)(own), jnp.int32(0)
-        now, record, blocks = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
-        return record, now.calls, blocks
+        now, record, computed = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
+        return record, now.calls, computed
 
     def take(index):
         return jax.tree.map(lambda x: x[..., index], own)
 
     def refill(carry):
         """Stores the runs that have ended, and gives their lanes the next in line."""
-        part, now, record, run, line, stored, calls, blocks = carry
+        part, now, record, run, line, stored, calls, computed = carry
         ended = now.waiting & (run < runs)
         place = jnp.where(ended, run, runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
@@ -289,19 +293,19 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
         now, record = jax.tree.map(
             lambda new, old: jnp.where(fresh, new, old), (each(_start)(part), each(_blank)(part)), (now, record)
         )
-        return part, now, record, run, line, stored, calls, blocks
+        return part, now, record, run, line, stored, calls, computed
 
     def advance(carry):
-        part, now, record, *rest, blocks = carry
-        carry = part, *block(part, now, record), *rest, blocks + 1
+        part, now, record, *rest, computed = carry
+        carry = part, *block(part, now, record), *rest, computed + size
         return lax.cond(carry[1].waiting.any(), refill, lambda carry: carry, carry)
 
     run = jnp.arange(width, dtype=jnp.int32)
     part = take(run)
     start = (part, each(_start)(part), each(_blank)(part), run, jnp.int32(width), each(_blank)(own),
              jnp.zeros(runs, jnp.int32), jnp.int32(0))
-    *_, stored, calls, blocks = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
-    return stored, calls, blocks
+    *_, stored, calls, computed = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
+    return stored, calls, computed
 
 
 def _start(setting: Setting) -> _Progress:

@@ -4,8 +4,9 @@ Every number drawn here is a function of a key and of its place in the array tha
 depend on the batch or the block it was drawn in. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same
 family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
 
-Samplers that need rejection do not loop: they answer with a proposal and whether it was accepted. Who calls them tries
-again with a fresh key until it was, which keeps the law exact. A policy does so by answering arm −1 (`contract.py`).
+`gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
+accepted. A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
+accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/bts.py`).
 
 One habit runs through this file: a product that is then added to something passes through `rounded`. Compilers may
 contract `a * b + c` into one instruction with one rounding instead of two, and whether they do depends on what stands
@@ -13,6 +14,7 @@ nearby, even on the length of the array. A product that must be rounded gives th
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,7 +58,7 @@ def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
     return jax.random.wrap_key_data(jnp.stack(threefry(words, counter), axis=-1), impl="threefry2x32")
 
 
-def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: int = 0) -> Words:
+def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> Words:
     """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     words = settled(key_words(key)) if shape else key_words(key)
@@ -154,6 +156,60 @@ def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
 def spare_bits(words: Words) -> jax.Array:
     """The 11 bits that `normal_pair` leaves, as a uint32 below 2048."""
     return words[1] & jnp.uint32(0x7FF)
+
+
+def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
+    """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 0.5 to 10⁷; NaN for other shapes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> draws = gamma(jax.random.key(0), jnp.full(10_000, 2.5))
+        >>> abs(float(draws.mean()) - 2.5) < 0.1
+        True
+    """
+    shape = jnp.asarray(shape, jnp.float32)
+
+    def propose(words: Words) -> tuple[jax.Array, jax.Array]:
+        return propose_gamma(shape, normal_pair(words)[0])
+
+    return _first_accepted(key, _within(shape), propose)
+
+
+def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
+    """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 0.5 to 10⁷; NaN for others.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> draws = beta(jax.random.key(0), jnp.full(10_000, 3.0), 1.0)
+        >>> abs(float(draws.mean()) - 0.75) < 0.01
+        True
+    """
+    a, b = jnp.broadcast_arrays(jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32))
+
+    def propose(words: Words) -> tuple[jax.Array, jax.Array]:
+        x, y, log_accept = propose_beta(words, a, b)
+        return x / y, log_accept
+
+    return _first_accepted(key, _within(a) & _within(b), propose)
+
+
+def _within(shape: jax.Array) -> jax.Array:
+    return (shape >= 0.5) & (shape <= 1e7)
+
+
+def _first_accepted(
+    key: jax.Array, valid: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]
+) -> jax.Array:
+    """The first accepted proposal for each element; those of try i come from the key's streams 2i and 2i + 1."""
+
+    def again(carry):
+        i, value, done = carry
+        proposed, log_accept = propose(bits(key, valid.shape, 2 * i))
+        accepted = log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
+        return i + 1, jnp.where(done, value, proposed), done | accepted
+
+    start = jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid
+    return lax.while_loop(lambda carry: ~carry[2].all(), again, start)[1]
 
 
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:

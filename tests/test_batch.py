@@ -84,6 +84,9 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
     lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
     lambda x, y, s: (x.reshape(5, 1) @ y.reshape(1, 5), jnp.sort(x), x[jnp.int32(s * 4)], x.at[jnp.int32(s * 4)].add(1.0)),
+    lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
+    lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
+    lambda x, y, s: (x.at[jnp.int32(s * 4)].set(9.0, mode="clip"), x.at[jnp.int32(y * 4)].add(1.0), jnp.ones(5).at[1].add(s)),
     lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),
     lambda x, y, s: jax.lax.fori_loop(0, 3, lambda i, z: z * s + y[i], x),
     lambda x, y, s: (jax.nn.softmax(x), jax.nn.relu(y - 0.5), jnp.clip(x, 0.2, s), jnp.ones(3), jnp.float32(2)),
