@@ -247,6 +247,9 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
     computed. All that is called here is written for one run, and mapped over the lanes.
     """
     runs = own.limits.shape[-1]
+    if runs == 1:
+        # XLA multiplies by the reciprocal of a lone divisor instead of dividing. Two lanes, and one run has the bits of many.
+        return jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, play(_twice(own), common, 2))
     size, turn = (BLOCK, TURN) if jax.default_backend() == "cpu" else (GPU_BLOCK, GPU_TURN)
 
     def setting_of(part: Setting) -> Setting:
@@ -306,6 +309,10 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
              jnp.zeros(runs, jnp.int32), jnp.int32(0))
     *_, stored, calls, computed = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
     return stored, calls, computed
+
+
+def _twice(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.concatenate([x, x], -1), tree)
 
 
 def _start(setting: Setting) -> _Progress:

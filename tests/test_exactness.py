@@ -12,6 +12,7 @@ from common import INSTANCES, MOST, assert_same_bits, batch, keys
 
 import bts_jax as bj
 from bts_jax.contract import told
+from bts_jax.pytrees import pytree
 
 BUDGET, CHECKPOINTS = 50, [3, 20.5, 50]
 
@@ -113,3 +114,27 @@ def test_common_luck_across_policies():
     same = np.asarray(sure.pulls)[:, 0, int(bandit.best_arm)] > 5
     assert same.any()
     assert np.corrcoef(np.asarray(oracle.rounds)[same, 0], np.asarray(sure.rounds)[same, 0])[0, 1] > 0.5
+
+
+@pytree
+class Quotients:
+    """Divides the arms' numbers by one of the run: XLA would do that differently for a run that plays alone."""
+
+    def init(self, problem):
+        return jnp.ones(problem.num_arms), jnp.float32(1)
+
+    def __call__(self, state, key):
+        seen, total = state
+        share = seen / total
+        return jnp.argmax(jax.random.uniform(key, share.shape) / jnp.log(share * share + 3)), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state[0].at[arm].add(reward / 3), state[1] + cost / 7
+
+
+def test_a_run_alone_has_the_bits_of_a_batch():
+    whole = batch(Quotients(), INSTANCES["bernoulli"], 50, keys(30))
+    for i in range(10):
+        assert_same_bits(bj.simulate(Quotients(), INSTANCES["bernoulli"], 50, keys(30)[i]), take(whole, i))
+        one = bj.simulate_batch(Quotients(), INSTANCES["bernoulli"], 50, keys(30)[i : i + 1])
+        assert_same_bits(one, take(whole, slice(i, i + 1)))

@@ -31,8 +31,9 @@ class ArmStatistics(NamedTuple):
         pulls = self.pulls[at] + 1
         totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack([reward, cost])))
         n = pulls.astype(jnp.float32)
-        mean = settled(totals.value() / n)
-        new = settled(ArmStatistics(pulls, totals, keep(n, mean[0], mean[1]), ()))
+        reward_total, cost_total = totals.value()
+        mean = settled((reward_total / n, cost_total / n))
+        new = settled(ArmStatistics(pulls, totals, keep(n, *mean), ()))
         place = place_of(arm, self.pulls.shape[0])
         arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, self._replace(rounds=()))
         return arms._replace(rounds=self.rounds + (arm >= 0))
