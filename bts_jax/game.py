@@ -30,10 +30,8 @@ from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-# Calls in a block, and how many of them in one turn of its loop. Short blocks waste less on runs that wait; on a GPU the end
-# of a block costs as much as several calls, and XLA makes one kernel of a call's last step and the next one's first.
-BLOCK, TURN = 32, 1
-GPU_BLOCK, GPU_TURN = 128, 4
+BLOCK = 32  # calls in a block: fewer waste less on runs that wait, more cost less per call
+GPU_TURN = 2  # calls in one turn of a block's loop: of one's last step and the next one's first, a GPU makes one kernel
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
 
@@ -250,7 +248,7 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
     if runs == 1:
         # XLA multiplies by the reciprocal of a lone divisor instead of dividing. Two lanes, and one run has the bits of many.
         return jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, play(_twice(own), common, 2))
-    size, turn = (BLOCK, TURN) if jax.default_backend() == "cpu" else (GPU_BLOCK, GPU_TURN)
+    turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
 
     def setting_of(part: Setting) -> Setting:
         return jax.tree.map(lambda x, y: y if x is None else x, part, common, is_leaf=lambda x: x is None)
@@ -266,14 +264,14 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
         return each(_advance)(part, now, pull, thought)
 
     def block(part, now, record):
-        now = lax.fori_loop(0, size, lambda _, now: call(part, now), now, unroll=turn)
+        now = lax.fori_loop(0, BLOCK, lambda _, now: call(part, now), now, unroll=turn)
         return each(_record)(part, now, record)
 
     if width >= runs:
 
         def go_on(carry):
             now, record, computed = carry
-            return *block(own, now, record), computed + size
+            return *block(own, now, record), computed + BLOCK
 
         start = each(_start)(own), each(_blank)(own), jnp.int32(0)
         now, record, computed = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
@@ -300,7 +298,7 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
 
     def advance(carry):
         part, now, record, *rest, computed = carry
-        carry = part, *block(part, now, record), *rest, computed + size
+        carry = part, *block(part, now, record), *rest, computed + BLOCK
         return lax.cond(carry[1].waiting.any(), refill, lambda carry: carry, carry)
 
     run = jnp.arange(width, dtype=jnp.int32)
