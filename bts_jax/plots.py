@@ -13,7 +13,7 @@ Where a family has a single instance the sample is its runs. Each figure says wh
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,13 +86,14 @@ def regret(
     figure, panels = _figure(groups, width, "budget (units of cost)", f"{_words(metric)} (units of reward)")
     look = styles(dataset.policy.values)
     for axes, sample in panels:
-        bands = {name: _band(values, band, level) for name, values in _by_policy(sample)}
-        for name, (mean, low, high) in bands.items():
-            _curve(axes, dataset.budget.values, mean, low, high, look[name], name)
+        logarithmic, means = scale in ("log-y", "log-log"), []
+        for name, values in _by_policy(sample):
+            mean, low, high = _band(values, band, level)
+            means.append(_positive(mean) if logarithmic else mean)
+            _curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
+        if logarithmic:
+            _floor(axes, means)
         _scale(axes, scale)
-        means = _positive(np.stack([mean for mean, _, _ in bands.values()]))
-        if scale in ("log-y", "log-log") and np.isfinite(means).any():
-            axes.set_ylim(bottom=np.nanmin(means) / 2)  # the mean less its deviation may be anywhere below
     _legend(figure, look, f"{what}, over {_sample(groups)}{_truncated(dataset)}")
     return figure
 
@@ -112,9 +113,11 @@ def final_regret(
     Args:
         kind: "box" has the quartiles, whiskers to the furthest value within 1.5 times their distance, all values beyond, and
             the mean as a marker; "violin" has the density and the mean; "histogram" counts.
-        scale: "linear" or "log", of the regret.
+        scale: "linear" or "log", of the regret; a logarithmic one is linear around 0 where some is negative.
         metric, panel, width: as for `regret`.
     """
+    from matplotlib.ticker import EngFormatter
+
     _among("kind", kind, "box", "violin", "histogram")
     _among("scale", scale, "linear", "log")
     at = _at(dataset, budget)
@@ -126,8 +129,12 @@ def final_regret(
     for axes, sample in panels:
         rows = [(name, values[0][np.isfinite(values[0])]) for name, values in _by_policy(sample)]
         everything = np.concatenate([values for _, values in rows])
-        if scale == "log":
-            _logarithmic(axes, "x", everything)
+        if scale == "log" and everything.min(initial=1) > 0:
+            axes.set_xscale("log")
+        elif scale == "log":
+            _both_ways(axes, "x", -everything.min(), abs(everything).max())
+        else:
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if kind == "histogram":
             edges = _even(axes, everything, 31)
             for name, values in rows:
@@ -177,11 +184,15 @@ def pulls(
     for (axes, sample), chosen in zip(panels, groups.values(), strict=True):
         places = [list(at.bandit.values).index(name) for name in chosen.bandit.values]
         arms = int(at.num_arms.values[places].min()) if "num_arms" in at.coords else ordered.shape[-1]
+        means = []
         for row, (name, _) in enumerate(_by_policy(sample)):
             values = ordered[row, places, :, :arms]
-            mean, low, high = interval(values.mean(1) if len(places) > 1 else values[0], axis=0)
+            # A bootstrap interval is not negative, as numbers of pulls are not.
+            mean, low, high = interval(values.mean(1) if len(places) > 1 else values[0], axis=0, method="bootstrap")
+            means.append(_positive(mean))
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
-            _curve(axes, np.arange(1, arms + 1), _positive(mean), _positive(low), high, style, name)
+            _curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
+        _floor(axes, means)
         axes.set_yscale("log")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlim(0.5, arms + 0.5)
@@ -224,7 +235,8 @@ def difference(
                 _curve(axes, dataset.budget.values, mean, low, high, others[name], name)
         _scale(axes, "linear" if scale == "linear" else "log-x")
         if scale == "log-log":
-            _logarithmic(axes, "y", -abs(np.stack(means)[np.isfinite(means)]) / 10)
+            largest = np.nanmax(np.abs(means), initial=1)
+            _both_ways(axes, "y", largest / 30, largest)
     _legend(figure, others, f"mean paired difference and its {level:.0%} interval, over {_sample(groups)}; "
                             f"above 0, {reference} is better{_truncated(dataset)}")
     return figure
@@ -411,13 +423,26 @@ def _positive(values: np.ndarray) -> np.ndarray:
     return np.where(values > 0, values, np.nan)
 
 
-def _logarithmic(axes: Any, which: str, values: np.ndarray) -> None:
-    """A logarithmic axis; where there are values below 0, it is linear from the lowest to as far above 0."""
-    lowest = values.min(initial=1)
-    if lowest > 0:
-        axes.set(**{f"{which}scale": "log"})
-        return
-    getattr(axes, f"set_{which}scale")("symlog", linthresh=10 ** np.ceil(np.log10(max(-lowest, 1))))
+def _floor(axes: Any, means: list[np.ndarray]) -> None:
+    """Ends a logarithmic y axis below the lowest mean: the lower limit of a band may be anywhere below, or negative."""
+    if np.isfinite(means).any():
+        axes.set_ylim(bottom=np.nanmin(means) / 2)
+    else:  # no mean is positive, and none is drawn
+        axes.set_ylim(1, 10)
+
+
+def _both_ways(axes: Any, which: str, around: float, largest: float) -> None:
+    """An axis that is linear `around` 0, up to the next power of ten, and logarithmic beyond on both sides."""
+    from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+
+    end = 10 ** np.ceil(np.log10(max(around, 1)))
+    steps = end * 10.0 ** np.arange(max(np.ceil(np.log10(max(largest, 1) / end)), 0) + 1)
+    fine = np.outer(steps, [0.5, 1, 2] if len(steps) < 4 else [1]).ravel()
+    getattr(axes, f"set_{which}scale")("symlog", linthresh=end)
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(FixedLocator([*-fine, 0, *fine]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _even(axes: Any, values: np.ndarray, count: int) -> np.ndarray:
@@ -466,16 +491,16 @@ def _figure(
 
 def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:
     axes.plot(x, mean, label=label, linewidth=1.1, markersize=3, **style)
-    axes.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0.5)
 
 
 def _scale(axes: Any, scale: str) -> None:
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     if scale in ("log-x", "log-log"):
-        low, high = axes.get_xlim()
+        drawn = axes.dataLim
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if drawn.x1 < 1000 * drawn.minposx else (1,)))
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if scale in ("log-y", "log-log"):
@@ -496,9 +521,15 @@ def _legend(figure: "Figure", look: dict[str, dict], note: str, markers: bool = 
 
     handles = [Line2D([], [], label=name, markersize=4 if markers else 0, linewidth=1.1, **style)
                for name, style in look.items()]
-    room = 72 * figure.get_figwidth() // (40 + 0.6 * _SMALL * max(map(len, look)))  # handles abreast
-    figure.legend(handles=handles, loc="outside upper center", ncols=max(1, min(len(handles), int(room))), fontsize=_SMALL,
-                  frameon=False, title=_wrap(figure, note), title_fontsize=_SMALL, columnspacing=1.2, handlelength=2)
+    columns = next((count for count in range(len(look), 1, -1) if _legend_width(look, count) < figure.get_figwidth()), 1)
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=_SMALL, frameon=False,
+                  title=_wrap(figure, note), title_fontsize=_SMALL, columnspacing=1.2, handlelength=2)
+
+
+def _legend_width(names: Iterable[str], columns: int) -> float:
+    """Roughly, in inches; names fill one column after the other."""
+    lengths = np.array_split([len(name) for name in names], columns)
+    return sum(36 + 0.57 * _SMALL * column.max() for column in lengths) / 72
 
 
 def _note(figure: "Figure", text: str) -> None:
