@@ -10,9 +10,11 @@ whatever the policy, so that all policies meet the same luck, and what else is i
 import json
 import os
 import sys
+import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -86,7 +88,8 @@ def sweep(
         bar.skip(results)
         for units, size in _calls(grid, results, most):
             bar.say(units)
-            for unit, values in zip(units, _play(grid, results, units, size), strict=True):
+            played = _patiently(partial(_play, grid, results, units, size), bar.tick)
+            for unit, values in zip(units, played, strict=True):
                 results.put(unit, values)
                 bar.advance(unit, values["rounds"])
     return results.dataset()
@@ -208,6 +211,27 @@ def _play(grid: _Grid, results: Results, units: list[Unit], size: int) -> list[d
     ]
 
 
+def _patiently(work: Callable[[], Any], tick: Callable[[], Any]) -> Any:
+    """What `work` returns. It goes on in a thread, so that Ctrl-C is heard and the bar keeps time while the device computes."""
+    done: list[Any] = []
+    failed: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.25)
+        tick()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
 @jax.jit
 def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array) -> jax.Array:
     """The keys of runs on several bandits. `words`: [units], `seeds`: [units, chunk] -> [units, chunk]"""
@@ -318,6 +342,9 @@ class _Bar:
         more = f" and {len(units) - 1} more" if len(units) > 1 else ""
         self.bar.set_description(f"{policies[units[0].policy]} on {bandits[units[0].bandit]}{more}")
 
+    def tick(self) -> None:
+        self.bar.refresh()
+
     def advance(self, unit: Unit, rounds: np.ndarray) -> None:
         self.bar.update(self._correct(unit, rounds))
 
@@ -331,7 +358,7 @@ class _Bar:
 class _NoBar:
     def skip(self, *_: Any) -> None: ...
 
-    say = advance = skip
+    say = tick = advance = skip
 
 
 @contextmanager

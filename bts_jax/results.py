@@ -2,8 +2,8 @@
 
 A grid is computed in units: one policy on one bandit with a range of seeds and all budgets. On disk it is one zarr store, which
 `xarray.open_zarr` reads too. Every file in it is replaced as a whole. A unit counts once its checksum is there, which is
-written last and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The root of the
-store holds the specification, from which all else but the numbers follows, and is made anew if need be.
+written last and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The
+root of the store holds the specification, from which all else but the numbers follows, and is made anew if need be.
 """
 
 import json
