@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bts_jax.text import table
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a disk that fails with exit code 1."""
@@ -70,6 +72,18 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
     plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
     plot.set_defaults(command=_plot)
+
+    figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
+    figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
+                         help="50 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
+    figure1.add_argument("--seed", type=int, default=0, metavar="S", help="where all randomness comes from (default: %(default)s)")
+    figure1.add_argument("--instances", type=int, default=1, metavar="N",
+                         help="random instances of each panel (default: %(default)s)")
+    figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
+                         help="range of the expected rewards and costs of Bernoulli arms (default: 0.1 0.9)")
+    figure1.add_argument("--out", metavar="DIR", help="folder for figure, table, report and runs (default: figure1-SCALE)")
+    figure1.add_argument("--quiet", action="store_true", help="no progress bar")
+    figure1.set_defaults(command=_figure1)
 
     bench = commands.add_parser("bench", help="measure how fast this machine plays, beside NumPy and others")
     bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
@@ -194,6 +208,19 @@ def _plot(arguments: argparse.Namespace) -> None:
     print(out)
 
 
+def _figure1(arguments: argparse.Namespace) -> None:
+    from bts_jax.paper import figure1
+
+    out = arguments.out or f"figure1-{arguments.scale}"
+    try:
+        _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
+                            out=out, quiet=arguments.quiet)
+    except KeyboardInterrupt:
+        print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
+        os._exit(130)  # what the device is at would be waited for otherwise
+    print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
+
+
 def _bench(arguments: argparse.Namespace) -> None:
     import json
 
@@ -260,11 +287,7 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
 
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        cells = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+    print(table(head, rows, left))
 
 
 @contextmanager
