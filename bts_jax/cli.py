@@ -75,8 +75,9 @@ def _parser() -> argparse.ArgumentParser:
 
     figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
     figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
-                         help="50 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
-    figure1.add_argument("--seed", type=int, default=0, metavar="S", help="where all randomness comes from (default: %(default)s)")
+                         help="30 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
+    figure1.add_argument("--seed", type=int, default=0, metavar="S",
+                         help="where all randomness comes from (default: %(default)s)")
     figure1.add_argument("--instances", type=int, default=1, metavar="N",
                          help="random instances of each panel (default: %(default)s)")
     figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),

@@ -86,13 +86,14 @@ def regret(
     figure, panels = _figure(groups, width, "budget (units of cost)", f"{_words(metric)} (units of reward)")
     look = styles(dataset.policy.values)
     for axes, sample in panels:
-        logarithmic, means = scale in ("log-y", "log-log"), []
+        logarithmic, means, tops = scale in ("log-y", "log-log"), [], []
         for name, values in _by_policy(sample):
             mean, low, high = _band(values, band, level)
             means.append(_positive(mean) if logarithmic else mean)
+            tops.append(high)
             _curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
         if logarithmic:
-            _floor(axes, means)
+            _span(axes, means, tops)
         _scale(axes, scale)
     _legend(figure, look, f"{what}, over {_sample(groups)}{_truncated(dataset)}")
     return figure
@@ -129,8 +130,10 @@ def final_regret(
     for axes, sample in panels:
         rows = [(name, values[0][np.isfinite(values[0])]) for name, values in _by_policy(sample)]
         everything = np.concatenate([values for _, values in rows])
-        if scale == "log" and everything.min(initial=1) > 0:
-            axes.set_xscale("log")
+        if scale == "log" and (everything > 0).all():
+            low, high = (everything.min(), everything.max()) if len(everything) else (1, 10)
+            axes.set_xlim(low / 1.2, high * 1.2)
+            _decades(axes, "x")
         elif scale == "log":
             _both_ways(axes, "x", -everything.min(), abs(everything).max())
         else:
@@ -184,16 +187,17 @@ def pulls(
     for (axes, sample), chosen in zip(panels, groups.values(), strict=True):
         places = [list(at.bandit.values).index(name) for name in chosen.bandit.values]
         arms = int(at.num_arms.values[places].min()) if "num_arms" in at.coords else ordered.shape[-1]
-        means = []
+        means, tops = [], []
         for row, (name, _) in enumerate(_by_policy(sample)):
             values = ordered[row, places, :, :arms]
             # A bootstrap interval is not negative, as numbers of pulls are not.
             mean, low, high = interval(values.mean(1) if len(places) > 1 else values[0], axis=0, method="bootstrap")
             means.append(_positive(mean))
+            tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
             _curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
-        _floor(axes, means)
-        axes.set_yscale("log")
+        _span(axes, means, tops)
+        _decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlim(0.5, arms + 0.5)
     _legend(figure, look, f"mean and its 95% interval, over {_sample(groups)}{_truncated(at)}")
@@ -423,12 +427,24 @@ def _positive(values: np.ndarray) -> np.ndarray:
     return np.where(values > 0, values, np.nan)
 
 
-def _floor(axes: Any, means: list[np.ndarray]) -> None:
+def _span(axes: Any, means: list[np.ndarray], tops: list[np.ndarray]) -> None:
     """Ends a logarithmic y axis below the lowest mean: the lower limit of a band may be anywhere below, or negative."""
     if np.isfinite(means).any():
-        axes.set_ylim(bottom=np.nanmin(means) / 2)
+        axes.set_ylim(np.nanmin(means) / 1.5, 1.2 * np.nanmax([*means, *tops]))
     else:  # no mean is positive, and none is drawn
         axes.set_ylim(1, 10)
+
+
+def _decades(axes: Any, which: str) -> None:
+    """A logarithmic axis with legible labels: 1, 2, 5, 10 … where there is room for them."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    getattr(axes, f"set_{which}scale")("log")
+    low, high = getattr(axes, f"get_{which}lim")()
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _both_ways(axes: Any, which: str, around: float, largest: float) -> None:
@@ -437,7 +453,7 @@ def _both_ways(axes: Any, which: str, around: float, largest: float) -> None:
 
     end = 10 ** np.ceil(np.log10(max(around, 1)))
     steps = end * 10.0 ** np.arange(max(np.ceil(np.log10(max(largest, 1) / end)), 0) + 1)
-    fine = np.outer(steps, [0.5, 1, 2] if len(steps) < 4 else [1]).ravel()
+    fine = np.outer(steps, [0.5, 1, 2] if len(steps) < 3 else [0.5, 1] if len(steps) == 3 else [1]).ravel()
     getattr(axes, f"set_{which}scale")("symlog", linthresh=end)
     axis = getattr(axes, f"{which}axis")
     axis.set_major_locator(FixedLocator([*-fine, 0, *fine]))
@@ -495,18 +511,13 @@ def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np
 
 
 def _scale(axes: Any, scale: str) -> None:
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter
 
-    if scale in ("log-x", "log-log"):
-        drawn = axes.dataLim
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if drawn.x1 < 1000 * drawn.minposx else (1,)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if scale in ("log-y", "log-log"):
-        axes.set_yscale("log")
-    else:
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    for which, scales in (("x", ("log-x", "log-log")), ("y", ("log-y", "log-log"))):
+        if scale in scales:
+            _decades(axes, which)
+        else:
+            getattr(axes, f"{which}axis").set_major_formatter(EngFormatter(sep=""))
 
 
 def _name_rows(axes: Any, names: list[str]) -> None:
