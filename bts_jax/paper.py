@@ -185,19 +185,22 @@ def report(dataset: "Dataset") -> str:
 
 
 def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
-    held, evidence = 0, []
+    outcomes, evidence = [], []
     for title, part in panels.items():
         over = "seed" if part.sizes["bandit"] == 1 else "bandit"
         rivals = {str(name): paired(part, "bts", str(name), over=over) for name in part.policy.values if name != "bts"}
-        held += all(bool((rival.high < 0).all()) for rival in rivals.values())
-        name, nearest = max(rivals.items(), key=lambda item: item[1].difference.item())
-        difference, low, high = (nearest[key].item() for key in ("difference", "low", "high"))
+        name, closest = max(rivals.items(), key=lambda item: item[1].high.item())
+        difference, low, high = (closest[key].item() for key in ("difference", "low", "high"))
+        beaten = any(rival.low.item() > 0 for rival in rivals.values())
+        outcomes.append("holds" if high < 0 else "is contradicted" if beaten else "is undecided")
         where = ""
         if over == "bandit":
             ranks = ranking(part).sel(policy="bts")
             where = f"; lowest on {ranks.best.item():.0%} of the instances, clearly on {ranks.clearly_best.item():.0%}"
-        evidence.append(f"{title}: {difference:+,.1f} ({low:+,.1f} … {high:+,.1f}) against {name}, the best rival{where}")
-    return Verdict("BTS has clearly the lowest regret in every panel.", _held(held, len(panels)),
+        evidence.append(f"{title}: {difference:+,.1f} ({low:+,.1f} … {high:+,.1f}) against {name}, its closest rival{where}")
+    counts = [f"{word} in {outcomes.count(word)}" for word in ("holds", "is undecided", "is contradicted") if word in outcomes]
+    return Verdict("BTS has clearly the lowest regret in every panel.",
+                   "holds" if outcomes.count("holds") == len(panels) else f"{', '.join(counts)} of {len(panels)} panels",
                    [*evidence, "criterion: less than every rival, beyond the 95% interval of the mean paired difference"])
 
 

@@ -66,9 +66,9 @@ def test_what_it_did_not_see_is_not():
     data = section5()
     worse = data.copy(deep=True)
     worse.regret[0] += 100
-    assert paper.observations(worse)[0].verdict == "does not hold"
+    assert paper.observations(worse)[0].verdict == "is contradicted in 4 of 4 panels"
     worse.regret[0, 0] -= 100
-    assert paper.observations(worse)[0].verdict == "holds in 1 of 4 panels"
+    assert paper.observations(worse)[0].verdict == "holds in 1, is contradicted in 3 of 4 panels"
     erratic = data.copy(deep=True)
     erratic.regret[0] += 20 * (erratic.regret[0] - erratic.regret[0].mean("seed"))
     assert paper.observations(erratic)[1].verdict == "does not hold"
@@ -83,7 +83,7 @@ def test_what_it_did_not_see_is_not():
 def test_a_tie_is_no_clear_advantage():
     data = section5()
     data.regret[4] = data.regret[0]
-    assert paper.observations(data)[0].verdict == "does not hold"
+    assert paper.observations(data)[0].verdict == "is undecided in 4 of 4 panels"
 
 
 def test_the_report_has_it_all():
