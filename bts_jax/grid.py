@@ -34,7 +34,7 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
 from bts_jax.results import Results, Unit, begin, now, read_specification
 
-KEYS = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
+RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
 def sweep(
@@ -164,7 +164,7 @@ class _Grid:
             "jax": jax.__version__,
             "device": f"{len(jax.devices())} × {jax.devices()[0].device_kind}",
             "seed": self.seed,
-            "keys": KEYS,
+            "run_key": RUN_KEY,
             "created": now(),
             "specification": json.dumps(specification, ensure_ascii=False),
         }
