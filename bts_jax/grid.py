@@ -206,8 +206,8 @@ def _compiling(grid: _Grid, results: Results, calls: list[_Call]) -> Iterator[li
     programs = {}
     for call in calls:
         if call.program not in programs:
-            # A game with next to no budget is over at once, and its program serves for all budgets.
-            programs[call.program] = pool.submit(_play, grid, results, call, budgets=np.full(grid.budgets.shape, 1e-3))
+            # A game with a budget of 1 is soon over, and its program serves for all budgets.
+            programs[call.program] = pool.submit(_play, grid, results, call, budgets=np.minimum(grid.budgets, 1))
     try:
         yield [programs[call.program] for call in calls]
     finally:
@@ -374,6 +374,7 @@ class _Bar:
 
     def advance(self, unit: Unit, rounds: np.ndarray) -> None:
         self.bar.update(self._correct(unit, rounds))
+        self.bar.refresh()
 
     def _correct(self, unit: Unit, rounds: np.ndarray) -> int:
         """Puts the pulls that a unit made in the place of those expected, and returns them. `rounds`: [budget, seed]"""

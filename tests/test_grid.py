@@ -36,7 +36,8 @@ def whole():
 
 
 def test_it_is_simulate_with_the_documented_keys(whole):
-    for name, bandit in BANDITS.items():
+    for name in "ab":
+        bandit = BANDITS[name]
         base = jax.random.fold_in(jax.random.key(4), zlib.crc32(name.encode()))
         keys = jax.vmap(lambda s, base=base: jax.random.fold_in(base, s))(jnp.arange(SEEDS))
         play = lambda policy, budget, **options: jax.vmap(  # noqa: E731
@@ -46,18 +47,24 @@ def test_it_is_simulate_with_the_documented_keys(whole):
         runs["ε-first"] = jax.tree.map(lambda *x: jnp.concatenate(x, 1), *told)
         for policy, run in runs.items():
             cell = whole.sel(policy=policy, bandit=name)
-            arms = len(bandit.cost)
-            assert (cell.pulls.transpose("seed", "budget", "arm").values[..., :arms] == run.pulls).all()
-            assert not cell.pulls.values[..., arms:].any()
+            assert (cell.pulls.transpose("seed", "budget", "arm").values == run.pulls).all()
             for variable, value in [(v, getattr(run, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
                     ("regret", bj.regret(run, bandit)), ("pseudo_regret", bj.pseudo_regret(run, bandit))]:
                 ours = cell[variable].transpose("seed", "budget").values
                 assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
 
 
-@pytest.mark.parametrize("how", [{"chunk": 3}, {"memory": 1}])
-def test_chunks_and_memory_do_not_matter(how, whole):
-    assert_same(bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4, **how), whole)
+def test_a_bandit_with_fewer_arms_is_filled_up(whole):
+    two = whole.sel(bandit="two")
+    assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()
+
+
+@pytest.mark.parametrize(("bandits", "how"), [("ab", {"chunk": 3}), (["two"], {"memory": 1})])
+def test_chunks_and_memory_do_not_matter(bandits, how, whole):
+    bandits = list(bandits)
+    part = bj.sweep(POLICIES, {name: BANDITS[name] for name in bandits}, BUDGETS, SEEDS, seed=4, **how)
+    there = whole.sel(bandit=bandits, arm=part.arm)
+    assert_same(part.drop_attrs(), there.drop_attrs())
 
 
 def test_what_else_is_in_the_grid_does_not_matter(whole):
@@ -89,7 +96,7 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
             interruptions += 1
             part = bj.open_results(store)
             there = ~np.isnan(part.regret.values)
-            assert f"{6 - 1.5 * interruptions:.0f}" and there.any() and not there.all()
+            assert there.any() and not there.all()
             assert (part.regret.values[there] == whole.regret.values[there]).all()
     assert interruptions == 3
     assert_same(results, whole)
@@ -113,12 +120,13 @@ def test_names_from_the_registry_and_policies_of_ones_own(tmp_path):
         def update(self, state, arm, reward, cost, key):
             return state
 
-    results = bj.sweep({"first": Always(arm=0.0), "second": Always(arm=1.0)}, {"two": BANDITS["two"]}, [5], 3, out=tmp_path / "store")
+    policies, bandits = {"first": Always(arm=0.0), "second": Always(arm=1.0)}, {"two": BANDITS["two"]}
+    results = bj.sweep(policies, bandits, [5], 3, out=tmp_path / "store")
     assert not results.pulls.sel(policy="first", arm=1).any() and not results.pulls.sel(policy="second", arm=0).any()
     assert_same(bj.open_results(tmp_path / "store"), results)
-    with pytest.raises(ValueError, match="policies.'first'. is a Always, which is none of ours"):
+    with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
         grid.resume(tmp_path / "store")
-    assert bj.sweep(["uniform"], {"two": BANDITS["two"]}, [5], 1).policy.values.tolist() == ["uniform"]
+    assert bj.sweep(["uniform"], bandits, [5], 1).policy.values.tolist() == ["uniform"]
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -274,6 +282,9 @@ def test_sweep_table_and_plot(folder, capsys, monkeypatch):
     assert capsys.readouterr().out.split() == ["grid.png", "mine.pdf"] and (folder / "mine.pdf").exists()
 
 
+ARMS = "reward = [0.9, 0.2]\ncost = [0.5, 0.5]"
+
+
 @pytest.mark.parametrize(("old", "new", "named"), [
     ("seeds = 5", "seeds = 5\nsedes = 6", "unknown key 'sedes': there are seed, seeds, budgets"),
     ("seeds = 5", "", "the key 'seeds' is missing"),
@@ -292,11 +303,11 @@ def test_sweep_table_and_plot(folder, capsys, monkeypatch):
     ("reward = [0.9, 0.2]", "reward = [0.9, 1.2]", "bandits.two: reward[1] = 1.2"),
     ("reward = [0.9, 0.2]", "reward = [0.9, 0.2, 0.3]", "bandits.two: the arrays of one bandit differ"),
     ("reward = [0.9, 0.2]", "random = { num_arms = 3 }", "unknown key 'cost' in bandits.two: there are random"),
-    ("reward = [0.9, 0.2]\ncost = [0.5, 0.5]", "random = { arms = 3 }", "the key 'num_arms' is missing in bandits.two.random"),
-    ("reward = [0.9, 0.2]\ncost = [0.5, 0.5]", "random = { num_arms = 3, arms = 3 }", "unknown key 'arms' in bandits.two.random"),
-    ("reward = [0.9, 0.2]\ncost = [0.5, 0.5]", "random = { num_arms = 1 }", "bandits.two.random: num_arms = 1"),
-    ("reward = [0.9, 0.2]\ncost = [0.5, 0.5]", "random = { num_arms = 2, instances = 0 }", "bandits.two.random.instances = 0"),
-    ("[bandits.two]", '[bandits.x]\nkind = "bernoulli"\nrandom = { num_arms = 2, instances = 2 }\n[bandits.x-1]', "two bandits 'x-1'"),
+    (ARMS, "random = { arms = 3 }", "the key 'num_arms' is missing in bandits.two.random"),
+    (ARMS, "random = { num_arms = 3, arms = 3 }", "unknown key 'arms' in bandits.two.random"),
+    (ARMS, "random = { num_arms = 1 }", "bandits.two.random: num_arms = 1"),
+    (ARMS, "random = { num_arms = 2, instances = 0 }", "bandits.two.random.instances = 0"),
+    (ARMS, "random = { num_arms = 2, instances = 2 }\n[bandits.two-1]\nkind = 'bernoulli'\n" + ARMS, "two bandits 'two-1'"),
 ])
 def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named, folder, capsys):
     assert old in SMALL
@@ -358,7 +369,8 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
         wait_for(store, 6 * kill + luck.randrange(1, 6))
         time.sleep(luck.random() / 20)
         process.kill()
-        assert process.wait() == -signal.SIGKILL
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
         assert bj.open_results(store).state.startswith("incomplete")
     process = command()
     wait_for(store, 20)
