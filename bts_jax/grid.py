@@ -13,10 +13,11 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
 from bts_jax.results import Results, Unit, begin, now, read_specification
 
-KEYS = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
+RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
 def sweep(
@@ -86,12 +87,16 @@ def sweep(
     with _progress(grid, quiet) as bar:
         results = begin(grid.attributes(), chunk or min(seeds, most), out)
         bar.skip(results)
-        for units, size in _calls(grid, results, most):
-            bar.say(units)
-            played = _patiently(partial(_play, grid, results, units, size), bar.tick)
-            for unit, values in zip(units, played, strict=True):
-                results.put(unit, values)
-                bar.advance(unit, values["rounds"])
+        calls = list(_calls(grid, results, most))
+        with _compiling(grid, results, calls) as programs:
+            for call, program in zip(calls, programs, strict=True):
+                bar.say(call.units, "" if program.done() else "compiling ")
+                _patiently(program.result, bar.tick)
+                bar.say(call.units)
+                played = _patiently(partial(_play, grid, results, call), bar.tick)
+                for unit, values in zip(call.units, played, strict=True):
+                    results.put(unit, values)
+                    bar.advance(unit, values["rounds"])
     return results.dataset()
 
 
@@ -99,8 +104,8 @@ def resume(path: str | os.PathLike, *, quiet: bool = False) -> xr.Dataset:
     """Goes on with the sweep in a store; what to play is read there, and must be made of what is in the registries."""
     specification = read_specification(path)
     policies, bandits = (
-        {name: _remade(name, kind, entry, registry) for name, entry in specification[f"{kind}s"].items()}
-        for kind, registry in (("policy", POLICIES), ("bandit", BANDITS))
+        {name: _remade(f"{kind}[{name!r}]", entry, registry) for name, entry in specification[kind].items()}
+        for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
     return sweep(policies, bandits, specification["budgets"], specification["seeds"], seed=specification["seed"],  # type: ignore
                  out=path, quiet=quiet)
@@ -159,56 +164,82 @@ class _Grid:
             "jax": jax.__version__,
             "device": f"{len(jax.devices())} × {jax.devices()[0].device_kind}",
             "seed": self.seed,
-            "keys": KEYS,
+            "run_key": RUN_KEY,
             "created": now(),
             "specification": json.dumps(specification, ensure_ascii=False),
         }
 
 
-def _calls(grid: _Grid, results: Results, most: int) -> Iterator[tuple[list[Unit], int]]:
-    """What is missing, as lists of units to be played by one call each; and how many units that call is made for.
+class _Call(NamedTuple):
+    """One call to the device. Calls of the same program have the same shapes."""
 
-    All calls with the same class of policy, family and number of arms have the same shapes, and so share a program.
-    """
+    units: list[Unit]  # which have the policy in common, and the kind of bandit
+    size: int  # how many units the call is made for: the rest is filled up with repeats
+    program: Any  # what tells programs apart
+
+
+def _calls(grid: _Grid, results: Results, most: int) -> Iterator[_Call]:
+    """All that is missing."""
     kinds: dict[Any, list[int]] = {}
     for place, bandit in enumerate(grid.bandits.values()):
-        leaves, structure = jax.tree.flatten(bandit)
-        # A bandit of one's own need not be fit for a batch along the first axis.
-        alone = None if type(bandit) in BANDITS.values() else place
-        kinds.setdefault((structure, tuple(np.shape(leaf) for leaf in leaves), alone), []).append(place)
+        # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
+        batch = None if type(bandit) in BANDITS.values() else place
+        kinds.setdefault((_kind(bandit), batch), []).append(place)
     missing = results.missing
-    for policy in range(len(grid.policies)):
-        for places in kinds.values():
-            parts = results.done.shape[2]
-            size = min(max(most // results.chunk, 1), len(places) * parts) if len(places) > 1 else 1
-            units = [unit for unit in missing if unit.policy == policy and unit.bandit in places]
-            for start in range(0, len(units), size):
-                yield units[start : start + size], size
+    for policy, ((kind, _), places) in product(range(len(grid.policies)), kinds.items()):
+        units = [unit for unit in missing if unit.policy == policy and unit.bandit in places]
+        size = 1 if len(places) == 1 else min(max(most // results.chunk, 1), len(places) * results.done.shape[2])
+        for start in range(0, len(units), size):
+            part = units[start : start + size]
+            yield _Call(part, size, (_kind(grid.policy(part[0])), kind, size))
 
 
-def _play(grid: _Grid, results: Results, units: list[Unit], size: int) -> list[dict[str, np.ndarray]]:
-    """What each of these units comes to; they have the policy in common, and the kind of bandit."""
-    names = list(grid.bandits)
-    filled = [*units, *[units[-1]] * (size - len(units))]  # one program serves all calls: filled up with repeats
-    seeds = np.stack([np.arange(results.chunk) + unit.part * results.chunk for unit in filled])
-    words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in filled], np.uint32)
+def _kind(thing: Any) -> Any:
+    leaves, structure = jax.tree.flatten(thing)
+    return structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+@contextmanager
+def _compiling(grid: _Grid, results: Results, calls: list[_Call]) -> Iterator[list[Future]]:
+    """Compiles what the calls need, several programs at a time; gives what to wait for before each call."""
+    pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+    programs = {}
+    for call in calls:
+        if call.program not in programs:
+            # A game with a budget of 1 is soon over, and its program serves for all budgets.
+            programs[call.program] = pool.submit(_play, grid, results, call, budgets=np.minimum(grid.budgets, 1))
+    try:
+        yield [programs[call.program] for call in calls]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _play(
+    grid: _Grid, results: Results, call: _Call, budgets: np.ndarray | None = None
+) -> list[dict[str, np.ndarray]]:
+    """What each unit of a call comes to."""
+    budgets = grid.budgets if budgets is None else budgets
+    units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
+    names, chunk = list(grid.bandits), results.chunk
+    seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
+    words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
     keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32)).ravel()
-    bandits = [grid.bandit(unit) for unit in filled]
-    budget, checkpoints, repeats = grid.budgets[-1], grid.budgets, 1
+    budget, checkpoints, repeats = budgets[-1], budgets, 1
     if grid.told_budget(units[0]):
-        repeats = len(grid.budgets)
-        budget, checkpoints, keys = np.tile(grid.budgets, len(keys)), None, jnp.repeat(keys, repeats)
-    bandit = bandits[0]
-    if size > 1:
-        bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), results.chunk * repeats, 0), *bandits)
+        repeats = len(budgets)
+        budget, checkpoints, keys = np.tile(budgets, len(keys)), None, jnp.repeat(keys, repeats)
+    bandit = grid.bandit(units[0])
+    if call.size > 1:
+        bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
     runs = jax.device_get(simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints))
-    shape = size, results.chunk, len(grid.budgets)
-    runs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[2:]), runs)
-    return [
-        _values(jax.tree.map(lambda x, i=i, unit=unit: x[i, : _length(results.seeds(unit))], runs), bandits[i],
-                results.arrays["pulls"].shape[-1])
-        for i, unit in enumerate(units)
-    ]
+    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(budgets), *x.shape[2:]), runs)
+    most_arms = results.arrays["pulls"].shape[-1]
+    played = []
+    for i, unit in enumerate(call.units):
+        seeds = results.seeds(unit)
+        run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
+        played.append(_values(run, grid.bandit(unit), most_arms))
+    return played
 
 
 def _patiently(work: Callable[[], Any], tick: Callable[[], Any]) -> Any:
@@ -252,11 +283,7 @@ def _most_runs(grid: _Grid, memory: int | None) -> int:
     cpu = jax.default_backend() == "cpu"
     arms = max(np.shape(bandit.cost_mean)[-1] for bandit in grid.bandits.values())
     of_a_seed = 3 * len(grid.budgets) * (4 * arms + 40)  # recorded, stored and fetched
-    return max(min(100 if cpu else 2**15, (memory or (2**28 if cpu else 2**32)) // of_a_seed), 1)
-
-
-def _length(part: slice) -> int:
-    return part.stop - part.start
+    return max(min(100 if cpu else 2**15, (memory or (2**28 if cpu else 2**30)) // of_a_seed), 1)
 
 
 # What users pass in, and what is written into the store.
@@ -315,11 +342,11 @@ def _listed(leaf: Any) -> Any:
     return np.asarray(game.settle(leaf)).tolist()
 
 
-def _remade(name: str, kind: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
+def _remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
     classes = {made.__name__: made for made in registry.values()}
     if "structure" in entry or entry["class"] not in classes:
-        raise ValueError(f"the {kind} {name!r} is a {entry['class']}, which is none of ours: go on with this sweep from "
-                         "Python, by the call that began it")
+        raise ValueError(f"{where} is a {entry['class']}, which is none of ours: go on with this sweep from Python, by the "
+                         "call that began it")
     return classes[entry["class"]](**entry["fields"])
 
 
@@ -337,16 +364,17 @@ class _Bar:
         self.bar.initial = self.bar.n
         self.bar.unpause()
 
-    def say(self, units: list[Unit]) -> None:
+    def say(self, units: list[Unit], doing: str = "") -> None:
         policies, bandits = list(self.grid.policies), list(self.grid.bandits)
         more = f" and {len(units) - 1} more" if len(units) > 1 else ""
-        self.bar.set_description(f"{policies[units[0].policy]} on {bandits[units[0].bandit]}{more}")
+        self.bar.set_description(f"{doing}{policies[units[0].policy]} on {bandits[units[0].bandit]}{more}")
 
     def tick(self) -> None:
         self.bar.refresh()
 
     def advance(self, unit: Unit, rounds: np.ndarray) -> None:
         self.bar.update(self._correct(unit, rounds))
+        self.bar.refresh()
 
     def _correct(self, unit: Unit, rounds: np.ndarray) -> int:
         """Puts the pulls that a unit made in the place of those expected, and returns them. `rounds`: [budget, seed]"""

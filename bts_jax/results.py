@@ -6,11 +6,13 @@ written last and covers all that the unit has stored: so whatever is missing or 
 root of the store holds the specification, from which all else but the numbers follows, and is made anew if need be.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,7 +70,7 @@ class Results:
         self.arrays = {name: np.full([sizes[axis] for axis in _axes(name)], fill, dtype)
                        for name, (dtype, fill) in VARIABLES.items()}
         self.done = np.zeros((sizes["policy"], sizes["bandit"], -(-sizes["seed"] // chunk)), bool)
-        self._group = None if path is None else zarr.open_group(path, mode="r+", use_consolidated=False, zarr_format=3)
+        self._stored = {} if path is None else _arrays(path)
 
     @property
     def missing(self) -> list[Unit]:
@@ -80,36 +82,34 @@ class Results:
     def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
         """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]; on disk first."""
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
-        if self._group is not None:
-            place = self._place(unit)
+        if self.path is not None:
             try:
                 for name, value in values.items():
-                    self._group[name][place] = value  # type: ignore
-                self._group["checksum"][unit] = _checksum(values)  # type: ignore
+                    self._stored[name][self._place(unit)] = value
+                self._stored["checksum"][unit] = _checksum(values)
             except OSError as error:
                 raise _unwritable(self.path, error) from error
         self._keep(unit, values)
 
-    def load(self, unit: Unit) -> bool:
-        """Reads a unit from the store; whether it was there, complete and undamaged."""
-        if self._group is None:
-            return False
-        place = self._place(unit)
-        try:
-            checksum = int(self._group["checksum"][unit])  # type: ignore
-            if checksum == _NOT_DONE:
-                return False
-            values = {name: np.asarray(self._group[name][place]) for name in VARIABLES}  # type: ignore
-        except Exception:  # a damaged file makes its decoder raise whatever it likes
-            return False
-        if checksum != _checksum(values):
-            return False
-        self._keep(unit, values)
-        return True
+    def load(self) -> None:
+        """Reads from the store what is there, complete and undamaged."""
+        for policy in range(self.done.shape[0]):
+            try:  # all at once
+                source, shift = {name: array[policy : policy + 1] for name, array in self._stored.items()}, policy
+            except Exception:  # something is damaged, which makes its decoder raise whatever it likes
+                source, shift = self._stored, 0
+            for unit in self.missing:
+                if unit.policy == policy:
+                    self._load(unit, source, unit._replace(policy=policy - shift))
 
-    def load_all(self) -> None:
-        for unit in self.missing:
-            self.load(unit)
+    def _load(self, unit: Unit, source: Mapping[str, Any], there: Unit) -> None:
+        """Reads a unit, which in the source is found as `there`."""
+        try:
+            values = {name: np.asarray(source[name][self._place(there)]) for name in VARIABLES}
+            if int(source["checksum"][there]) == _checksum(values):
+                self._keep(unit, values)
+        except Exception:
+            return
 
     def dataset(self) -> xr.Dataset:
         """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
@@ -135,7 +135,7 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     path = Path(path)
     attributes, chunk = _root(path)
     results = Results(attributes, chunk, path)
-    results.load_all()
+    results.load()
     return results.dataset()
 
 
@@ -158,7 +158,7 @@ def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None
     attributes, chunk = _root(path)
     _mend(path, attributes, chunk)
     results = Results(attributes, chunk, path)
-    results.load_all()
+    results.load()
     if results.missing and not os.access(path, os.W_OK):
         raise _unwritable(path, PermissionError(13, "Permission denied"))
     return results
@@ -200,6 +200,16 @@ def _labels(specification: dict[str, Any]) -> dict[str, tuple]:
 
 def _texts(values: Any) -> np.ndarray:
     return np.array(list(values), str)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays in a store, those that can be opened."""
+    group = zarr.open_group(path, mode="r+", use_consolidated=False, zarr_format=3)
+    found = {}
+    for name in (*VARIABLES, "checksum"):
+        with contextlib.suppress(Exception):  # damaged: to be mended, or not there yet
+            found[name] = group[name]
+    return found
 
 
 def _axes(name: str) -> tuple[str, ...]:
