@@ -189,15 +189,16 @@ def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
     for title, part in panels.items():
         over = "seed" if part.sizes["bandit"] == 1 else "bandit"
         rivals = {str(name): paired(part, "bts", str(name), over=over) for name in part.policy.values if name != "bts"}
-        name, closest = max(rivals.items(), key=lambda item: item[1].high.item())
-        difference, low, high = (closest[key].item() for key in ("difference", "low", "high"))
+        name, best = max(rivals.items(), key=lambda item: item[1].difference.item())
+        difference, low, high = (best[key].item() for key in ("difference", "low", "high"))
+        unsure = [name for name, rival in rivals.items() if not rival.high.item() < 0]
         beaten = any(rival.low.item() > 0 for rival in rivals.values())
-        outcomes.append("holds" if high < 0 else "is contradicted" if beaten else "is undecided")
-        where = ""
+        outcomes.append("holds" if not unsure else "is contradicted" if beaten else "is undecided")
+        where = f"; not clearly better than {', '.join(unsure)}" if unsure else ""
         if over == "bandit":
             ranks = ranking(part).sel(policy="bts")
-            where = f"; lowest on {ranks.best.item():.0%} of the instances, clearly on {ranks.clearly_best.item():.0%}"
-        evidence.append(f"{title}: {difference:+,.1f} ({low:+,.1f} … {high:+,.1f}) against {name}, its closest rival{where}")
+            where += f"; lowest on {ranks.best.item():.0%} of the instances, clearly on {ranks.clearly_best.item():.0%}"
+        evidence.append(f"{title}: {difference:+,.1f} ({low:+,.1f} … {high:+,.1f}) against {name}, the best rival{where}")
     counts = [f"{word} in {outcomes.count(word)}" for word in ("holds", "is undecided", "is contradicted") if word in outcomes]
     return Verdict("BTS has clearly the lowest regret in every panel.",
                    "holds" if outcomes.count("holds") == len(panels) else f"{', '.join(counts)} of {len(panels)} panels",
