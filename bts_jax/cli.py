@@ -175,9 +175,8 @@ def _sweep(arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         print(f"bts-jax: interrupted; to go on: bts-jax sweep --resume {shlex.quote(store)}", file=sys.stderr, flush=True)
         os._exit(130)  # what the device is at would be waited for otherwise
-    sizes = " × ".join(f"{results.sizes[axis]} {name}" for axis, name in
-                       (("policy", "policies"), ("bandit", "bandits"), ("budget", "budgets"), ("seed", "seeds")))
-    print(f"{store}: {sizes}; see bts-jax table {shlex.quote(store)}")
+    sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
+    print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 
 
 def _print_table(arguments: argparse.Namespace) -> None:

@@ -73,19 +73,18 @@ def sweep(
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        >>> results = sweep(["bts", "kube"], bandits, budgets=[10, 20], seeds=5)
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
         >>> dict(results.regret.sizes)
         {'policy': 2, 'bandit': 1, 'budget': 2, 'seed': 5}
-        >>> results.regret.sel(policy="bts", budget=20).mean("seed").dims
+        >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
     """
     grid = _Grid(policies, bandits, budgets, seeds, seed)
-    for name, value in (("chunk", chunk), ("memory", memory)):
-        if value is not None:
-            whole(name, value, 1)
-    most = _most_runs(grid, memory)
+    most = _most_runs(grid, None if memory is None else whole("memory", memory, 1))
+    parts = -(-grid.seeds // most)
+    chunk = -(-grid.seeds // parts) if chunk is None else min(whole("chunk", chunk, 1), grid.seeds)
     with _progress(grid, quiet) as bar:
-        results = begin(grid.attributes(), chunk or min(seeds, most), out)
+        results = begin(grid.attributes(), chunk, out)
         bar.skip(results)
         calls = list(_calls(grid, results, most))
         with _compiling(grid, results, calls) as programs:
@@ -122,13 +121,18 @@ class _Grid:
         exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
         self.budgets = amounts.astype(np.int32) if exact else amounts
         self.key = jax.random.key(self.seed, impl="threefry2x32")
-        for (name, policy), (other, bandit) in product(self.policies.items(), self.bandits.items()):
-            try:
-                game.check(policy, bandit, self.budgets[-1], self.key, self.budgets, None)
-            except ValueError as error:
-                raise ValueError(f"policies[{name!r}] on bandits[{other!r}]: {error}") from None
+        for name, bandit in self.bandits.items():
+            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), bandit)
+        for name, policy in self.policies.items():
+            self._check(f"policies[{name!r}]", policy, next(iter(self.bandits.values())))
         means = [(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)) for bandit in self.bandits.values()]
         self.best_costs = [max(float(cost[np.argmax(ratio(reward, cost, np))]), 0.01) for reward, cost in means]
+
+    def _check(self, where: str, policy: Any, bandit: Any) -> None:
+        try:
+            game.check(policy, bandit, self.budgets[-1], self.key, self.budgets, None)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
     def told_budget(self, unit: Unit) -> bool:
         return "budget" in told(self.policy(unit))
@@ -180,11 +184,11 @@ class _Call(NamedTuple):
 
 def _calls(grid: _Grid, results: Results, most: int) -> Iterator[_Call]:
     """All that is missing."""
-    kinds: dict[Any, list[int]] = {}
+    kinds: dict[Any, set[int]] = {}
     for place, bandit in enumerate(grid.bandits.values()):
         # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
         batch = None if type(bandit) in BANDITS.values() else place
-        kinds.setdefault((_kind(bandit), batch), []).append(place)
+        kinds.setdefault((_kind(bandit), batch), set()).add(place)
     missing = results.missing
     for policy, ((kind, _), places) in product(range(len(grid.policies)), kinds.items()):
         units = [unit for unit in missing if unit.policy == policy and unit.bandit in places]

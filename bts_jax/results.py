@@ -58,7 +58,7 @@ class Results:
     """The numbers of a grid, all in memory, and in a store if there is one.
 
     Args:
-        attributes: of the Dataset; "specification" is JSON, see `grid.specify`.
+        attributes: of the Dataset; "specification" is JSON, from which the labels follow.
         chunk: how many seeds a unit has; the last range may have fewer.
         path: of the store, which exists.
     """
