@@ -200,11 +200,12 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    from bts_jax.plots import regret  # type: ignore
+    from bts_jax.plots import MOST_PANELS, regret
     from bts_jax.results import open_results
 
     out = arguments.out or f"{Path(arguments.store).stem}.png"
-    regret(open_results(arguments.store)).savefig(out)
+    results = open_results(arguments.store)
+    regret(results, panel="bandit" if results.sizes["bandit"] <= MOST_PANELS else "family").savefig(out, dpi=300)
     print(out)
 
 

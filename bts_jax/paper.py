@@ -72,6 +72,8 @@ def figure1(
     Returns:
         The Dataset of all runs, and the report.
     """
+    import matplotlib
+
     from bts_jax.grid import sweep, whole
 
     if scale not in SCALES:
@@ -88,7 +90,8 @@ def figure1(
     text = report(dataset)
     figure = plots.regret(dataset, panel="family", scale="log-log", band="deviation")
     figure.savefig(folder / "figure1.png", dpi=300)
-    figure.savefig(folder / "figure1.pdf")
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
+        figure.savefig(folder / "figure1.pdf")
     (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
     _write_table(dataset, folder / "table.csv")
     return dataset, text
