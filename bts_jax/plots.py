@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column, and of the page
-MOST_PANELS = 16
+MOST_PANELS = 8  # four rows fill a page
 _TEXT, _SMALL = 8, 7  # points
 
 # Okabe and Ito's colours, told apart by the colour-blind; and Tol's "muted" ones for policies that are not in the registry.

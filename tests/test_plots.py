@@ -206,7 +206,7 @@ def test_truncated_runs_are_told():
     (lambda data: plots.regret(data, metric="reward"), "metric = 'reward'"),
     (lambda data: plots.regret(data, level=2), "level = 2"),
     (lambda data: plots.regret(data, width=0), "width = 0"),
-    (lambda data: plots.regret(data.isel(bandit=[0] * 17).assign_coords(bandit=list(map(str, range(17))))), "17 panels"),
+    (lambda data: plots.regret(data.isel(bandit=[0] * 9).assign_coords(bandit=list(map(str, range(9))))), "9 panels"),
     (lambda data: plots.regret(data.isel(seed=0)), "no regret over"),
     (lambda data: plots.regret(data.drop_vars("family"), panel="family"), "family and num_arms"),
     (lambda data: plots.final_regret(data, kind="pie"), "kind = 'pie'"),
