@@ -5,19 +5,40 @@
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial; BANDITS names them all
 Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
-Measuring   regret, pseudo_regret
+Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
+Sweeping    sweep, a grid of all these, saved as it goes; open_results
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); samplers in bts_jax.random
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS, Bernoulli, Multinomial
 from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
-from bts_jax.metrics import pseudo_regret, regret
+from bts_jax.metrics import interval, paired, pseudo_regret, ranking, regret
 from bts_jax.policies import BTS, KUBE, POLICIES, UCBBV1, EpsilonFirst, Oracle, PDBwK, Uniform
 
+if TYPE_CHECKING:
+    from bts_jax.grid import sweep
+    from bts_jax.results import open_results
+
 claim_cores()
+
+_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results"}  # imported when used: storage is heavy
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'bts_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 __all__ = [
     "BANDITS",
@@ -36,8 +57,13 @@ __all__ = [
     "Run",
     "Uniform",
     "__version__",
+    "interval",
+    "open_results",
+    "paired",
     "pseudo_regret",
+    "ranking",
     "regret",
     "simulate",
     "simulate_batch",
+    "sweep",
 ]

@@ -2,18 +2,22 @@
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bts_jax.text import table
+
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one command. Bad input ends with a one-line message and exit code 2."""
+    """Runs one command. Bad input ends with a one-line message and exit code 2, a disk that fails with exit code 1."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -25,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit(0)
+    except OSError as error:
+        parser.exit(1, f"bts-jax: error: {error}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +53,38 @@ def _parser() -> argparse.ArgumentParser:
                      help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     run.set_defaults(command=_run)
+
+    sweep = commands.add_parser("sweep", help="run a grid from a TOML file, and save it as it goes")
+    sweep.add_argument("file", nargs="?", metavar="FILE", help="what to run; --example prints such a file")
+    sweep.add_argument("--out", metavar="STORE", help="folder to save in (default: FILE with .zarr, in the current folder)")
+    sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
+    sweep.add_argument("--example", action="store_true", help="print an example of a file")
+    sweep.add_argument("--quiet", action="store_true", help="no progress bar")
+    sweep.set_defaults(command=_sweep)
+
+    table = commands.add_parser("table", help="print the mean regret in a saved sweep")
+    table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
+    table.add_argument("--by-bandit", action="store_true", help="a table for each bandit (default: averaged over bandits)")
+    table.add_argument("--latex", action="store_true", help="print LaTeX")
+    table.set_defaults(command=_print_table)
+
+    plot = commands.add_parser("plot", help="draw the regret in a saved sweep")
+    plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
+    plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
+    plot.set_defaults(command=_plot)
+
+    figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
+    figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
+                         help="30 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
+    figure1.add_argument("--seed", type=int, default=0, metavar="S",
+                         help="where all randomness comes from (default: %(default)s)")
+    figure1.add_argument("--instances", type=int, default=1, metavar="N",
+                         help="random instances of each panel (default: %(default)s)")
+    figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
+                         help="range of the expected rewards and costs of Bernoulli arms (default: 0.1 0.9)")
+    figure1.add_argument("--out", metavar="DIR", help="folder for figure, table, report and runs (default: figure1-SCALE)")
+    figure1.add_argument("--quiet", action="store_true", help="no progress bar")
+    figure1.set_defaults(command=_figure1)
 
     bench = commands.add_parser("bench", help="measure how fast this machine plays, beside NumPy and others")
     bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
@@ -116,6 +154,74 @@ def _run(arguments: argparse.Namespace) -> None:
     print("regret and pseudo-regret: mean ± half the width of its 95% interval; best arm: share of the pulls")
 
 
+def _sweep(arguments: argparse.Namespace) -> None:
+    from bts_jax.gridfile import EXAMPLE, read_toml
+
+    if arguments.example:
+        print(EXAMPLE.read_text(encoding="utf-8"), end="")
+        return
+    if (arguments.file is None) == (arguments.resume is None):
+        raise ValueError("give a TOML file, or --resume STORE; bts-jax sweep --example prints a file to begin with")
+    if arguments.resume and arguments.out:
+        raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in the store it goes on with")
+    from bts_jax.grid import resume, sweep
+
+    store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
+    try:
+        if arguments.resume:
+            results = resume(store, quiet=arguments.quiet)
+        else:
+            results = sweep(**read_toml(arguments.file), out=store, quiet=arguments.quiet)
+    except KeyboardInterrupt:
+        print(f"bts-jax: interrupted; to go on: bts-jax sweep --resume {shlex.quote(store)}", file=sys.stderr, flush=True)
+        os._exit(130)  # what the device is at would be waited for otherwise
+    sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
+    print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
+
+
+def _print_table(arguments: argparse.Namespace) -> None:
+    from bts_jax.results import open_results
+
+    results = open_results(arguments.store)
+    names = [str(name) for name in results.policy.values]
+    bandits = [str(name) for name in results.bandit.values]
+    parts = [(f"bandit {name}", [i]) for i, name in enumerate(bandits)]
+    if not arguments.by_bandit:
+        parts = [(f"average over {len(bandits)} bandits" if len(bandits) > 1 else parts[0][0], list(range(len(bandits))))]
+    for title, chosen in parts:
+        regret = results.regret.values[:, chosen]  # [policy, bandit, budget, seed]
+        rows = [[f"{budget:,g}", *(_average(regret[i, :, j]) for i in range(len(names)))]
+                for j, budget in enumerate(results.budget.values)]
+        print(f"{'% ' * arguments.latex}mean regret, {title}, {results.sizes['seed']} runs each")
+        (_latex if arguments.latex else _table)(["budget", *names], rows)
+    print("% " * arguments.latex + "mean ± half the width of its 95% interval over the seeds, the bandits being given")
+    if results.attrs["state"] != "complete":
+        print("% " * arguments.latex + results.attrs["state"])
+
+
+def _plot(arguments: argparse.Namespace) -> None:
+    from bts_jax.plots import MOST_PANELS, regret
+    from bts_jax.results import open_results
+
+    out = arguments.out or f"{Path(arguments.store).stem}.png"
+    results = open_results(arguments.store)
+    regret(results, panel="bandit" if results.sizes["bandit"] <= MOST_PANELS else "family").savefig(out, dpi=300)
+    print(out)
+
+
+def _figure1(arguments: argparse.Namespace) -> None:
+    from bts_jax.paper import figure1
+
+    out = arguments.out or f"figure1-{arguments.scale}"
+    try:
+        _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
+                            out=out, quiet=arguments.quiet)
+    except KeyboardInterrupt:
+        print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
+        os._exit(130)  # what the device is at would be waited for otherwise
+    print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
+
+
 def _bench(arguments: argparse.Namespace) -> None:
     import json
 
@@ -155,12 +261,34 @@ def _mean(values: np.ndarray) -> str:
     return f"{values.mean():,.1f} ± {1.96 * values.std(ddof=1) / len(values) ** 0.5:,.1f}"
 
 
+def _average(values: np.ndarray) -> str:
+    """Mean over bandits and seeds, and half the width of its 95% interval over the seeds. `values`: [bandit, seed]"""
+    there = ~np.isnan(values)
+    if not there.any(1).all():
+        return "-"
+    mean = np.mean([row[keep].mean() for row, keep in zip(values, there, strict=True)])
+    if there.sum(1).min() < 2:
+        return f"{mean:,.1f}"
+    errors = [row[keep].var(ddof=1) / keep.sum() for row, keep in zip(values, there, strict=True)]
+    return f"{mean:,.1f} ± {1.96 * np.sum(errors) ** 0.5 / len(values):,.1f}"
+
+
+def _latex(head: list[str], rows: list[list[str]]) -> None:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
+
+    def number(cell: str) -> str:
+        return "--" if cell == "-" else "$" + cell.replace(",", "{,}").replace("±", r"\pm") + "$"
+
+    print(r"\begin{tabular}{" + "r" * len(head) + "}")
+    print(" & ".join("".join(special.get(mark, mark) for mark in name) for name in head) + r" \\ \hline")
+    for row in rows:
+        print(" & ".join(map(number, row)) + r" \\")
+    print(r"\end{tabular}")
+
+
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        cells = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+    print(table(head, rows, left))
 
 
 @contextmanager

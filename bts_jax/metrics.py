@@ -1,13 +1,23 @@
-"""How good a run was."""
+"""How good a run was, and how sure we are: regret, intervals, paired comparisons, rankings.
 
-from typing import Any
+The last two take a Dataset as `sweep` returns it. Two questions must not be mixed up. Is one policy better *on this
+instance*? The seeds are the sample. Is it better *on instances like these*? The instances are, each with one number, its
+mean over the seeds: more seeds do not make up for few instances.
+"""
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
+
+if TYPE_CHECKING:
+    from xarray import DataArray, Dataset
 
 
 def regret(run: Run, bandit: Bandit) -> Any:
@@ -46,6 +56,171 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)
     loss = loss.reshape(*loss.shape[:-1], *(1,) * (pulls.ndim - loss.ndim), loss.shape[-1])
     return (xp.where(pulls > 0, loss, 0) * pulls).sum(-1)
+
+
+class Interval(NamedTuple):
+    """A mean and the limits of its confidence interval."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def interval(
+    values: ArrayLike,
+    axis: int = -1,
+    *,
+    level: float = 0.95,
+    method: str = "normal",
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Interval:
+    """The mean of independent `values` along `axis`, with a confidence interval; in float64.
+
+    Args:
+        values: what was measured; `axis` runs over independent measurements. One measurement alone has limits NaN, and
+            so has a mean of NaN.
+        level: how often such an interval contains the true mean.
+        method: "normal" is Student's interval: right for values with a normal distribution, however few, and for any
+            others once they are many. "bootstrap" takes quantiles of the means of `resamples` samples drawn from the
+            values; it follows a skewed distribution, and is too short for fewer than about 20 values.
+        seed: of the bootstrap's random numbers. The same samples are drawn for all means.
+
+    Example:
+        >>> [float(x.round(2)) for x in interval([1.0, 2.0, 3.0, 4.0])]
+        [2.5, 0.45, 4.55]
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level = {level!r} is not a confidence level: give a number between 0 and 1, such as 0.95")
+    if method not in ("normal", "bootstrap"):
+        raise ValueError(f"method = {method!r} is not known: give 'normal' or 'bootstrap'")
+    values = checks.numbers("values", values, "give an array of numbers")
+    if not -values.ndim <= axis < values.ndim:
+        raise ValueError(f"axis = {axis} is not an axis of values, whose shape is {values.shape}: give one that is")
+    values = np.moveaxis(values, axis, 0)
+    count = len(values)
+    if count == 0:
+        raise ValueError(f"values has no entry along axis {axis}: give at least one")
+    mean = values.mean(0)
+    if count == 1:
+        return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
+    if method == "normal":
+        half = _student(level, count - 1) * values.std(0, ddof=1) / np.sqrt(count)
+        return Interval(mean, mean - half, mean + half)
+    if resamples < 1:
+        raise ValueError(f"resamples = {resamples} is not a number of samples: give a whole number of at least 1")
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), resamples)  # how often each is drawn
+    means = np.tensordot(draws / count, values, 1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return Interval(mean, low, high)
+
+
+def paired(
+    dataset: "Dataset",
+    policy: str,
+    reference: str,
+    *,
+    over: str = "seed",
+    metric: str = "regret",
+    level: float = 0.95,
+    method: str = "normal",
+    seed: int = 0,
+) -> "Dataset":
+    """How much more regret `policy` has than `reference`, on the same instances and the same luck.
+
+    Args:
+        dataset: as `sweep` returns it.
+        over: the sample. "seed": the runs on each instance, for a statement about that instance. "bandit": the instances,
+            each with its mean over the seeds, for a statement about instances like these.
+        metric: "regret" or "pseudo_regret".
+        level, method, seed: as for `interval`.
+
+    Returns:
+        A Dataset, for each budget, and for each bandit unless `over` is "bandit":
+        `difference`, the mean difference, negative where `policy` is better, with its limits `low` and `high`;
+        `effect`, the mean difference in standard deviations of the differences; `wins`, the share of the sample on which
+        `policy` has less regret, ties counting half; `count`, the size of the sample.
+    """
+    import xarray as xr
+
+    if over not in ("seed", "bandit"):
+        raise ValueError(f"over = {over!r} is not a sample: give 'seed' or 'bandit'")
+    values = measured(dataset, metric)
+    for name, value in (("policy", policy), ("reference", reference)):
+        if value not in values.policy:
+            raise ValueError(f"{name} = {value!r} is not in the dataset: give one of {', '.join(values.policy.values)}")
+    values = values.mean("seed") if over == "bandit" else values
+    difference = (values.sel(policy=policy, drop=True) - values.sel(policy=reference, drop=True)).transpose(..., over)
+    mean, low, high = interval(difference.values, level=level, method=method, seed=seed)
+    count = difference.sizes[over]
+    deviation = difference.values.std(-1, ddof=1) if count > 1 else np.full(mean.shape, np.nan)
+    with np.errstate(divide="ignore"):  # a difference that never varies is infinitely many deviations
+        effect = mean / np.where(mean == 0, 1, deviation)
+    wins = ((difference.values < 0) + 0.5 * (difference.values == 0)).mean(-1)
+    columns = {"difference": mean, "low": low, "high": high, "effect": effect, "wins": wins}
+    template = difference.isel({over: 0}, drop=True)
+    return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": count},
+                      attrs={"policy": policy, "reference": reference, "over": over, "metric": metric, "level": level})
+
+
+def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) -> "Dataset":
+    """How the policies do over the instances of a Dataset, each instance counting once, with its mean over the seeds.
+
+    Instances should be of one kind: select them first, as in `dataset.sel(bandit=dataset.num_arms == 10)`.
+
+    Returns:
+        A Dataset over (policy, budget). Of the mean regrets: `mean`, with the limits `low` and `high` of its interval over
+        the instances, `lower_quartile`, `median`, `upper_quartile`. Of the order: `mean_rank`, 1 being the best and ties
+        sharing; `best`, the share of the instances on which the policy has the least mean regret, ties sharing;
+        `clearly_best`, the share on which every other policy is worse beyond the paired interval over the seeds, at `level`.
+        A policy without a number on an instance (NaN) is last there. `count` is the number of instances.
+    """
+    import xarray as xr
+
+    runs = measured(dataset, metric)
+    values = runs.mean("seed").transpose("policy", "budget", "bandit")
+    order = np.where(np.isnan(values), np.inf, values)
+    less, same = order[:, None] > order, order[:, None] == order  # [policy, other, budget, bandit]
+    rank = 0.5 + less.sum(1) + same.sum(1) / 2  # a policy ties with itself
+    best = (order == order.min(0)) / (order == order.min(0)).sum(0)
+    by_policy = runs.transpose("policy", "budget", "bandit", "seed").values
+    clear = np.stack([
+        np.all([interval(mine - other, level=level).high < 0 for i, other in enumerate(by_policy) if i != me], axis=0)
+        for me, mine in enumerate(by_policy)
+    ]) if len(by_policy) > 1 else np.ones_like(best)
+    mean, low, high = interval(values.values, level=level)
+    lower, median, upper = np.quantile(values.values, [0.25, 0.5, 0.75], axis=-1)
+    columns = {"mean": mean, "low": low, "high": high, "lower_quartile": lower, "median": median, "upper_quartile": upper,
+               "mean_rank": rank.mean(-1), "best": best.mean(-1), "clearly_best": clear.mean(-1)}
+    template = values.isel(bandit=0, drop=True)
+    return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": values.sizes["bandit"]},
+                      attrs={"metric": metric, "level": level})
+
+
+def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
+    """`dataset[metric]`, over (policy, bandit, budget, seed), or a `ValueError` that says what is wrong."""
+    if metric not in ("regret", "pseudo_regret"):
+        raise ValueError(f"metric = {metric!r} is not known: give 'regret' or 'pseudo_regret'")
+    axes = ("policy", "bandit", "budget", "seed")
+    values = getattr(dataset, metric, None)
+    if values is None or set(getattr(values, "dims", ())) != set(axes):
+        raise ValueError(f"dataset has no {metric} over {', '.join(axes)}: pass a Dataset as sweep returns it, and select "
+                         "with lists (dataset.sel(budget=[1000])), which keep all four axes")
+    if 0 in values.shape:
+        raise ValueError(f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at least one")
+    return values.transpose(*axes)
+
+
+def _student(level: float, freedom: int) -> float:
+    """The t that a Student variable stays below in absolute value with probability `level`."""
+    # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.
+    if freedom > 10**4:  # all but normal: the next term of the expansion is below 10⁻⁷
+        normal = NormalDist().inv_cdf((1 + level) / 2)
+        return normal + (normal**3 + normal) / (4 * freedom)
+    angle = np.linspace(0, np.pi / 2, 2**17)
+    density = np.cos(angle) ** (freedom - 1)
+    mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    return float(np.sqrt(freedom) * np.tan(np.interp(level, mass / mass[-1], angle)))
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

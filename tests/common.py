@@ -36,3 +36,35 @@ def assert_same_bits(left, right):
         a, b = np.asarray(a), np.asarray(b)
         assert a.dtype == b.dtype and a.shape == b.shape, (path, a.dtype, b.dtype, a.shape, b.shape)
         assert a.tobytes() == b.tobytes(), (jax.tree_util.keystr(path), a, b)
+
+
+def made_up(regret, budgets, names=None, arms=4):
+    """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and the rest made up to fit."""
+    import xarray as xr
+
+    regret = np.asarray(regret, np.float64)
+    policies, bandits, _, seeds = regret.shape
+    rng = np.random.default_rng(0)
+    axes = ("policy", "bandit", "budget", "seed")
+    reward_mean, cost_mean = rng.uniform(0.1, 0.9, (2, bandits, arms))
+    pulls = rng.integers(1, 50, (*regret.shape, arms), np.int32)
+    best = (reward_mean / cost_mean).max(-1)[None, :, None, None]
+    budget = np.asarray(budgets, np.float64)
+    return xr.Dataset(
+        {
+            "reward": (axes, (best * budget[:, None] - regret).astype(np.float32)),
+            "cost": (axes, np.broadcast_to(budget[:, None], regret.shape).astype(np.float32)),
+            "rounds": (axes, pulls.sum(-1, dtype=np.int32)),
+            "truncated": (axes, np.zeros(regret.shape, bool)),
+            "pulls": ((*axes, "arm"), pulls),
+            "regret": (axes, regret),
+            "pseudo_regret": (axes, regret + 1),
+        },
+        coords={
+            "policy": list(names or list(bj.POLICIES)[:policies]), "bandit": [f"instance {i}" for i in range(bandits)],
+            "budget": budget, "seed": np.arange(seeds), "arm": np.arange(arms),
+            "reward_mean": (("bandit", "arm"), reward_mean), "cost_mean": (("bandit", "arm"), cost_mean),
+            "num_arms": ("bandit", np.full(bandits, arms)), "family": ("bandit", ["Bernoulli"] * bandits),
+            "told": ("policy", ["nothing"] * policies),
+        },
+    )

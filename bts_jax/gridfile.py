@@ -1,0 +1,93 @@
+"""A sweep as a TOML file. `examples/grid.toml` shows all there is."""
+
+import inspect
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bts_jax.bandits import BANDITS
+from bts_jax.contract import Bandit
+from bts_jax.grid import whole
+from bts_jax.policies import POLICIES
+
+EXAMPLE = Path(__file__).parent / "examples" / "grid.toml"
+
+
+def read_toml(path: str | os.PathLike) -> dict[str, Any]:
+    """What to sweep, from a TOML file: the arguments of `sweep` by name. `examples/grid.toml` shows all there is."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise ValueError(f"cannot read {str(path)!r} ({reason}): name a TOML file; see bts-jax sweep --example") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{str(path)!r} is not TOML ({error}): see bts-jax sweep --example") from None
+    _known("", table, ("seed", "seeds", "budgets", "policies", "bandits"), needed=("seeds", "budgets", "policies", "bandits"))
+    policies, bandits = {}, {}
+    for name, entry in _tables("policies", table["policies"]).items():
+        where, options = f"policies.{name}", dict(entry)
+        policies[name] = _made(where, _kind(where, options, POLICIES), options)
+    for name, entry in _tables("bandits", table["bandits"]).items():
+        where, options = f"bandits.{name}", dict(entry)
+        for label, bandit in _bandits(name, where, _kind(where, options, BANDITS), options):
+            if label in bandits:
+                raise ValueError(f"there are two bandits {label!r}, one of them a random instance: change the name of {where}")
+            bandits[label] = bandit
+    return {**table, "policies": policies, "bandits": bandits}
+
+
+def _bandits(name: str, where: str, kind: Any, options: dict[str, Any]) -> Iterator[tuple[str, Bandit]]:
+    """The bandit that a table describes, or the random instances."""
+    if "random" not in options:
+        yield name, _made(where, kind, options)
+        return
+    _known(where, options, ("random",))
+    options = dict(_tables(where, options)["random"])
+    where = f"{where}.random"
+    _known(where, options, None, needed=("num_arms",))
+    count = whole(f"{where}.instances", options.pop("instances", 1), 1)
+    key = jax.random.key(whole(f"{where}.seed", options.pop("seed", 0), -(2**31)), impl="threefry2x32")
+    for i in range(count):
+        yield (f"{name}-{i}" if count > 1 else name), _made(where, kind.random, {"key": jax.random.fold_in(key, i), **options})
+
+
+def _known(where: str, table: dict[str, Any], known: tuple[str, ...] | None, needed: tuple[str, ...] = ()) -> None:
+    inside = f" in {where}" if where else ""
+    for name in table:
+        if known is not None and name not in known:
+            raise ValueError(f"unknown key {name!r}{inside}: there are {', '.join(known)}")
+    for name in needed:
+        if name not in table:
+            raise ValueError(f"the key {name!r} is missing{inside}: see bts-jax sweep --example")
+
+
+def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
+        raise ValueError(f"{where} = {value!r} is not a table of tables: see bts-jax sweep --example")
+    return value
+
+
+def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any]) -> Any:
+    _known(where, options, None, needed=("kind",))
+    kind = options.pop("kind")
+    if not isinstance(kind, str) or kind not in registry:
+        raise ValueError(f"{where}.kind = {kind!r} is unknown: there are {', '.join(registry)}")
+    return registry[kind]
+
+
+def _made(where: str, make: Any, options: dict[str, Any]) -> Any:
+    """What `make` makes of these options, which must be parameters of it."""
+    parameters = inspect.signature(make).parameters.values()
+    names = tuple(parameter.name for parameter in parameters)
+    needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    _known(where, options, names, needed)
+    try:
+        return make(**options)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

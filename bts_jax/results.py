@@ -1,0 +1,360 @@
+"""The labelled result of a grid, in memory and on disk.
+
+A grid is computed in units: one policy on one bandit with a range of seeds and all budgets. On disk it is one zarr store, which
+`xarray.open_zarr` reads too. Every file in it is replaced as a whole. A unit counts once its checksum is there, which is
+written last and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The
+root of the store holds the specification, from which all else but the numbers follows, and is made anew if need be.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+import zarr
+from zarr.codecs import ZstdCodec
+from zarr.storage import MemoryStore
+
+AXES = ("policy", "bandit", "budget", "seed")
+# What is stored, its type, and what stands where it is missing. `pulls` has the arms as a further axis.
+VARIABLES = {
+    "reward": (np.float32, np.nan),
+    "cost": (np.float32, np.nan),
+    "rounds": (np.int32, 0),
+    "truncated": (np.bool_, False),
+    "pulls": (np.int32, 0),
+    "regret": (np.float64, np.nan),
+    "pseudo_regret": (np.float64, np.nan),
+}
+EXPLAINED = {
+    "reward": "reward earned",
+    "cost": "cost paid, at most the budget",
+    "rounds": "pulls of all arms",
+    "truncated": "the limit of rounds came before the budget's end",
+    "pulls": "pulls of each arm",
+    "regret": "reward that always pulling the best arm would have earned more",
+    "pseudo_regret": "expected regret of the arms that were pulled",
+}
+_NOT_DONE = -1
+
+
+class Unit(NamedTuple):
+    """A part of the grid that is computed, and counts as done, as a whole."""
+
+    policy: int
+    bandit: int
+    part: int  # which range of seeds
+
+
+class Results:
+    """The numbers of a grid, all in memory, and in a store if there is one.
+
+    Args:
+        attributes: of the Dataset; "specification" is JSON, from which the labels follow.
+        chunk: how many seeds a unit has; the last range may have fewer.
+        path: of the store, which exists.
+    """
+
+    def __init__(self, attributes: dict[str, Any], chunk: int, path: Path | None = None):
+        self.attributes, self.chunk, self.path = attributes, chunk, path
+        self.labels = _labels(json.loads(attributes["specification"]))
+        sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
+        self.arrays = {name: np.full([sizes[axis] for axis in _axes(name)], fill, dtype)
+                       for name, (dtype, fill) in VARIABLES.items()}
+        self.done = np.zeros((sizes["policy"], sizes["bandit"], -(-sizes["seed"] // chunk)), bool)
+        self._stored = {} if path is None else _arrays(path)
+
+    @property
+    def missing(self) -> list[Unit]:
+        return [Unit(*map(int, place)) for place in np.argwhere(~self.done)]
+
+    def seeds(self, unit: Unit) -> slice:
+        return slice(unit.part * self.chunk, min((unit.part + 1) * self.chunk, self.arrays["reward"].shape[3]))
+
+    def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
+        """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]; on disk first."""
+        values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
+        if self.path is not None:
+            try:
+                for name, value in values.items():
+                    self._stored[name][self._place(unit)] = value
+                self._stored["checksum"][unit] = _checksum(values)
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
+        self._keep(unit, values)
+
+    def load(self) -> None:
+        """Reads from the store what is there, complete and undamaged."""
+        for policy in range(self.done.shape[0]):
+            try:  # all at once
+                source, shift = {name: array[policy : policy + 1] for name, array in self._stored.items()}, policy
+            except Exception:  # something is damaged, which makes its decoder raise whatever it likes
+                source, shift = self._stored, 0
+            for unit in self.missing:
+                if unit.policy == policy:
+                    self._load(unit, source, unit._replace(policy=policy - shift))
+
+    def _load(self, unit: Unit, source: Mapping[str, Any], there: Unit) -> None:
+        """Reads a unit, which in the source is found as `there`."""
+        try:
+            values = {name: np.asarray(source[name][self._place(there)]) for name in VARIABLES}
+            if int(source["checksum"][there]) == _checksum(values):
+                self._keep(unit, values)
+        except Exception:
+            return
+
+    def dataset(self) -> xr.Dataset:
+        """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
+        variables = {name: (_axes(name), array, {"long_name": EXPLAINED[name]}) for name, array in self.arrays.items()}
+        missing = int((~self.done).sum())
+        state = "complete" if not missing else f"incomplete: {missing} of {self.done.size} units are missing (regret NaN)"
+        return xr.Dataset(variables, self.labels, {**self.attributes, "state": state})
+
+    def _place(self, unit: Unit) -> tuple:
+        return unit.policy, unit.bandit, slice(None), self.seeds(unit)
+
+    def _keep(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
+        for name, value in values.items():
+            self.arrays[name][self._place(unit)] = value
+        self.done[unit] = True
+
+
+def open_results(path: str | os.PathLike) -> xr.Dataset:
+    """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
+
+    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing.
+    """
+    path = Path(path)
+    attributes, chunk = _root(path)
+    results = Results(attributes, chunk, path)
+    results.load()
+    return results.dataset()
+
+
+def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None) -> Results:
+    """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
+
+    A store of another specification is refused, and left as it is.
+    """
+    if path is None:
+        return Results(attributes, chunk)
+    path = Path(path)
+    if not _is_empty(path):
+        _compare(path, attributes)
+    else:
+        try:
+            _create(path, attributes, chunk)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        _compare(path, attributes)  # another process may have been faster
+    attributes, chunk = _root(path)
+    _mend(path, attributes, chunk)
+    results = Results(attributes, chunk, path)
+    results.load()
+    if results.missing and not os.access(path, os.W_OK):
+        raise _unwritable(path, PermissionError(13, "Permission denied"))
+    return results
+
+
+def read_specification(path: str | os.PathLike) -> dict[str, Any]:
+    """The specification of the grid in a store."""
+    return json.loads(_root(Path(path))[0]["specification"])
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _labels(specification: dict[str, Any]) -> dict[str, tuple]:
+    """The coordinates that a specification implies."""
+    policies, bandits = specification["policies"], specification["bandits"]
+    num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
+
+    def padded(name: str) -> np.ndarray:
+        means = np.full((len(bandits), max(num_arms)), np.nan)
+        for row, bandit in zip(means, bandits.values(), strict=True):
+            row[: len(bandit[name])] = bandit[name]
+        return means
+
+    return {
+        "policy": ("policy", _texts(policies)),
+        "bandit": ("bandit", _texts(bandits)),
+        "budget": ("budget", np.array(specification["budgets"], np.float64)),
+        "seed": ("seed", np.arange(specification["seeds"])),
+        "arm": ("arm", np.arange(max(num_arms))),
+        "told": ("policy", _texts(", ".join(policy["told"]) or "nothing" for policy in policies.values())),
+        "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
+        "num_arms": ("bandit", np.array(num_arms)),
+        "reward_mean": (("bandit", "arm"), padded("reward_mean")),
+        "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+    }
+
+
+def _texts(values: Any) -> np.ndarray:
+    return np.array(list(values), str)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays in a store, those that can be opened."""
+    group = zarr.open_group(path, mode="r+", use_consolidated=False, zarr_format=3)
+    found = {}
+    for name in (*VARIABLES, "checksum"):
+        with contextlib.suppress(Exception):  # damaged: to be mended, or not there yet
+            found[name] = group[name]
+    return found
+
+
+def _axes(name: str) -> tuple[str, ...]:
+    return (*AXES, "arm") if name == "pulls" else AXES
+
+
+def _checksum(values: dict[str, np.ndarray]) -> int:
+    total = 0
+    for name in VARIABLES:
+        total = zlib.crc32(values[name].tobytes(), total)
+    return total
+
+
+def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
+    """All files of an empty store, by name."""
+    files: dict[str, Any] = {}
+    labels = _labels(json.loads(attributes["specification"]))
+    others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
+    group = zarr.create_group(MemoryStore(files), attributes={**attributes, "chunk": chunk, "coordinates": others})
+    for name, (axes, values) in labels.items():
+        text = values.dtype.kind == "U"
+        array = group.create_array(name, shape=values.shape, dtype="str" if text else values.dtype, compressors=None,
+                                   dimension_names=[axes] if isinstance(axes, str) else axes)
+        array[...] = values.astype(object) if text else values
+    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
+    sizes["range"] = -(-sizes["seed"] // chunk)
+    of_a_unit = {**sizes, "policy": 1, "bandit": 1, "seed": chunk, "range": 1}
+    arrays = {name: (_axes(name), *kind) for name, kind in VARIABLES.items()}
+    arrays["checksum"] = ("policy", "bandit", "range"), np.int64, _NOT_DONE
+    for name, (axes, dtype, fill) in arrays.items():
+        group.create_array(
+            name,
+            shape=[sizes[axis] for axis in axes],
+            chunks=tuple(of_a_unit[axis] for axis in axes),
+            dtype=dtype,
+            fill_value=fill,
+            compressors=ZstdCodec(level=1),
+            chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
+            dimension_names=axes,
+            attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
+        )
+    return {name: buffer.to_bytes() for name, buffer in files.items()}
+
+
+def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
+    """Makes a store that has nothing but its root, at one stroke. If there is one by now, that one stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        building.chmod(0o777 & ~_umask())
+        (building / "zarr.json").write_bytes(_frame(attributes, chunk)["zarr.json"])
+        os.rename(building, path)
+    except OSError:
+        if not (path / "zarr.json").exists():
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _mend(path: Path, attributes: dict[str, Any], chunk: int) -> None:
+    """Writes what is missing or damaged in the frame of a store."""
+    for name, content in _frame(attributes, chunk).items():
+        if name != "zarr.json" and not _same(path / name, content):
+            try:
+                _replace(path / name, content)
+            except OSError as error:
+                raise _unwritable(path, error) from error
+
+
+def _same(file: Path, content: bytes) -> bool:
+    try:
+        found = file.read_bytes()
+        return found == content or (file.name == "zarr.json" and json.loads(found) == json.loads(content))
+    except (OSError, ValueError):
+        return False
+
+
+def _replace(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, building = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
+        os.chmod(building, 0o666 & ~_umask())
+        os.replace(building, file)
+    except BaseException:
+        Path(building).unlink(missing_ok=True)
+        raise
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a store can be made there."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to go on with")
+    try:
+        return not path.exists() or not any(path.iterdir())
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _root(path: Path) -> tuple[dict[str, Any], int]:
+    """The attributes of the Dataset in a store, and how many seeds a unit has."""
+    if not path.exists():
+        raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
+    try:
+        attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
+        chunk = attributes.pop("chunk")
+        attributes.pop("coordinates")
+        _labels(json.loads(attributes["specification"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({type(error).__name__}): name "
+                         "another folder, one that is not there yet for a new sweep") from None
+    return attributes, chunk
+
+
+def _compare(path: Path, attributes: dict[str, Any]) -> None:
+    """Raises unless the store at `path` has the same specification."""
+    theirs, ours = (json.loads(x["specification"]) for x in (_root(path)[0], attributes))
+    if differences := list(_differences(theirs, ours)):
+        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({'; '.join(differences[:3])}"
+                         f"{more}): name another folder as out, or read it with bts_jax.open_results")
+
+
+def _differences(theirs: Any, ours: Any, where: str = "") -> Any:
+    if isinstance(theirs, dict) and isinstance(ours, dict) and list(theirs) == list(ours):
+        for name in theirs:
+            yield from _differences(theirs[name], ours[name], f"{where}.{name}" if where else name)
+    elif theirs != ours or type(theirs) is not type(ours) or isinstance(theirs, dict):
+        yield f"{where}: {_shortly(theirs)} in the store, {_shortly(ours)} asked for"
+
+
+def _shortly(value: Any) -> str:
+    text = str(list(value) if isinstance(value, dict) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _unwritable(path: Path | None, error: OSError) -> OSError:
+    return OSError(f"cannot write to {str(path)!r} ({error.strerror or error}): see to that and start the same sweep again; "
+                   "what is complete stays")
+
+

@@ -1,0 +1,416 @@
+"""`sweep`: the numbers are those of `simulate`, however they are computed, and whatever happened on the way."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_results import assert_same
+
+import bts_jax as bj
+from bts_jax import grid, gridfile
+from bts_jax.cli import main
+
+POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
+BANDITS = {
+    "a": bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3]),
+    "two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5]),
+    "b": bj.Bernoulli(reward=[0.1, 0.9, 0.4], cost=[0.2, 0.6, 0.9]),
+}
+BUDGETS, SEEDS = [3, 10.5, 20], 7
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4)
+
+
+def test_it_is_simulate_with_the_documented_keys(whole):
+    for name in "ab":
+        bandit = BANDITS[name]
+        base = jax.random.fold_in(jax.random.key(4), zlib.crc32(name.encode()))
+        keys = jax.vmap(lambda s, base=base: jax.random.fold_in(base, s))(jnp.arange(SEEDS))
+        play = lambda policy, budget, **options: jax.vmap(  # noqa: E731
+            lambda key: bj.simulate(policy, bandit, budget, key, **options))(keys)  # noqa: B023
+        runs = {"KUBE": play(POLICIES["KUBE"], 20, checkpoints=BUDGETS)}
+        told = [play(POLICIES["ε-first"], budget) for budget in BUDGETS]
+        runs["ε-first"] = jax.tree.map(lambda *x: jnp.concatenate(x, 1), *told)
+        for policy, run in runs.items():
+            cell = whole.sel(policy=policy, bandit=name)
+            assert (cell.pulls.transpose("seed", "budget", "arm").values == run.pulls).all()
+            for variable, value in [(v, getattr(run, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
+                    ("regret", bj.regret(run, bandit)), ("pseudo_regret", bj.pseudo_regret(run, bandit))]:
+                ours = cell[variable].transpose("seed", "budget").values
+                assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
+
+
+def test_a_bandit_with_fewer_arms_is_filled_up(whole):
+    two = whole.sel(bandit="two")
+    assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()
+
+
+@pytest.mark.parametrize(("policies", "bandits", "how"), [
+    (["KUBE", "ε-first"], ["a", "b"], {"chunk": 3}), (["KUBE"], ["two"], {"memory": 1}),
+])
+def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
+    chosen = {name: POLICIES[name] for name in policies}, {name: BANDITS[name] for name in bandits}
+    part = bj.sweep(*chosen, BUDGETS, SEEDS, seed=4, **how)
+    there = whole.sel(policy=policies, bandit=bandits, arm=part.arm)
+    assert_same(part.drop_attrs(), there.drop_attrs())
+
+
+def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
+    part = bj.sweep({"mine": POLICIES["KUBE"]}, {name: BANDITS[name] for name in "ba"}, BUDGETS[1:], 5, seed=4)
+    there = whole.sel(policy=["KUBE"], bandit=["b", "a"], budget=BUDGETS[1:], seed=range(5))
+    for name in ("reward", "cost", "rounds", "regret", "pseudo_regret"):
+        assert part[name].values.tobytes() == there[name].values.tobytes()
+    assert capsys.readouterr().err == "", "no bar without a terminal"
+
+
+def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
+    """Interrupted after each call to the device in turn."""
+    store, play, calls = tmp_path / "store", grid._play, []
+
+    def once(*args, **kwargs):
+        if kwargs:  # compiling
+            return play(*args, **kwargs)
+        calls.append(args)
+        if len(calls) % 2 == 0:
+            raise KeyboardInterrupt
+        return play(*args)
+
+    monkeypatch.setattr(grid, "_play", once)
+    interruptions = 0
+    while True:
+        try:
+            results = bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4, out=store)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+            part = bj.open_results(store)
+            there = ~np.isnan(part.regret.values)
+            assert there.any() and not there.all()
+            assert (part.regret.values[there] == whole.regret.values[there]).all()
+    assert interruptions == 3
+    assert_same(results, whole)
+    played = len(calls)
+    assert_same(bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4, out=store), whole)
+    assert_same(grid.resume(store), whole)
+    assert len(calls) == played, "nothing is left to play"
+
+
+def test_policies_of_ones_own(tmp_path):
+    @chex.dataclass(frozen=True)
+    class Always:
+        arm: float = 0.0
+
+        def init(self, problem):
+            return jnp.int32(self.arm)
+
+        def __call__(self, state, key):
+            return state, state
+
+        def update(self, state, arm, reward, cost, key):
+            return state
+
+    policies, bandits = {"first": Always(arm=0.0), "second": Always(arm=1.0)}, {"two": BANDITS["two"]}
+    results = bj.sweep(policies, bandits, [5], 3, out=tmp_path / "store")
+    assert not results.pulls.sel(policy="first", arm=1).any() and not results.pulls.sel(policy="second", arm=0).any()
+    assert_same(bj.open_results(tmp_path / "store"), results)
+    with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
+        grid.resume(tmp_path / "store")
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"policies": {}}, "policies is empty"),
+    ({"policies": ["bts", "bts"]}, "policies has 'bts' twice"),
+    ({"policies": ["thomson"]}, "policies has 'thomson'"),
+    ({"policies": bj.BTS()}, "policies = BTS"),
+    ({"policies": {"BTS": bj.BTS}}, "policies.'BTS'.*is a class"),
+    ({"policies": {"": bj.BTS()}}, "the name ''"),
+    ({"policies": {"scales": bj.KUBE(scale=[1.0, 2.0])}}, "policies.'scales'.*scale of shape"),
+    ({"bandits": {}}, "bandits is empty"),
+    ({"bandits": ["bernoulli"]}, "bandits = .'bernoulli'. has no names"),
+    ({"bandits": {"a": bj.BTS()}}, "bandits.'a'.: bandit = BTS"),
+    ({"budgets": []}, "budgets = .. is not a list"),
+    ({"budgets": 5}, "budgets = 5 is not a list"),
+    ({"budgets": [10, 5]}, "budgets has 10 before 5"),
+    ({"budgets": [5, 5]}, "budgets has 5 before 5"),
+    ({"budgets": [0, 5]}, r"budgets\[0\] = 0"),
+    ({"budgets": [5, float("nan")]}, r"budgets\[1\] = nan"),
+    ({"budgets": ["much"]}, "budgets = .'much'."),
+    ({"seeds": 0}, "seeds = 0"),
+    ({"seeds": 2.5}, "seeds = 2.5"),
+    ({"seed": "x"}, "seed = 'x'"),
+    ({"chunk": 0}, "chunk = 0"),
+    ({"memory": -1}, "memory = -1"),
+])
+def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, "_play", lambda *_, **__: pytest.fail("played"))
+    arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "out": tmp_path / "store"}
+    with pytest.raises(ValueError, match=named):
+        bj.sweep(**{**arguments, **changes})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypatch):
+    bandits = {f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms in (2, 3) for i in range(3)}
+    whole = grid._Grid({"x": bj.KUBE(scale=1.0), "y": bj.KUBE(scale=2.0)}, bandits, [5], 10, 0)
+    results = grid.begin(whole.attributes(), 4, None)
+    calls = list(grid._calls(whole, results, most=8))
+    assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
+    assert sorted(unit for call in calls for unit in call.units) == results.missing
+
+
+# Progress.
+
+
+class Terminal:
+    """Where a bar may be drawn, and what was drawn there."""
+
+    encoding = "utf-8"
+
+    def __init__(self):
+        self.drawn = ""
+
+    def write(self, text):
+        self.drawn += text
+
+    def flush(self): ...
+
+    def isatty(self):
+        return True
+
+
+def test_the_bar_counts_pulls(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "120")
+    run = lambda **options: bj.sweep(  # noqa: E731
+        {"any": bj.Uniform()}, {"two": BANDITS["two"]}, [5, 200], 5, chunk=2, out=tmp_path / "store", **options)
+    results = run()
+    drawn = [line for line in re.split(r"[\r\n]", sys.stderr.drawn) if line.strip()]
+    assert drawn[0].startswith("starting:   0%") and any("any on two" in line and "pull/s" in line for line in drawn)
+    assert any("compiling any on two" in line for line in drawn)
+    total = int(results.rounds.sel(budget=200).sum())
+    assert any(line.split(":", 1)[1].strip().startswith("100%") and f"{total / 1000:.2f}k/{total / 1000:.2f}k" in line
+               for line in drawn), (total, drawn)
+    sys.stderr.drawn = ""  # type: ignore
+    run(quiet=True)
+    assert sys.stderr.drawn == ""
+
+
+def test_a_notebook_has_a_bar_too(monkeypatch, capsys):
+    import tqdm.auto
+
+    notebook = type("tqdm_notebook", (tqdm.std.tqdm,), {"__module__": "tqdm.notebook"})
+    two = grid._Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
+    for kind, shown in ((notebook, True), (tqdm.std.tqdm, False)):
+        monkeypatch.setattr(tqdm.auto, "tqdm", kind)
+        with grid._progress(two, quiet=False) as bar:
+            assert isinstance(bar, grid._Bar) == shown
+
+
+# The command line.
+
+
+SMALL = """
+seeds = 5
+budgets = [5, 10]
+[policies.any]
+kind = "uniform"
+[bandits.two]
+kind = "bernoulli"
+reward = [0.9, 0.2]
+cost = [0.5, 0.5]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path
+
+
+def test_the_example_describes_a_sweep(capsys, tmp_path):
+    main(["sweep", "--example"])
+    (tmp_path / "example.toml").write_text(capsys.readouterr().out, encoding="utf-8")
+    arguments = gridfile.read_toml(tmp_path / "example.toml")
+    assert list(arguments["policies"]) == ["BTS", "KUBE", "KUBE, less curious", "ε-first"]
+    assert list(arguments["bandits"]) == ["three", "ten-0", "ten-1", "ten-2", "outcomes"]
+    assert arguments["policies"]["KUBE, less curious"].scale == 0.5
+    expected = bj.Bernoulli.random(jax.random.fold_in(jax.random.key(1), 2), 10, cost_range=(0.1, 1.0))
+    assert (arguments["bandits"]["ten-2"].cost == expected.cost).all()
+    grid._Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "seeds", "seed")})
+
+
+def test_sweep_table_and_plot(folder, capsys, monkeypatch):
+    """The example, reduced: fewer seeds, budgets, policies and bandits."""
+    example = gridfile.EXAMPLE.read_text(encoding="utf-8")
+    example = re.sub(r"(?m)^seeds = \d+", "seeds = 4", re.sub(r"(?m)^budgets = .*", "budgets = [5, 10]", example))
+    parts = re.split(r"(?m)^(?=\[)", example)
+    parts = [part for part in parts if not part.startswith(("[policies.BTS", '[policies."ε', "[bandits.th", "[bandits.out"))]
+    (folder / "grid.toml").write_text("".join(parts), encoding="utf-8")
+    main(["sweep", "grid.toml"])
+    out, err = capsys.readouterr()
+    assert out == "grid.zarr: 2 × 3 × 2 × 4 (policies × bandits × budgets × seeds); see bts-jax table grid.zarr\n" and err == ""
+    results = bj.open_results("grid.zarr")
+    assert_same(results, bj.sweep(**gridfile.read_toml("grid.toml")))
+    main(["sweep", "--resume", "grid.zarr", "--quiet"])
+    main(["sweep", "grid.toml", "--out", "grid.zarr"])
+    assert capsys.readouterr().out.count("grid.zarr: 2 × 3") == 2
+
+    main(["table", "grid.zarr"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mean regret, average over 3 bandits, 4 runs each" and lines[1].split()[:2] == ["budget", "KUBE"]
+    values = results.regret.sel(policy="KUBE", budget=10)
+    error = 1.96 * float((values.var("seed", ddof=1) / 4).sum()) ** 0.5 / 3
+    assert lines[3].split()[:4] == ["10", f"{float(values.mean()):,.1f}", "±", f"{error:,.1f}"]
+    main(["table", "grid.zarr", "--latex", "--by-bandit"])
+    out = capsys.readouterr().out
+    assert out.count(r"\begin{tabular}{rrr}") == 3 and r"\pm" in out and "% mean regret, bandit ten-1, 4 runs each" in out
+
+    class Figure:
+        def savefig(self, path):
+            Path(path).write_text("figure")
+
+    monkeypatch.setitem(sys.modules, "bts_jax.plots", type("plots", (), {"regret": staticmethod(lambda results: Figure())}))
+    main(["plot", "grid.zarr"])
+    main(["plot", "grid.zarr", "--out", "mine.pdf"])
+    assert capsys.readouterr().out.split() == ["grid.png", "mine.pdf"] and (folder / "mine.pdf").exists()
+
+
+ARMS = "reward = [0.9, 0.2]\ncost = [0.5, 0.5]"
+
+
+@pytest.mark.parametrize(("old", "new", "named"), [
+    ("seeds = 5", "seeds = 5\nsedes = 6", "unknown key 'sedes': there are seed, seeds, budgets"),
+    ("seeds = 5", "", "the key 'seeds' is missing"),
+    ("seeds = 5", "seeds = 0", "seeds = 0"),
+    ("seeds = 5", "seeds = ", "is not TOML"),
+    ("[5, 10]", "[10, 5]", "budgets has 10 before 5"),
+    ("[5, 10]", "[]", "budgets = [] is not a list"),
+    ('kind = "uniform"', "", "the key 'kind' is missing in policies.any"),
+    ('kind = "uniform"', 'kind = "thomson"', "policies.any.kind = 'thomson' is unknown: there are bts"),
+    ('kind = "uniform"', 'kind = "kube"\nscales = 3', "unknown key 'scales' in policies.any: there are scale"),
+    ('kind = "uniform"', 'kind = "kube"\nscale = -1', "policies.any: scale = -1"),
+    ('kind = "uniform"', 'kind = "uniform"\n[policies.any]\nkind = "bts"', "is not TOML"),
+    ('[policies.any]\nkind = "uniform"', "[policies]", "policies is empty"),
+    ('[policies.any]\nkind = "uniform"', "policies = 3", "policies = 3 is not a table"),
+    ("reward = [0.9, 0.2]", "", "the key 'reward' is missing in bandits.two"),
+    ("reward = [0.9, 0.2]", "reward = [0.9, 1.2]", "bandits.two: reward[1] = 1.2"),
+    ("reward = [0.9, 0.2]", "reward = [0.9, 0.2, 0.3]", "bandits.two: the arrays of one bandit differ"),
+    ("reward = [0.9, 0.2]", "random = { num_arms = 3 }", "unknown key 'cost' in bandits.two: there are random"),
+    (ARMS, "random = { arms = 3 }", "the key 'num_arms' is missing in bandits.two.random"),
+    (ARMS, "random = { num_arms = 3, arms = 3 }", "unknown key 'arms' in bandits.two.random"),
+    (ARMS, "random = { num_arms = 1 }", "bandits.two.random: num_arms = 1"),
+    (ARMS, "random = { num_arms = 2, instances = 0 }", "bandits.two.random.instances = 0"),
+    (ARMS, "random = { num_arms = 2, instances = 2 }\n[bandits.two-1]\nkind = 'bernoulli'\n" + ARMS, "two bandits 'two-1'"),
+])
+def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named, folder, capsys):
+    assert old in SMALL
+    (folder / "bad.toml").write_text(SMALL.replace(old, new))
+    refused(["sweep", "bad.toml"], named, capsys)
+    assert not (folder / "bad.zarr").exists()
+
+
+@pytest.mark.parametrize(("arguments", "named"), [
+    (["sweep"], "--example prints a file to begin with"),
+    (["sweep", "small.toml", "--resume", "store"], "give a TOML file, or --resume STORE"),
+    (["sweep", "--resume", "store", "--out", "other"], "--out = 'other' does not go with --resume"),
+    (["sweep", "none.toml"], "cannot read 'none.toml' (No such file or directory)"),
+    (["sweep", "."], "cannot read '.' (Is a directory)"),
+    (["sweep", "small.toml", "--out", "small.toml"], "out = 'small.toml' is a file"),
+    (["sweep", "small.toml", "--out", "."], "'.' is not a store"),
+    (["sweep", "--resume", "store"], "there is no store at 'store'"),
+    (["table", "store"], "there is no store at 'store'"),
+    (["table", "small.toml"], "'small.toml' is not a store"),
+])
+def test_bad_commands_end_with_a_message_and_exit_code_2(arguments, named, folder, capsys):
+    refused(arguments, named, capsys)
+
+
+def refused(arguments, named, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and named in err and err.count("\n") == 1, err
+
+
+# Whatever happens on the way.
+
+
+LONG = SMALL.replace("seeds = 5", "seeds = 3000")  # thirty units
+
+
+@pytest.fixture
+def command(folder, tmp_path_factory):
+    """Starts the sweep in long.toml, as a user would; compiled programs are kept, since only the rest is of interest here."""
+    (folder / "long.toml").write_text(LONG)
+    cache = tmp_path_factory.getbasetemp() / "programs"
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                   "PYTHONPATH": os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
+    return lambda: subprocess.Popen([sys.executable, "-m", "bts_jax", "sweep", "long.toml"], cwd=folder, env=environment,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(store, units):
+    while len(list(store.glob("checksum/c*"))) < units:
+        time.sleep(0.01)
+
+
+def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, folder):
+    """SIGKILL at random moments, Ctrl-C, and at last two processes at once."""
+    store, luck = folder / "long.zarr", random.Random(0)
+    for kill in range(2):
+        process = command()
+        wait_for(store, 8 * kill + luck.randrange(1, 6))
+        time.sleep(luck.random() / 20)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert bj.open_results(store).state.startswith("incomplete")
+    process = command()
+    wait_for(store, 20)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130 and err == "bts-jax: interrupted; to go on: bts-jax sweep --resume long.zarr\n"
+    both = [command(), command()]
+    for process in both:
+        out, err = process.communicate()
+        assert process.returncode == 0 and out.startswith("long.zarr: 1 × 1") and err == "", err
+    assert_same(bj.open_results(store), bj.sweep(**gridfile.read_toml(folder / "long.toml"), chunk=500))
+
+
+def test_a_full_disk_ends_with_one_line(folder, capsys, monkeypatch):
+    import zarr.storage._local as local
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_put", full)
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", "small.toml"])
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and err.count("\n") == 1 and "cannot write to 'small.zarr' (No space left on device)" in err
+    main(["sweep", "--resume", "small.zarr"])
+    assert bj.open_results("small.zarr").state == "complete"
+
+
+def test_importing_bts_jax_needs_neither_xarray_nor_zarr_nor_tqdm():
+    code = ("import sys; sys.modules.update(dict.fromkeys(('xarray', 'zarr', 'tqdm')))\n"
+            "import bts_jax; assert 'sweep' in dir(bts_jax)\n"
+            "try: bts_jax.sweep\nexcept ImportError: print('needed when used')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "needed when used\n"

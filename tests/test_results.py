@@ -1,0 +1,276 @@
+"""The store of a sweep: what is missing or damaged is found, and nothing else is believed. Numbers here are made up."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from common import INSTANCES
+
+import bts_jax as bj
+from bts_jax.grid import _Grid
+from bts_jax.results import VARIABLES, Results, Unit, begin
+
+BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
+
+
+def attributes(**changes):
+    arguments = {"policies": ["kube", "epsilon-first"], "bandits": INSTANCES, "budgets": BUDGETS, "seeds": SEEDS, "seed": 0}
+    return _Grid(**{**arguments, **changes}).attributes()
+
+
+def made_up(results, unit):
+    """Numbers for one unit, the same whenever asked for."""
+    rng = np.random.default_rng(unit)
+    seeds = results.seeds(unit)
+    values = {}
+    for name, (dtype, _) in VARIABLES.items():
+        shape = len(BUDGETS), seeds.stop - seeds.start, *([5] if name == "pulls" else [])
+        values[name] = (rng.random(shape) * 100).astype(dtype)
+    return values
+
+
+def fill(results, units=None):
+    for unit in results.missing if units is None else units:
+        results.put(unit, made_up(results, unit))
+    return results
+
+
+@pytest.fixture
+def whole():
+    return fill(begin(attributes(), CHUNK, None)).dataset()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "store"
+    fill(begin(attributes(), CHUNK, path))
+    return path
+
+
+@pytest.fixture
+def store(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "store"))
+
+
+def assert_same(left, right):
+    assert left.drop_attrs().identical(right.drop_attrs())
+    for name in VARIABLES:
+        assert left[name].values.tobytes() == right[name].values.tobytes() and left[name].dtype == right[name].dtype
+    assert {**left.attrs, "created": ""} == {**right.attrs, "created": ""}, "all else is the same"
+
+
+def test_the_dataset_is_labelled(whole):
+    assert dict(whole.sizes) == {"policy": 2, "bandit": 2, "budget": 2, "seed": 7, "arm": 5}
+    assert whole.budget.values.tolist() == BUDGETS and whole.policy.values.tolist() == ["kube", "epsilon-first"]
+    assert whole.told.values.tolist() == ["nothing", "budget"] and whole.family.values.tolist() == ["Bernoulli", "Multinomial"]
+    assert whole.num_arms.values.tolist() == [5, 4] and np.isnan(whole.cost_mean.values[1, 4])
+    assert (whole.reward_mean.values[0] == np.asarray(INSTANCES["bernoulli"].reward, np.float64)).all()
+    for name, (dtype, _) in VARIABLES.items():
+        assert whole[name].dtype == dtype
+        assert whole[name].dims == ("policy", "bandit", "budget", "seed", "arm")[: whole[name].ndim]
+    assert all(isinstance(value, (str, int)) for value in whole.attrs.values())
+    specification = json.loads(whole.specification)
+    assert specification["policies"]["epsilon-first"] == {"class": "EpsilonFirst", "told": ["budget"],
+                                                          "fields": {"epsilon": float(np.float32(0.1))}}
+    assert whole.state == "complete" and whole.jax and whole.bts_jax == bj.__version__ and "fold_in" in whole.run_key
+    assert "policy" in whole._repr_html_()
+
+
+def test_what_is_saved_comes_back(store, whole):
+    assert_same(bj.open_results(store), whole)
+    assert_same(begin(attributes(), CHUNK, store).dataset(), whole)
+    read = xr.open_zarr(store, chunks=None, consolidated=False)
+    for name in (*VARIABLES, "reward_mean"):
+        np.testing.assert_array_equal(read[name].values, whole[name].values)
+    assert read.policy.values.tolist() == whole.policy.values.tolist() and "reward_mean" in read.coords
+
+
+def test_the_store_keeps_its_own_chunks(store, whole):
+    results = begin(attributes(), 2, store)
+    assert results.chunk == CHUNK and results.missing == []
+
+
+def test_a_part_is_masked(tmp_path, whole):
+    units = [Unit(0, 0, 0), Unit(0, 0, 2), Unit(1, 1, 1)]
+    fill(begin(attributes(), CHUNK, tmp_path / "store"), units)
+    part = bj.open_results(tmp_path / "store")
+    assert part.state == "incomplete: 9 of 12 units are missing (regret NaN)"
+    there = np.zeros(whole.regret.shape, bool)
+    there[0, 0, :, [0, 1, 2, 6]] = there[1, 1, :, 3:6] = True
+    assert (np.isnan(part.regret.values) == ~there).all()
+    assert (part.regret.values[there] == whole.regret.values[there]).all()
+    assert not part.rounds.values[~there].any() and not part.pulls.values[~there].any()
+    results = begin(attributes(), CHUNK, tmp_path / "store")
+    assert len(results.missing) == 9
+    assert_same(fill(results).dataset(), whole)
+
+
+def snapshot(folder):
+    return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def files(store, pattern):
+    found = sorted(file for file in store.glob(pattern) if file.is_file())
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("damage", "name"), [
+    *(("flip", name) for name in VARIABLES), ("cut", "pulls"), ("empty", "regret"), ("missing", "reward"), ("swap", "rounds"),
+])
+def test_a_damaged_chunk_is_found_and_nothing_else(damage, name, store, whole):
+    file, other = files(store, f"{name}/c*")[4:6]
+    content = bytearray(file.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 8
+    if damage == "swap":
+        content = bytearray(other.read_bytes())
+    file.write_bytes({"cut": content[: len(content) // 2], "empty": b""}.get(damage, content))
+    if damage == "missing":
+        file.unlink()
+    assert "1 of 12 units" in bj.open_results(store).state
+    results = begin(attributes(), CHUNK, store)
+    assert len(results.missing) == 1
+    fill(results)
+    assert_same(bj.open_results(store), whole)
+
+
+@pytest.mark.parametrize("damage", [lambda x: b"", lambda x: b"{}", lambda x: x[:-3], lambda x: b"\xff" * len(x)])
+def test_every_other_file_may_be_damaged_too(damage, store, whole):
+    """All but the root: what frames the numbers is written anew, and a lost checksum costs its unit."""
+    before = snapshot(store)
+    lost = [file for file in before if file.name == "zarr.json" or file.parent.name not in VARIABLES]
+    lost.remove(store / "zarr.json")
+    assert len(lost) == 18 + 10 + 12  # arrays, labels, checksums
+    for file in lost:
+        file.write_bytes(damage(before[file]))
+    assert np.isnan(bj.open_results(store).regret).all()
+    results = begin(attributes(), CHUNK, store)
+    assert len(results.missing) == 12
+    assert_same(fill(results).dataset(), whole)
+    assert_same(bj.open_results(store), whole)
+    assert snapshot(store) == before
+
+
+def test_a_frame_half_built_is_finished(store, whole):
+    for folder in ("pulls", "checksum", "policy"):
+        shutil.rmtree(store / folder)
+    assert bj.open_results(store).state.startswith("incomplete: 12 of 12")
+    assert_same(fill(begin(attributes(), CHUNK, store)).dataset(), whole)
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"seeds": 8}, "seeds: 7 in the store, 8 asked for"),
+    ({"seed": 1}, "seed: 0 in the store, 1 asked for"),
+    ({"budgets": [5, 11]}, r"budgets: \[5.0, 10.5\] in the store, \[5.0, 11.0\] asked for"),
+    ({"policies": ["epsilon-first", "kube"]}, r"policies: \['kube', 'epsilon-first'\] in the store"),
+    ({"policies": ["kube"]}, r"\['kube'\] asked for"),
+    ({"policies": {"kube": bj.KUBE(scale=3), "epsilon-first": bj.EpsilonFirst()}}, "policies.kube.fields.scale: 2.0 in the s"),
+    ({"policies": {"kube": bj.BTS(), "epsilon-first": bj.EpsilonFirst()}}, "policies.kube.class: KUBE in the store, BTS asked"),
+    ({"bandits": {**INSTANCES, "bernoulli": bj.Bernoulli(reward=[0.5] * 5, cost=[0.5] * 5)}}, "bandits.bernoulli.fields.cost"),
+])
+def test_a_store_of_another_grid_is_refused_and_left_alone(changes, named, store):
+    before = snapshot(store)
+    with pytest.raises(ValueError, match=named):
+        begin(attributes(**changes), CHUNK, store)
+    assert snapshot(store) == before
+
+
+def test_a_path_that_is_no_store_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "zarr.json").write_text('{"attributes": {}, "zarr_format": 3, "node_type": "group"}')
+    before = snapshot(tmp_path)
+    for name, message in (("file", "is a file"), ("folder", "is not a store"), ("other", "is not a store")):
+        with pytest.raises(ValueError, match=message):
+            begin(attributes(), CHUNK, tmp_path / name)
+        with pytest.raises(ValueError, match="is not a store"):
+            bj.open_results(tmp_path / name)
+    with pytest.raises(ValueError, match="there is no store"):
+        bj.open_results(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="cannot write to"):
+        begin(attributes(), CHUNK, tmp_path / "file" / "store")
+    assert snapshot(tmp_path) == before
+    (tmp_path / "empty").mkdir()
+    fill(begin(attributes(), CHUNK, tmp_path / "empty"))
+    fill(begin(attributes(), CHUNK, tmp_path / "new" / "folders" / "store"))
+    assert bj.open_results(tmp_path / "empty").state == "complete"
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == [], "no litter"
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_named(tmp_path, store):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OSError, match=r"cannot write to '.*locked/store' \(Permission denied\)"):
+        begin(attributes(), CHUNK, tmp_path / "locked" / "store")
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 8, 20])
+def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole):
+    import zarr.storage._local as local
+
+    results = begin(attributes(), CHUNK, tmp_path / "store")
+    writes, write = iter(range(10**6)), local._put
+
+    def full(*args, **kwargs):
+        if next(writes) >= after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_put", full)
+        with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
+            fill(results)
+    again = begin(attributes(), CHUNK, tmp_path / "store")
+    assert int(again.done.sum()) == after // 8, "eight files make a unit"
+    assert_same(fill(again).dataset(), whole)
+
+
+WRITER = """
+import sys, numpy as np
+sys.path.insert(0, {tests!r})
+from test_results import *
+input()
+units = [Unit(*place) for place in np.argwhere(np.ones((2, 2, 3)))]
+fill(begin(attributes(seed=int(sys.argv[2])), CHUNK, sys.argv[1]), units)
+print("done")
+"""
+
+
+def test_many_processes_may_write_at_once(tmp_path, whole):
+    """Two of the same sweep, and a third of another on the same path: one sweep wins, and its store is sound."""
+    code = WRITER.format(tests=str(Path(__file__).parent))
+    writers = [subprocess.Popen([sys.executable, "-c", code, tmp_path / "store", seed], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for seed in "001"]
+    for writer in writers:
+        assert writer.stdin
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    ended = [writer.communicate() for writer in writers]
+    winner = bj.open_results(tmp_path / "store")
+    for seed, (out, err) in zip((0, 0, 1), ended, strict=True):
+        assert out == "done\n" if seed == winner.attrs["seed"] else "belongs to another grid" in err, err
+    assert winner.state == "complete" and (winner.regret.values == whole.regret.values).all()
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_nothing_is_unpickled(store):
+    """The store holds JSON, text and numbers."""
+    for file in files(store, "**/zarr.json"):
+        for codec in json.loads(file.read_text()).get("codecs", []):
+            assert codec["name"] in ("bytes", "zstd", "vlen-utf8")
+
+
+def test_results_in_memory_have_no_store():
+    results = Results(attributes(), CHUNK)
+    results.load()
+    assert len(results.missing) == 12
