@@ -10,12 +10,10 @@ whatever the policy, so that all policies meet the same luck, and what else is i
 import json
 import os
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -87,12 +85,13 @@ def sweep(
         results = begin(grid.attributes(), chunk, out)
         bar.skip(results)
         calls = list(_calls(grid, results, most))
-        with _compiling(grid, results, calls) as programs:
-            for call, program in zip(calls, programs, strict=True):
-                bar.say(call.units, "" if program.done() else "compiling ")
-                _patiently(program.result, bar.tick)
+        with _threads(1) as player, _threads(min(os.cpu_count() or 1, 8)) as compilers:
+            programs = _compile(grid, results, calls, compilers)
+            for call in calls:
+                bar.say(call.units, "" if programs[call.program].done() else "compiling ")
+                _patiently(programs[call.program], bar.tick)
                 bar.say(call.units)
-                played = _patiently(partial(_play, grid, results, call), bar.tick)
+                played = _patiently(player.submit(_play, grid, results, call), bar.tick)
                 for unit, values in zip(call.units, played, strict=True):
                     results.put(unit, values)
                     bar.advance(unit, values["rounds"])
@@ -204,18 +203,23 @@ def _kind(thing: Any) -> Any:
 
 
 @contextmanager
-def _compiling(grid: _Grid, results: Results, calls: list[_Call]) -> Iterator[list[Future]]:
-    """Compiles what the calls need, several programs at a time; gives what to wait for before each call."""
-    pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that are not waited for at the end of the block, as those of `ThreadPoolExecutor` are; Python's end waits."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _compile(grid: _Grid, results: Results, calls: list[_Call], pool: ThreadPoolExecutor) -> dict[Any, Future]:
+    """Begins to compile all that the calls need, several programs at a time."""
     programs = {}
     for call in calls:
         if call.program not in programs:
             # A game with a budget of 1 is soon over, and its program serves for all budgets.
             programs[call.program] = pool.submit(_play, grid, results, call, budgets=np.minimum(grid.budgets, 1))
-    try:
-        yield [programs[call.program] for call in calls]
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return programs
 
 
 def _play(
@@ -246,25 +250,12 @@ def _play(
     return played
 
 
-def _patiently(work: Callable[[], Any], tick: Callable[[], Any]) -> Any:
-    """What `work` returns. It goes on in a thread, so that Ctrl-C is heard and the bar keeps time while the device computes."""
-    done: list[Any] = []
-    failed: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.25)
+def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
+    """What the work of another thread comes to. Meanwhile Ctrl-C is heard, and the bar keeps time."""
+    while not work.done():
+        wait([work], 0.25)
         tick()
-    if failed:
-        raise failed[0]
-    return done[0]
+    return work.result()
 
 
 @jax.jit
