@@ -110,8 +110,10 @@ def simulate_batch(
         return x if jnp.ndim(x) > axes else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
     # Longest first, dealt out like cards; filled up with copies of the last run, so that all devices get as many.
-    longest = np.argsort(-np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1), kind="stable")
+    lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1)
+    longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
+    at_once = -(-lengths.sum() // (lengths.max() * len(devices)))  # with more, lanes would wait for the longest run's end
     longest = np.pad(longest, (0, share * len(devices) - size), mode="edge")
     order = longest.reshape(share, len(devices)).T.ravel()
     own = (
@@ -122,7 +124,7 @@ def simulate_batch(
         None if max_rounds is None else rows(np.asarray(max_rounds), 0)[order],
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
-    width = lanes or _width(share, np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
+    width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
     runs, calls, computed = jax.device_get(_program(structure, varies, width, tuple(devices))(own, common))
 
     back = np.empty(size, np.int64)
@@ -174,12 +176,14 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
     return jax.jit(jax.shard_map(play_share, mesh=mesh, in_specs=(each, same), out_specs=each, check_vma=False))
 
 
-def _width(share: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """How many runs to play at a time: what a core's cache holds, or what a GPU's memory takes in its stride."""
+def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
+    """How many of `share` runs to play at a time, `at_once` at most: what a core's cache holds, or what a GPU's memory can take."""
     if platform == "cpu":
         most = min(max(2**13 // num_arms, 64), 512)
     else:
         most = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1)
+    if at_once < share:
+        return min(most, at_once)
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 
 

@@ -55,7 +55,7 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
         if "budget" in told(policy):
             reports = []
             bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
-            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), lanes=20, report=reports.append)
+            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), report=reports.append)
             assert reports[0].utilisation > 0.9, (name, reports[0])
 
 
