@@ -76,13 +76,13 @@ def simulate_batch(
     a bandit whose arrays have N first, as `jax.vmap` makes it; a policy of whose hyperparameters some are arrays [N].
 
     Args:
-        policy: who decides; a hyperparameter with an axis is a batch of them.
+        policy: who decides; a hyperparameter with an axis is a batch of them, one for each run along the first.
         bandit: what is pulled.
         budget: how much may be spent in a run.
         keys: typed JAX keys, such as `jax.random.split(jax.random.key(0), N)`, or one for all.
         checkpoints: as for `simulate`, the same for all runs [C] or one row for each [N, C].
         max_rounds: as for `simulate`.
-        lanes: how many runs each device plays at a time; by default as many as suit it.
+        lanes: how many runs each device plays at a time, from 2 on; by default as many as suit it.
         devices: which to use; by default all of JAX's default kind.
         report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
@@ -113,7 +113,7 @@ def simulate_batch(
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1)
     longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
-    at_once = -(-lengths.sum() // (lengths.max() * len(devices)))  # with more, lanes would wait for the longest run's end
+    at_once = -(-lengths.sum() // (lengths.max() * len(devices)))
     longest = np.pad(longest, (0, share * len(devices) - size), mode="edge")
     order = longest.reshape(share, len(devices)).T.ravel()
     own = (
@@ -125,6 +125,7 @@ def simulate_batch(
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
+    width = max(int(width), 2)  # as `game.play` has it
     runs, calls, computed = jax.device_get(_program(structure, varies, width, tuple(devices))(own, common))
 
     back = np.empty(size, np.int64)
@@ -177,13 +178,16 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """How many of `share` runs to play at a time, `at_once` at most: what a core's cache holds, or what a GPU's memory can take."""
+    """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
+
+    With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes fewer still.
+    """
     if platform == "cpu":
         most = min(max(2**13 // num_arms, 64), 512)
     else:
         most = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1)
     if at_once < share:
-        return min(most, at_once)
+        return min(most, max(at_once // 4, 32) if platform == "cpu" else at_once)
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 
 
@@ -194,7 +198,8 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
     if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
         raise ValueError("simulate_batch was called under jit, vmap or grad: call it with values, or map over simulate")
     game.check_values(bandit, budget, checkpoints, max_rounds)
-    if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
+    num_arms = np.shape(bandit.cost_mean)[-1]
+    if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
         raise ValueError(f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of at least 1")
     sizes = {}
     for name, axes, value in (("keys", 0, keys), ("budget", 0, budget), ("bandit", 1, bandit.cost_mean),
@@ -210,6 +215,14 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         named = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise ValueError(f"the batches differ in length, or are empty ({named}): give as many of each as there are runs")
+    size = next(iter(sizes.values()), 1)
+    if not hasattr(policy, "_check") and any(np.ndim(x) == 1 for x in jax.tree.leaves(policy)) and size == num_arms:
+        raise ValueError(f"there are as many runs as arms, {size}, so that a hyperparameter of policy {type(policy).__name__} "
+                         "with that many entries may be meant for either: give another number of runs, or map over simulate")
     varies = [bool(np.ndim(leaf)) for leaf in jax.tree.leaves(policy)]
-    varies += ["bandit" in sizes] * len(jax.tree.leaves(bandit))
-    return tuple(varies), next(iter(sizes.values()), 1)
+    for path, leaf in jax.tree.leaves_with_path(bandit):
+        varies.append("bandit" in sizes and np.ndim(leaf) > 0)
+        if varies[-1] and np.shape(leaf)[0] != size:
+            raise ValueError(f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, where others have the {size} "
+                             "runs first: repeat it for every run, as jax.vmap does")
+    return tuple(varies), size

@@ -162,7 +162,8 @@ def _money(amount: jax.Array) -> tuple[jax.Array, Sum]:
 
 @jax.jit
 def _simulate(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    setting = lax.stop_gradient(prepare(policy, bandit, budget, key, checkpoints, max_rounds))
+    policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
+    setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play(jax.tree.map(lambda x: x[..., None], setting))
     return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints)
 
@@ -238,15 +239,16 @@ def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
 
 
 def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax.Array]:
-    """Plays many runs, `width` of them at a time; a lane whose run has ended goes on with the next run in line.
+    """Plays many runs, `width` of them at a time, but at least 2; a lane whose run has ended goes on with the next in line.
 
     What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
     other has an array. Returns what was recorded, how often each run called its policy [runs], and how many calls each lane
     computed. All that is called here is written for one run, and mapped over the lanes.
     """
     runs = own.limits.shape[-1]
+    # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
+    width = max(width, 2)
     if runs == 1:
-        # XLA multiplies by the reciprocal of a lone divisor instead of dividing. Two lanes, and one run has the bits of many.
         return jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, play(_twice(own), common, 2))
     turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
 
@@ -421,7 +423,7 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
         cost=jnp.where(fresh, jnp.where(now.broken, jnp.nan, cost), record.cost),
         rounds=jnp.where(fresh, now.rounds, record.rounds),
         pulls=jnp.where(fresh[:, None], now.pulls, record.pulls),
-        truncated=jnp.where(fresh, ~reached, record.truncated),
+        truncated=jnp.where(fresh, ~reached & ~now.broken, record.truncated),
     )
     left = record.rounds < 0
     first = jnp.argmax(left)

@@ -95,7 +95,7 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
     if name == "random_unwrap" and isinstance(inputs[0], _KeyLanes):
         return [_Lanes(inputs[0].array)]
     inputs = [_Lanes(_wrap(x.array)) if isinstance(x, _KeyLanes) else x for x in inputs]
-    if name in ELEMENTWISE:
+    if name in ELEMENTWISE and (name != "bitcast_convert_type" or _keeps_width(equation)):
         shape = (*equation.outvars[0].aval.shape, count)
         return [_Lanes(x) for x in _bind(equation, [_align(x, shape) for x in inputs])]
     if name == "cond" and not isinstance(inputs[0], _Lanes):
@@ -116,6 +116,11 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
     return [_Lanes(x) for x in jax.vmap(lambda *args: _bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
 
 
+def _keeps_width(equation: Any) -> bool:
+    """Whether every number becomes one number; else there is an axis more, or less."""
+    return equation.invars[0].aval.dtype.itemsize == equation.outvars[0].aval.dtype.itemsize
+
+
 def _is_one_entry(equation: Any) -> bool:
     """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)`, i being a number; one that is out of range changes nothing."""
     operand, indices, _ = (atom.aval for atom in equation.invars)
@@ -129,7 +134,7 @@ def _is_one_entry(equation: Any) -> bool:
 
 
 def _put(name: str, operand: jax.Array, index: jax.Array, update: jax.Array) -> jax.Array:
-    """One entry of every lane set or added to. On a CPU it is put where it belongs; a GPU would start a kernel for each array."""
+    """One entry of every lane set or added to: on a CPU in its place; a GPU would start a kernel for each such array."""
     adds = name == "scatter-add"
     if jax.default_backend() != "cpu" or operand.size == 0:  # XLA's CPU compiler never ends on an empty scatter
         place = lax.broadcasted_iota(index.dtype, operand.shape, 0)

@@ -8,9 +8,9 @@ family as JAX's default generator, written out so that XLA can fuse it with what
 accepted. A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
 accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/bts.py`).
 
-One habit runs through this file: a product that is then added to something passes through `rounded`. Compilers may
-contract `a * b + c` into one instruction with one rounding instead of two, and whether they do depends on what stands
-nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
+Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
+instruction with one rounding instead of two, and where the product or the sum has several uses, whether they do depends on
+what stands nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
 """
 
 import math
@@ -101,7 +101,7 @@ def exponential(word: jax.Array) -> jax.Array:
 
 
 def log(x: jax.Array) -> jax.Array:
-    """The logarithm of positive normal float32 numbers, right to the last place or two; in half of `jnp.log`'s operations."""
+    """The logarithm of positive normal float32 numbers, right to 2.5 units in the last place; half the work of `jnp.log`."""
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
 
@@ -237,7 +237,7 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
 def propose_beta(words: Words, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A proposal x / y for a Beta(a, b) draw from two random words: x, y, and the logarithm of the probability to accept it.
 
-    Two Gamma proposals; but if a or b is 1, the distribution function is inverted, and the draw is certain to be accepted.
+    Two Gamma proposals; but if a or b is 1, the distribution function is inverted, and the probability is 1.
     """
     energy = exponential(words[0])
     normals = _circle(energy, words[1])

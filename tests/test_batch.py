@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from common import INSTANCES, MOST, assert_same_bits, batch, keys
+from jax.typing import ArrayLike
 
 import bts_jax as bj
 from bts_jax.contract import told
 from bts_jax.lanes import lanes
+from bts_jax.pytrees import pytree
 
 CHECKPOINTS = [3, 20.5, 50]
 
@@ -75,6 +77,30 @@ def test_bad_batches_are_refused_by_name(arguments, options, named):
         bj.simulate_batch(*arguments, **options)
 
 
+@pytree
+class Prior:
+    prior: ArrayLike  # [K], a hyperparameter of its own with an axis
+
+    def init(self, problem):
+        return ()
+
+    def __call__(self, state, key):
+        return jnp.argmax(self.prior + jax.random.uniform(key, (5,))), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state
+
+
+def test_what_may_be_a_batch_or_not_is_refused():
+    prior = np.array([0.0, 0.0, 2.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match="as many runs as arms, 5"):
+        bj.simulate_batch(Prior(prior=prior), INSTANCES["bernoulli"], 10, keys(5))
+    with pytest.raises(ValueError, match=r"keys 6, policy.prior 5"):
+        bj.simulate_batch(Prior(prior=prior), INSTANCES["bernoulli"], 10, keys(6))
+    runs = bj.simulate_batch(Prior(prior=np.tile(prior, (6, 1))), INSTANCES["bernoulli"], 10, keys(6))
+    assert (runs.pulls[:, 0, [0, 1, 3, 4]] == 0).all()
+
+
 def test_under_vmap_it_says_what_to_do():
     with pytest.raises(ValueError, match="map over simulate"):
         jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
@@ -85,6 +111,7 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
     lambda x, y, s: (x.reshape(5, 1) @ y.reshape(1, 5), jnp.sort(x), x[jnp.int32(s * 4)], x.at[jnp.int32(s * 4)].add(1.0)),
     lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
+    lambda x, y, s: (jax.lax.bitcast_convert_type(x, jnp.uint8), jax.lax.bitcast_convert_type(x, jnp.int32)),
     lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
     lambda x, y, s: (x.at[jnp.int32(s * 4)].set(9.0, mode="clip"), x.at[jnp.int32(y * 4)].add(1.0), jnp.ones(5).at[1].add(s)),
     lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),

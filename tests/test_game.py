@@ -325,3 +325,11 @@ class Curious(Always):
 def test_bad_input_is_refused_by_name(arguments, options, named):
     with pytest.raises(ValueError, match=named):
         bj.simulate(*arguments, **options)
+
+
+def test_a_run_has_no_derivative():
+    def spent(budget):
+        run = bj.simulate(bj.KUBE(), INSTANCES["bernoulli"], budget, KEY)
+        return run.cost[0] + run.reward[0]
+
+    assert jax.grad(spent)(20.0) == 0

@@ -35,7 +35,10 @@ class BTS:
     Told in advance: nothing.
 
     The Beta draws are exact: proposals that were not accepted are drawn again in another call, and those that were are
-    kept meanwhile. This costs some calls that answer "not decided yet", and changes no probability.
+    kept meanwhile. This costs some calls that answer "not decided yet", and changes no probability. In such a call the
+    other arms are drawn once more than they need: what is accepted there is kept as well, for a round in which the arm's
+    proposal is not. It is a draw from the arm's posterior that has decided nothing yet, and is dropped when the arm is
+    pulled. So no update may come between a call that decides nothing and the next; the engine sees to that.
 
     On a classical bandit, where every pull costs 1, this is not quite classical Thompson sampling: it does not know the
     costs, and its θ^c ~ Beta(n + 1, 1) make it explore somewhat more. `BTS(cost_alpha=1e7, cost_beta=0.5)` believes from
@@ -69,7 +72,8 @@ class BTS:
 
     def init(self, problem: Problem) -> BTSState:
         none = jnp.zeros((problem.num_arms,), jnp.int32)
-        return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=none.astype(jnp.float32), spare=none.astype(jnp.float32))
+        nothing = none.astype(jnp.float32)
+        return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=nothing, spare=nothing)
 
     def __call__(self, state: BTSState, key: jax.Array) -> tuple[jax.Array, BTSState]:
         reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))

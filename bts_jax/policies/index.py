@@ -33,7 +33,7 @@ class ArmStatistics(NamedTuple):
         n = pulls.astype(jnp.float32)
         reward_total, cost_total = totals.value()
         mean = settled((reward_total / n, cost_total / n))
-        new = settled(ArmStatistics(pulls, totals, keep(n, *mean), ()))
+        new = settled(self._replace(pulls=pulls, totals=totals, kept=keep(n, *mean), rounds=()))
         place = place_of(arm, self.pulls.shape[0])
         arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, self._replace(rounds=()))
         return arms._replace(rounds=self.rounds + (arm >= 0))

@@ -58,7 +58,7 @@ class KUBE:
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n), price=over(1.0, cost_mean))
+        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n), price=over(jnp.float32(1), cost_mean))
 
     def update(
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
