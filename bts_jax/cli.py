@@ -205,7 +205,9 @@ def _plot(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or f"{Path(arguments.store).stem}.png"
     results = open_results(arguments.store)
-    regret(results, panel="bandit" if results.sizes["bandit"] <= MOST_PANELS else "family").savefig(out, dpi=300)
+    kinds = set(zip(results.family.values, results.num_arms.values, strict=True))
+    panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else "family" if len(kinds) <= MOST_PANELS else "all"
+    regret(results, panel=panel).savefig(out, dpi=300)
     print(out)
 
 
@@ -256,9 +258,10 @@ def _policies(arguments: argparse.Namespace) -> None:
 
 def _mean(values: np.ndarray) -> str:
     """Mean and half the width of its 95% interval, the latter from two runs on."""
-    if len(values) < 2:
-        return f"{values.mean():,.1f}"
-    return f"{values.mean():,.1f} ± {1.96 * values.std(ddof=1) / len(values) ** 0.5:,.1f}"
+    from bts_jax.metrics import interval
+
+    mean, _, high = interval(values)
+    return f"{mean:,.1f}" if len(values) < 2 else f"{mean:,.1f} ± {high - mean:,.1f}"
 
 
 def _average(values: np.ndarray) -> str:
@@ -269,8 +272,13 @@ def _average(values: np.ndarray) -> str:
     mean = np.mean([row[keep].mean() for row, keep in zip(values, there, strict=True)])
     if there.sum(1).min() < 2:
         return f"{mean:,.1f}"
-    errors = [row[keep].var(ddof=1) / keep.sum() for row, keep in zip(values, there, strict=True)]
-    return f"{mean:,.1f} ± {1.96 * np.sum(errors) ** 0.5 / len(values):,.1f}"
+    from bts_jax.metrics import student
+
+    counts = there.sum(1)
+    errors = np.array([row[keep].var(ddof=1) / keep.sum() for row, keep in zip(values, there, strict=True)])
+    # Welch's and Satterthwaite's degrees of freedom, of a sum of means of which each has a variance of its own.
+    freedom = errors.sum() ** 2 / (errors**2 / (counts - 1)).sum() if errors.any() else counts.sum()
+    return f"{mean:,.1f} ± {student(0.95, int(freedom)) * errors.sum() ** 0.5 / len(values):,.1f}"
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:

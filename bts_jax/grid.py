@@ -7,13 +7,14 @@ What is run does not depend on how: the run of seed number s on a bandit has the
 whatever the policy, so that all policies meet the same luck, and what else is in the grid changes no number.
 """
 
+import inspect
 import json
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -58,7 +59,8 @@ def sweep(
         budgets: in increasing order.
         seeds: how many runs of each.
         out: a folder to save in, a zarr store. If the same sweep was interrupted there, it goes on, and what is damaged
-            is computed again; a folder of anything else is refused.
+            is computed again; a folder of anything else is refused. Of a class of your own its source is compared too, but
+            not that of what it calls.
         seed: where all randomness comes from; see the keys in `bts_jax.grid`.
         chunk: how many seeds to play and save at a time; by default what suits the device. A store keeps its own.
         memory: how many bytes the results of a call to the device may take, as far as `chunk` is not given.
@@ -329,6 +331,8 @@ def _entry(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, An
     entry = {"class": type(thing).__name__, **more}
     if type(thing) not in registry.values():
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
+        with suppress(OSError, TypeError):  # no source at hand
+            entry["code"] = zlib.crc32(inspect.getsource(type(thing)).encode())
     leaves = jax.tree.leaves_with_path(thing)
     return {**entry, "fields": {jax.tree_util.keystr(path).removeprefix("."): _listed(leaf) for path, leaf in leaves}}
 

@@ -51,10 +51,11 @@ def _bandits(name: str, where: str, kind: Any, options: dict[str, Any]) -> Itera
     options = dict(_tables(where, options)["random"])
     where = f"{where}.random"
     _known(where, options, None, needed=("num_arms",))
+    numbered = "instances" in options
     count = whole(f"{where}.instances", options.pop("instances", 1), 1)
     key = jax.random.key(whole(f"{where}.seed", options.pop("seed", 0), -(2**31)), impl="threefry2x32")
     for i in range(count):
-        yield (f"{name}-{i}" if count > 1 else name), _made(where, kind.random, {"key": jax.random.fold_in(key, i), **options})
+        yield (f"{name}-{i}" if numbered else name), _made(where, kind.random, {"key": jax.random.fold_in(key, i), **options})
 
 
 def _known(where: str, table: dict[str, Any], known: tuple[str, ...] | None, needed: tuple[str, ...] = ()) -> None:

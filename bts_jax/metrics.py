@@ -105,7 +105,7 @@ def interval(
     if count == 1:
         return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
     if method == "normal":
-        half = _student(level, count - 1) * values.std(0, ddof=1) / np.sqrt(count)
+        half = student(level, count - 1) * values.std(0, ddof=1) / np.sqrt(count)
         return Interval(mean, mean - half, mean + half)
     if resamples < 1:
         raise ValueError(f"resamples = {resamples} is not a number of samples: give a whole number of at least 1")
@@ -139,7 +139,7 @@ def paired(
         A Dataset, for each budget, and for each bandit unless `over` is "bandit":
         `difference`, the mean difference, negative where `policy` is better, with its limits `low` and `high`;
         `effect`, the mean difference in standard deviations of the differences; `wins`, the share of the sample on which
-        `policy` has less regret, ties counting half; `count`, the size of the sample.
+        `policy` has less regret, ties counting half; `count`, the size of the sample. Where a run is missing, all is NaN.
     """
     import xarray as xr
 
@@ -149,7 +149,7 @@ def paired(
     for name, value in (("policy", policy), ("reference", reference)):
         if value not in values.policy:
             raise ValueError(f"{name} = {value!r} is not in the dataset: give one of {', '.join(values.policy.values)}")
-    values = values.mean("seed") if over == "bandit" else values
+    values = values.mean("seed", skipna=False) if over == "bandit" else values
     difference = (values.sel(policy=policy, drop=True) - values.sel(policy=reference, drop=True)).transpose(..., over)
     mean, low, high = interval(difference.values, level=level, method=method, seed=seed)
     count = difference.sizes[over]
@@ -157,6 +157,7 @@ def paired(
     with np.errstate(divide="ignore"):  # a difference that never varies is infinitely many deviations
         effect = mean / np.where(mean == 0, 1, deviation)
     wins = ((difference.values < 0) + 0.5 * (difference.values == 0)).mean(-1)
+    wins = np.where(np.isnan(difference.values).any(-1), np.nan, wins)
     columns = {"difference": mean, "low": low, "high": high, "effect": effect, "wins": wins}
     template = difference.isel({over: 0}, drop=True)
     return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": count},
@@ -173,12 +174,12 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
         the instances, `lower_quartile`, `median`, `upper_quartile`. Of the order: `mean_rank`, 1 being the best and ties
         sharing; `best`, the share of the instances on which the policy has the least mean regret, ties sharing;
         `clearly_best`, the share on which every other policy is worse beyond the paired interval over the seeds, at `level`.
-        A policy without a number on an instance (NaN) is last there. `count` is the number of instances.
+        A policy of which a run is missing on an instance (NaN) is last there. `count` is the number of instances.
     """
     import xarray as xr
 
     runs = measured(dataset, metric)
-    values = runs.mean("seed").transpose("policy", "budget", "bandit")
+    values = runs.mean("seed", skipna=False).transpose("policy", "budget", "bandit")
     order = np.where(np.isnan(values), np.inf, values)
     less, same = order[:, None] > order, order[:, None] == order  # [policy, other, budget, bandit]
     rank = 0.5 + less.sum(1) + same.sum(1) / 2  # a policy ties with itself
@@ -211,7 +212,7 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     return values.transpose(*axes)
 
 
-def _student(level: float, freedom: int) -> float:
+def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
     # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.
     if freedom > 10**4:  # all but normal: the next term of the expansion is below 10⁻⁷

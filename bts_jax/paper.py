@@ -127,6 +127,8 @@ def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
     import xarray as xr
 
     regret = measured(dataset).sel(policy=policy)
+    if np.isnan(regret).any():
+        raise ValueError(f"dataset lacks some runs of {policy}: finish the sweep first")
     ratios = ratio(dataset.reward_mean.values, dataset.cost_mean.values, np)  # [bandit, arm]
     best = ratios == np.nanmax(ratios, axis=-1, keepdims=True)  # several arms may be
     settled = dataset.pulls.sel(policy=policy).transpose("bandit", "budget", "seed", "arm").values.argmax(-1)
@@ -220,7 +222,7 @@ def _stable(panels: dict[str, "Dataset"]) -> Verdict:
 
 
 def _more_arms(dataset: "Dataset") -> Verdict:
-    regret = measured(dataset).mean("seed")
+    regret = measured(dataset).mean("seed", skipna=False)
     counts = sorted(set(dataset.num_arms.values.tolist()))
     held, cases, everywhere, evidence = 0, 0, [], []
     for family in dict.fromkeys(dataset.family.values.tolist()):
@@ -268,7 +270,7 @@ def _sample(part: "Dataset", policy: str) -> np.ndarray:
     regret = measured(part).sel(policy=policy)
     if part.sizes["bandit"] == 1:
         return regret.isel(bandit=0).values
-    return regret.mean("seed").transpose("budget", "bandit").values
+    return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
 
 
 def _deviations(part: "Dataset") -> dict[str, float]:

@@ -34,24 +34,25 @@ _KNOWN = {
     "bts": ("#0072B2", "o"), "epsilon-first": ("#E69F00", "s"), "pd-bwk": ("#009E73", "^"), "ucb-bv1": ("#CC79A7", "D"),
     "kube": ("#D55E00", "v"), "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
 }
-_OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #DDCC77".split()
+_OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #AA8800".split()
 _MARKERS = "P p h < > d 8 H 1".split()
 
 
 def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each policy, as matplotlib's arguments.
 
-    Those of the registry are fixed, and drawn with a full line. Others are drawn dashed in a colour and marker that follow
-    from the name; only where two of one figure would look the same does one of them take the next that is free.
+    Those of the registry are fixed, in capitals or not, and drawn with a full line. Others are drawn dashed in a colour and
+    marker that follow from the name; only where two of one figure would look the same does one of them take the next that is
+    free.
     """
     result, taken = {}, set()
     for name in sorted(policies):
-        if name in _KNOWN:
-            color, marker, line = *_KNOWN[name], "-"
+        if name.lower() in _KNOWN:
+            color, marker, line = *_KNOWN[name.lower()], "-"
         else:
-            place, count = zlib.crc32(name.encode()) % len(_OTHERS), len(_OTHERS)
-            while place in taken and len(taken) < count**2:
-                place = (place + 1) % count if len(taken) < count else (place + count) % count**2
+            start, count = zlib.crc32(name.encode()), len(_OTHERS)
+            places = [(start + i) % count for i in range(count)] + [(start + i) % count**2 for i in range(count**2)]
+            place = next((place for place in places if place not in taken), places[0])
             taken.add(place)
             color, marker, line = _OTHERS[place % count], _MARKERS[(place + place // count) % count], "--"
         result[name] = {"color": color, "marker": marker, "linestyle": line}
@@ -95,7 +96,7 @@ def regret(
         if logarithmic:
             _span(axes, means, tops)
         _scale(axes, scale)
-    _legend(figure, look, f"{what}, over {_sample(groups)}{_truncated(dataset)}")
+    _legend(figure, look, f"{what}, over {_sample(groups)}{_caveats(dataset)}")
     return figure
 
 
@@ -161,9 +162,9 @@ def final_regret(
                           markeredgewidth=0.4)
         _name_rows(axes, [name for name, _ in rows])
     if kind == "histogram":
-        _legend(figure, look, f"{_sample(groups)}{_truncated(at)}", markers=False)
+        _legend(figure, look, f"{_sample(groups)}{_caveats(at)}", markers=False)
     else:
-        _note(figure, f"{_sample(groups)} each; the marker is the mean{_truncated(at)}")
+        _note(figure, f"{_sample(groups)} each; the marker is the mean{_caveats(at)}")
     return figure
 
 
@@ -178,7 +179,7 @@ def pulls(
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
         raise ValueError("dataset has no pulls, or no reward_mean and cost_mean of its arms: pass it as sweep returns it")
     order = np.argsort(-np.nan_to_num(ratio(at.reward_mean.values, at.cost_mean.values, np), nan=-1), axis=-1, kind="stable")
-    counts = at.pulls.transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
+    counts = at.pulls.where(np.isfinite(at.regret)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
     ordered = np.take_along_axis(counts, order[None, :, None, :], -1)  # [policy, bandit, seed, arm]
     groups = _groups(at, "regret", panel)
     figure, panels = _figure(groups, width, "arm, by its ratio of reward to cost (1 is the best)",
@@ -190,8 +191,10 @@ def pulls(
         means, tops = [], []
         for row, (name, _) in enumerate(_by_policy(sample)):
             values = ordered[row, places, :, :arms]
-            # A bootstrap interval is not negative, as numbers of pulls are not.
-            mean, low, high = interval(values.mean(1) if len(places) > 1 else values[0], axis=0, method="bootstrap")
+            sample = values.mean(1) if len(places) > 1 else values[0]
+            # A bootstrap interval is not negative, as numbers of pulls are not; but it needs some twenty values.
+            mean, low, high = interval(sample, axis=0, method="bootstrap" if len(sample) >= 20 else "normal")
+            low = np.maximum(low, 0)
             means.append(_positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
@@ -200,7 +203,7 @@ def pulls(
         _decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlim(0.5, arms + 0.5)
-    _legend(figure, look, f"mean and its 95% interval, over {_sample(groups)}{_truncated(at)}")
+    _legend(figure, look, f"mean and its 95% interval, over {_sample(groups)}{_caveats(at)}")
     return figure
 
 
@@ -242,24 +245,25 @@ def difference(
             largest = np.nanmax(np.abs(means), initial=1)
             _both_ways(axes, "y", largest / 30, largest)
     _legend(figure, others, f"mean paired difference and its {level:.0%} interval, over {_sample(groups)}; "
-                            f"above 0, {reference} is better{_truncated(dataset)}")
+                            f"above 0, {reference} is better{_caveats(dataset)}")
     return figure
 
 
 def dominance(
-    dataset: "Dataset", *, metric: str = "regret", budget: float | None = None, width: float = COLUMN
+    dataset: "Dataset", *, metric: str = "regret", budget: float | None = None, width: float | None = None
 ) -> "Figure":
     """Who beats whom: the share of the instances on which the policy of the row has less mean regret than that of the column.
 
-    At one budget, the largest unless it is given. Ties count half, and a policy without a number (NaN) loses.
+    At one budget, the largest unless it is given. Ties count half, and a policy of which a run is missing (NaN) loses.
     """
     from matplotlib.figure import Figure
 
     at = _at(dataset, budget)
-    values = measured(at, metric).mean("seed").values[:, :, 0]
+    values = measured(at, metric).mean("seed", skipna=False).values[:, :, 0]
     values = np.where(np.isnan(values), np.inf, values)
     share = ((values[:, None] < values) + 0.5 * (values[:, None] == values)).mean(-1)
     names, count = list(at.policy.values), at.sizes["bandit"]
+    width = min(max(COLUMN, 1.4 + 0.42 * len(names)), PAGE) if width is None else width
     figure = Figure(figsize=(width, width), layout="constrained")
     axes = figure.add_subplot()
     off = np.where(np.eye(len(names), dtype=bool), np.nan, 100 * share)
@@ -276,7 +280,7 @@ def dominance(
     axes.set_ylabel("this policy …", fontsize=_TEXT)
     axes.set_xlabel("… has less regret than this one", fontsize=_TEXT)
     _note(figure, f"share of {_count(count, 'instance')}, by mean {_words(metric)} over {_count(at.sizes['seed'], 'run')} each "
-                  f"at budget {at.budget.item():,g}{_truncated(at)}")
+                  f"at budget {at.budget.item():,g}{_caveats(at)}")
     return figure
 
 
@@ -319,7 +323,7 @@ def budget_to_reach(
         _scale(axes, "log-x")
         _name_rows(axes, list(look))
     _note(figure, f"mean and its {level:.0%} interval, over {_sample(groups)}; an arrow: not reached at {end:,g}"
-                  f"{_truncated(dataset)}")
+                  f"{_caveats(dataset)}")
     return figure
 
 
@@ -346,6 +350,7 @@ def _groups(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
     """What each panel shows, by its title: `dataset[metric]` on some of the bandits."""
     _among("panel", panel, "bandit", "family", "all")
     values = measured(dataset, metric)
+    values = values.where(np.isfinite(values))
     names = [str(name) for name in values.bandit.values]
     if panel == "all":
         titles = [f"all {len(names)} instances" if len(names) > 1 else names[0]] * len(names)
@@ -369,7 +374,8 @@ def _by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
     """Each policy's name and its sample: over the runs on a single instance, or over the instances. [budget, sample]"""
     for name in values.policy.values:
         mine = values.sel(policy=name)
-        sample = mine.isel(bandit=0) if mine.sizes["bandit"] == 1 else mine.mean("seed").transpose("budget", "bandit")
+        one = mine.sizes["bandit"] == 1
+        sample = mine.isel(bandit=0) if one else mine.mean("seed", skipna=False).transpose("budget", "bandit")
         yield str(name), sample.values
 
 
@@ -391,10 +397,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _truncated(dataset: "Dataset") -> str:
-    """A run that hit its limit of rounds is never hidden."""
-    count = int(dataset.truncated.sum()) if "truncated" in dataset else 0
-    return f"; {_count(count, 'run')} hit the limit of rounds" if count else ""
+def _caveats(dataset: "Dataset") -> str:
+    """A run that hit its limit of rounds is never hidden, nor one that is missing, or whose regret is infinite."""
+    truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
+    missing = int((~np.isfinite(dataset.regret)).sum())
+    return (f"; {_count(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
+        f"; {_count(missing, 'run')} without a finite regret" if missing else "")
 
 
 def _words(metric: str) -> str:
@@ -513,6 +521,8 @@ def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np
 def _scale(axes: Any, scale: str) -> None:
     from matplotlib.ticker import EngFormatter
 
+    if not np.isfinite(axes.dataLim.minpos[0]):  # nothing is drawn that has a place on a logarithmic axis
+        axes.set_xlim(1, 10)
     for which, scales in (("x", ("log-x", "log-log")), ("y", ("log-y", "log-log"))):
         if scale in scales:
             _decades(axes, which)

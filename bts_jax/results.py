@@ -146,7 +146,7 @@ def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None
     """
     if path is None:
         return Results(attributes, chunk)
-    path = Path(path)
+    path = Path(path).resolve()
     if not _is_empty(path):
         _compare(path, attributes)
     else:
@@ -223,12 +223,18 @@ def _checksum(values: dict[str, np.ndarray]) -> int:
     return total
 
 
+def _seal(attributes: dict[str, Any], chunk: Any) -> int:
+    """What shows that the root of a store is as it was written."""
+    return zlib.crc32(f"{chunk} {attributes['specification']}".encode())
+
+
 def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
     """All files of an empty store, by name."""
     files: dict[str, Any] = {}
     labels = _labels(json.loads(attributes["specification"]))
     others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
-    group = zarr.create_group(MemoryStore(files), attributes={**attributes, "chunk": chunk, "coordinates": others})
+    root = {**attributes, "chunk": chunk, "seal": _seal(attributes, chunk), "coordinates": others}
+    group = zarr.create_group(MemoryStore(files), attributes=root)
     for name, (axes, values) in labels.items():
         text = values.dtype.kind == "U"
         array = group.create_array(name, shape=values.shape, dtype="str" if text else values.dtype, compressors=None,
@@ -324,6 +330,8 @@ def _root(path: Path) -> tuple[dict[str, Any], int]:
         attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
         chunk = attributes.pop("chunk")
         attributes.pop("coordinates")
+        if attributes.pop("seal") != _seal(attributes, chunk):
+            raise ValueError("seal")
         _labels(json.loads(attributes["specification"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({type(error).__name__}): name "

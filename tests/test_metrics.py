@@ -170,3 +170,15 @@ def test_a_single_policy_is_ranked_first():
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):
         call(noisy())
+
+
+def test_missing_runs_are_not_averaged_away():
+    regret = np.random.default_rng(0).uniform(1, 2, (3, 4, 2, 20))
+    regret[0, 1, :, 5:] = np.nan
+    dataset = made_up(regret, [10, 20], ["a", "b", "c"])
+    ranks = ranking(dataset)
+    assert np.isnan(ranks["mean"].sel(policy="a")).all() and not np.isnan(ranks["mean"].sel(policy="b")).any()
+    assert np.isnan(paired(dataset, "a", "b", over="bandit").difference).all()
+    pair = paired(dataset, "a", "b")
+    assert np.isnan(pair.wins.values).tolist() == np.isnan(pair.difference.values).tolist()
+    assert np.isnan(pair.wins.values).sum() == 2

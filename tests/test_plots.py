@@ -219,3 +219,23 @@ def test_truncated_runs_are_told():
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):
         call(data())
+
+
+def test_any_number_of_policies_has_a_look():
+    for count in (1, 9, 10, 47, 81, 200):
+        looks = plots.styles([f"p{i}" for i in range(count)])
+        kinds = {(look["color"], look["marker"]) for look in looks.values()}
+        assert len(looks) == count and len(kinds) == min(count, 81)
+    assert plots.styles(["KUBE"])["KUBE"] == plots.styles(["kube"])["kube"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_missing_and_infinite_regret_are_told(value):
+    regret = np.random.default_rng(0).uniform(1, 2, (2, 3, 4, 20))
+    regret[0, 1, :, 5:] = value
+    dataset = made_up(regret, [10, 20, 50, 100], ["a", "b"])
+    for figure in (plots.regret(dataset, scale="log-log"), plots.regret(dataset, panel="all"), plots.pulls(dataset),
+                   plots.difference(dataset, "a", scale="log-log"), plots.dominance(dataset)):
+        figure.canvas.draw()
+        texts = " ".join(text.get_text() for text in figure.findobj() if hasattr(text, "get_text"))
+        assert "without a finite regret" in " ".join(texts.split())

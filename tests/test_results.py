@@ -274,3 +274,13 @@ def test_results_in_memory_have_no_store():
     results = Results(attributes(), CHUNK)
     results.load()
     assert len(results.missing) == 12
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"chunk": ', b'"chunk": 1'), (b'\\"seeds\\": ', b'\\"seeds\\": 1')])
+def test_a_root_that_was_changed_is_refused(old, new, store):
+    root = store / "zarr.json"
+    content = root.read_bytes()
+    assert old in content
+    root.write_bytes(content.replace(old, new, 1))
+    with pytest.raises(ValueError, match="damaged"):
+        bj.open_results(store)
