@@ -91,9 +91,8 @@ def kl(p: ArrayLike, q: ArrayLike) -> Any:
         for name, value in (("p", p), ("q", q)):
             value = checks.numbers(name, value, "give probabilities")
             checks.require(name, value, (value >= 0) & (value <= 1), "give probabilities, numbers in [0, 1]")
-        p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
-    p, q = xp.asarray(p), xp.asarray(q)
-    return _part(xp, p, q - p) + _part(xp, 1 - p, p - q)
+    one, other = (xp.asarray(x, np.float64 if xp is np else None) for x in (p, q))
+    return _part(xp, one, other - one) + _part(xp, 1 - one, one - other)
 
 
 def _part(xp: Any, p: Any, more: Any) -> Any:
