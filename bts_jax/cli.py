@@ -205,7 +205,8 @@ def _theory(arguments: argparse.Namespace) -> None:
     optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
     print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if optimum >= best * budget else '−'} {abs(optimum - best * budget):.3f}; "
           f"always the best arm earns {optimum - oracle:.3f} less")
-    print("pulls ≤: 1 and the three terms before it, a bound on the mean pulls of BTS; 1/K: least pulls per ln B in the long run")
+    print("pulls ≤: 1 and the three terms before it, which bound the mean pulls of BTS; 1/K: least pulls per ln B, in the long "
+          "run; help(bts_jax.theory) has the formulas")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
