@@ -18,6 +18,7 @@ import bts_jax as bj
 from bts_jax import theory
 
 often = settings(max_examples=1000, deadline=None)
+at_times = settings(max_examples=200, deadline=None)
 now_and_then = settings(max_examples=24, deadline=None)
 
 # Means near 0 and 1 included. Bandits hold float32, so these are float32 numbers.
@@ -72,14 +73,14 @@ def test_bts_constant_is_the_leading_term(bandit, gamma):
     np.testing.assert_allclose(theory.bts_constant(bandit, gamma), expected, rtol=1e-9)
 
 
-@often
+@at_times
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1))
 def test_fact_2_beta_and_binomial(a, b, y):
     np.testing.assert_allclose(
         scipy.stats.beta.cdf(y, a, b), scipy.stats.binom.sf(a - 1, a + b - 1, y), rtol=1e-9, atol=1e-300)
 
 
-@often
+@at_times
 @given(st.integers(1, 200), st.integers(0, 200), st.floats(0, 1))
 def test_fact_3_one_trial_more(n, s, p):
     cdf = scipy.stats.binom.cdf
@@ -87,7 +88,7 @@ def test_fact_3_one_trial_more(n, s, p):
     assert cdf(s, n + 1, p) <= cdf(s, n, p) * (1 + 1e-12)
 
 
-@often
+@at_times
 @given(st.integers(1, 500), st.floats(0, 1), st.floats(1e-3, 1))
 def test_fact_4_hoeffding(n, p, delta):
     cdf, sf = scipy.stats.binom.cdf, scipy.stats.binom.sf
@@ -97,7 +98,7 @@ def test_fact_4_hoeffding(n, p, delta):
         assert sf(n * p + n * delta, n + 1, p) <= np.exp(4 * delta - 2 * n * delta**2) * (1 + 1e-9)
 
 
-@often
+@at_times
 @given(means, means)
 def test_kl_is_scipys(p, q):
     expected = scipy.stats.entropy([p, 1 - p], [q, 1 - q])
@@ -111,7 +112,7 @@ def test_kl_at_the_edges():
     assert slope == 2
 
 
-@settings(max_examples=200, deadline=None)
+@at_times
 @given(bandits())
 def test_least_divergence_against_a_numerical_minimisation(bandit):
     reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
@@ -279,7 +280,7 @@ def test_little_budget_left_wants_another_arm():
 
 
 @now_and_then
-@given(st.integers(0, 2**31 - 1), st.sampled_from([(2, 2), (3, 5), (5, 4)]))
+@given(st.integers(0, 2**31 - 1), st.sampled_from([(2, 4), (4, 5)]))
 def test_lemma_1_on_random_multinomials(seed, size):
     arms, points = size
     bandit = bj.Multinomial.random(jax.random.key(seed), arms, num_points=points)
