@@ -86,6 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     figure1.add_argument("--quiet", action="store_true", help="no progress bar")
     figure1.set_defaults(command=_figure1)
 
+    theory = commands.add_parser("theory", help="print the paper's gaps, bounds and constants for a random bandit")
+    theory.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
+    theory.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
+    theory.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
+    theory.add_argument("--gamma", type=float, metavar="G",
+                        help="the bound's γ, between 0 and 1 (default: the best for each arm)")
+    theory.add_argument("--seed", type=int, default=0, metavar="S",
+                        help="where the bandit comes from, the same as in bts-jax run (default: %(default)s)")
+    theory.set_defaults(command=_theory)
+
     bench = commands.add_parser("bench", help="measure how fast this machine plays, beside NumPy and others")
     bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
     bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
@@ -99,19 +109,15 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from bts_jax.bandits import BANDITS
     from bts_jax.batch import simulate_batch
     from bts_jax.metrics import pseudo_regret, regret
     from bts_jax.policies import POLICIES
 
     if arguments.seeds < 1:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
-    if not -(2**31) <= arguments.seed < 2**31:
-        raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
     wanted = arguments.policy or ["bts"]
     names = list(POLICIES) if "all" in wanted else list(dict.fromkeys(wanted))
-    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
-    bandit = BANDITS[arguments.bandit].random(key_bandit, arguments.arms)
+    bandit, key_runs = _instance(arguments)
     keys = jax.random.split(key_runs, arguments.seeds)
     # One program serves all chunks: the last is filled up with runs that are then dropped.
     chunks = min(max(arguments.seeds // 512, 1), 20)
@@ -152,6 +158,55 @@ def _run(arguments: argparse.Namespace) -> None:
     _table(["policy", "regret", "pseudo-regret", "pulls/run", "best arm", "compile s", "run s", "pulls/s", "truncated"],
            rows)
     print("regret and pseudo-regret: mean ± half the width of its 95% interval; best arm: share of the pulls")
+
+
+def _instance(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The random bandit of --bandit, --arms and --seed, and the key of the runs on it."""
+    import jax
+
+    from bts_jax.bandits import BANDITS
+
+    if not -(2**31) <= arguments.seed < 2**31:
+        raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
+    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
+    return BANDITS[arguments.bandit].random(key_bandit, arguments.arms), key_runs
+
+
+def _theory(arguments: argparse.Namespace) -> None:
+    from bts_jax import theory
+
+    bandit, _ = _instance(arguments)
+    budget = arguments.budget
+    bound = theory.bts_bound(bandit, budget, arguments.gamma)
+    ratio, gap = theory.gaps(bandit)
+    best, log = float(ratio.max()), np.log(budget)
+    divergence = theory.least_divergence(bandit)
+    rows = []
+    for i in np.argsort(gap, kind="stable"):
+        means = [f"{i}", f"{bandit.reward_mean[i]:.4f}", f"{bandit.cost_mean[i]:.4f}", f"{ratio[i]:.4g}", f"{gap[i]:.4g}"]
+        if not rows:
+            rows.append([*means, *["-"] * 8])
+            continue
+        gamma = float(bound.gamma[i])
+        delta, epsilon = theory.delta_gap(bandit, gamma)[i], theory.epsilon_gap(bandit, gamma)[i]
+        terms = (bound.logarithmic, bound.concentration, bound.exploration, bound.pulls)
+        rows.append([*means, f"{gamma:.2f}", f"{delta:.3g}", f"{epsilon:.3g}", *(f"{term[i]:.4g}" for term in terms),
+                     f"{1 / divergence[i]:.4g}"])
+    print(f"{arguments.bandit} bandit, {arguments.arms} arms, budget {budget:g}, seed {arguments.seed}")
+    _table(["arm", "reward", "cost", "ρ", "Δ", "γ", "δ", "ε", "2 ln B/δ²", "Step 2", "Step 3", "pulls ≤", "1/K"], rows)
+    _table(["regret", "value"], [
+        ["bound on BTS at this budget", f"{bound.regret:,.1f}"],
+        ["its leading term", f"{bound.leading:,.1f}"],
+        ["constant of BTS before ln B, γ = 1/√2", f"{theory.bts_constant(bandit):,.1f}"],
+        ["constant of UCB-BV1 before ln B", f"{theory.ucb_bv1_constant(bandit):,.1f}"],
+        ["lower bound's slope against ln B", f"{theory.lower_bound_slope(bandit):,.2f}"],
+        ["the same times ln B, no floor", f"{theory.lower_bound_slope(bandit) * log:,.1f}"],
+    ])
+    optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
+    print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if optimum >= best * budget else '−'} {abs(optimum - best * budget):.3f}; "
+          f"always the best arm earns {optimum - oracle:.3f} less")
+    print("pulls ≤: 1 and the three terms before it, which bound the mean pulls of BTS; 1/K: least pulls per ln B, in the long "
+          "run; help(bts_jax.theory) has the formulas")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bts_jax import checks
+from bts_jax import checks, theory
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 
-def regret(run: Run, bandit: Bandit) -> Any:
+def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     """Reward that always pulling the best arm would have earned more, at each checkpoint: ρ* b − reward. [C]
 
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
-    Lemma 1). A single run may have negative regret, by luck.
+    Lemma 1). A single run may have negative regret, by luck. With `optimum` = "exact" the regret is measured from
+    `theory.optimal_reward`, for one bandit whose costs are on a lattice, and outside of `jit` and `vmap`.
 
     Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
     computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit`
@@ -38,7 +39,14 @@ def regret(run: Run, bandit: Bandit) -> Any:
         >>> (regret(run, bandit) + run.reward).tolist()
         [200.0]
     """
+    if optimum not in ("linear", "exact"):
+        raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
+    if optimum == "exact":
+        if reward_mean.ndim > 1:
+            raise ValueError(f"optimum = 'exact' was given a batch of bandits of shape {reward_mean.shape}: take one at a time")
+        budgets, place = np.unique(budget, return_inverse=True) if checks.is_concrete(budget) else (budget, ...)
+        return theory.optimal_reward(bandit, budgets)[place].reshape(budget.shape) - reward
     best = ratio(reward_mean, cost_mean, xp).max(-1)
     return best.reshape(*best.shape, *(1,) * (budget.ndim - best.ndim)) * budget - reward
 

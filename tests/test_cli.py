@@ -32,6 +32,22 @@ def test_run_is_reproducible_and_simulates_what_it_says(capsys):
     assert f"{runs.rounds.mean():,.1f}" in row
 
 
+def test_theory_is_about_the_bandit_that_run_plays(capsys):
+    import jax
+
+    from bts_jax import theory
+
+    main(["theory", "--arms", "4", "--budget", "100", "--seed", "5", "--gamma", "0.5"])
+    lines = capsys.readouterr().out.splitlines()
+    bandit = bj.Bernoulli.random(jax.random.split(jax.random.key(5))[0], 4)
+    assert lines[1].split()[:3] == ["arm", "reward", "cost"]
+    assert [int(line.split()[0]) for line in lines[2:6]] == theory.gaps(bandit).gap.argsort().tolist()
+    bound = theory.bts_bound(bandit, 100, 0.5)
+    assert lines[3].split()[-2] == f"{bound.pulls[int(lines[3].split()[0])]:.4g}"
+    assert any(f"{bound.regret:,.1f}" in line for line in lines)
+    assert any("ρ*B + 0.000" in line or "ρ*B − 0.000" in line for line in lines)
+
+
 def test_policies_add_up_and_come_once(capsys):
     main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "3"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["kube", "uniform"]
@@ -59,6 +75,9 @@ def test_policies_lists_the_registry(capsys):
     (["run", "--budget", "much"], "invalid float value: 'much'"),
     (["run", "--seeds", "0"], "--seeds = 0"),
     (["run", "--seed", "99999999999"], "--seed = 99999999999"),
+    (["theory", "--gamma", "1"], "gamma = 1.0"),
+    (["theory", "--budget", "2"], "budget = 2"),
+    (["theory", "--seed", "99999999999"], "--seed = 99999999999"),
     ([], "COMMAND"),
 ])
 def test_bad_input_ends_with_a_message_and_exit_code_2(arguments, named, capsys):

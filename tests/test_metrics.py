@@ -182,3 +182,20 @@ def test_missing_runs_are_not_averaged_away():
     pair = paired(dataset, "a", "b")
     assert np.isnan(pair.wins.values).tolist() == np.isnan(pair.difference.values).tolist()
     assert np.isnan(pair.wins.values).sum() == 2
+
+
+def test_regret_from_the_exact_optimum():
+    import jax
+    from common import INSTANCES
+
+    import bts_jax as bj
+    from bts_jax import theory
+
+    bandit, budgets = INSTANCES["multinomial"], [0.5, 2.25, 2.3]
+    runs = bj.simulate_batch(bj.Uniform(), bandit, 2.3, jax.random.split(jax.random.key(0), 6), checkpoints=budgets)
+    exact = bj.regret(runs, bandit, optimum="exact")
+    np.testing.assert_allclose(exact + runs.reward, np.tile(theory.optimal_reward(bandit, budgets), (6, 1)), rtol=1e-6)
+    with pytest.raises(ValueError, match="optimum = 'best' is not known"):
+        bj.regret(runs, bandit, optimum="best")
+    with pytest.raises(ValueError, match="budgets is not known yet"):
+        jax.vmap(lambda run: bj.regret(run, bandit, optimum="exact"))(runs)

@@ -1,0 +1,516 @@
+"""The paper's theory as numbers: gaps, the bound on BTS, the lower bound, the exact optimum.
+
+The paper numbers the best arm 1; here it is whichever has the largest ratio, and the arrays keep the bandit's order.
+
+Closed forms and the dynamic programs are pure functions of the bandit: map, compile and differentiate them. Concrete
+values are computed in float64 and come back as NumPy arrays, as in `bts_jax.metrics`; under `jit`, `vmap` and `grad` it is
+float32, and nothing is checked. A batch of bandits may have leading axes in the closed forms: [..., K].
+
+`bts_bound` adds up to millions of terms that span hundreds of decades. It is NumPy in float64 throughout, for concrete values.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from bts_jax import checks
+from bts_jax.bandits import Bernoulli, Multinomial
+from bts_jax.contract import Bandit, ratio
+
+LARGEST_TABLE = 10**7  # the most lattice points of budget that a dynamic program goes through
+MOST_STEPS = 1000  # the finest lattice of costs that is looked for
+SMALLEST_GAP = 3e-4  # the smallest ε-gap for which the sum of `bts_bound` is taken: there it has some 10⁹ terms that matter
+
+
+class Gaps(NamedTuple):
+    """How far the arms are from the best."""
+
+    ratio: Any  # [K] ρ_i, expected reward over expected cost
+    gap: Any  # [K] Δ_i = ρ* − ρ_i; 0 for the best arm
+
+
+def gaps(bandit: Bandit) -> Gaps:
+    """The ratio ρ_i of each arm, and its gap Δ_i = ρ* − ρ_i to the best (Section 2).
+
+    Example:
+        >>> gaps(Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])).gap.tolist()
+        [0.0, 1.0]
+    """
+    arms = _arms(bandit)
+    return Gaps(ratio=arms.ratio, gap=arms.gap)
+
+
+def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
+    """δ_i(γ) = γ μ_i^c Δ_i / (ρ* + 1): how far arm i's estimates must err for its ratio to come near ρ*. [K]
+
+    With ε_i(γ) of `epsilon_gap`: (μ_i^r + δ_i) / (μ_i^c − δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
+    """
+    _check_gamma(gamma)
+    arms = _arms(bandit)
+    return gamma * arms.cost * arms.gap / (arms.best + 1)
+
+
+def epsilon_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
+    """ε_i(γ) = (1 − γ) μ_1^c Δ_i / (ρ_i + 1): how far the best arm's estimates must err to come down to arm i's. [K]"""
+    _check_gamma(gamma)
+    arms = _arms(bandit)
+    return (1 - gamma) * arms.best_cost * arms.gap / (arms.ratio + 1)
+
+
+def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
+    """What stands before ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
+
+    The remark compares it with `ucb_bv1_constant` at γ = 1/√2, the default.
+    """
+    _check_gamma(gamma)
+    arms = _arms(bandit, lone=True)
+    return arms.over_others(2 * (arms.best + 1) ** 2 / (gamma**2 * arms.cost * arms.safe_gap))
+
+
+def ucb_bv1_constant(bandit: Bandit) -> Any:
+    """What stands before ln B in the bound on the regret of UCB-BV1, at least (the paper's remark, after Ding et al. 2013).
+
+    With m = min_j μ_j^c and a_i = (2 + 2/m + Δ_i) / (Δ_i m), it is ρ* Σ_i a_i² + Σ_i max{μ_1^r − μ_i^r, 0} a_i.
+    """
+    arms = _arms(bandit, lone=True)
+    least = arms.cost.min(-1, keepdims=True)
+    each = (2 + 2 / least + arms.gap) / (arms.safe_gap * least)
+    return arms.over_others(arms.best * each**2 + arms.xp.maximum(arms.best_reward - arms.reward, 0) * each)
+
+
+def kl(p: ArrayLike, q: ArrayLike) -> Any:
+    """Relative entropy of two Bernoulli trials, p ln(p/q) + (1−p) ln((1−p)/(1−q)); infinite where q excludes what p allows."""
+    xp: Any = np if checks.is_concrete((p, q)) else jnp
+    if xp is np:
+        for name, value in (("p", p), ("q", q)):
+            value = checks.numbers(name, value, "give probabilities")
+            checks.require(name, value, (value >= 0) & (value <= 1), "give probabilities, numbers in [0, 1]")
+    one, other = (xp.asarray(x, np.float64 if xp is np else None) for x in (p, q))
+    return _part(xp, one, other - one) + _part(xp, 1 - one, one - other)
+
+
+def _part(xp: Any, p: Any, more: Any) -> Any:
+    """p ln(p/q) for q = p + more, with 0 ln(0/q) = 0.
+
+    In terms of the difference, so that in kl's sum what is of first order cancels exactly: kl is right for p close to q. What
+    is not chosen is kept finite, or else gradients would be NaN.
+    """
+    change = more / xp.where(p > 0, p, 1)
+    excluded = (p > 0) & (change <= -1)
+    return xp.where(excluded, xp.inf, -p * xp.log1p(xp.where(excluded | (p <= 0), 0, change)))
+
+
+def least_divergence(bandit: Bandit) -> Any:
+    """K_i = min{kl(μ_i^r, x) + kl(μ_i^c, y) : x/y ≥ ρ*}: how hard it is to tell arm i from one as good as the best. [K]
+
+    The minimum lies on x = ρ* y, where the derivative vanishes: 2ρ* y² − b y + μ_i^r + μ_i^c = 0 with
+    b = 1 + ρ* + μ_i^r + ρ* μ_i^c. Of the two roots the smaller has both x and y in [0, 1]. The discriminant
+    b² − 8ρ*(μ_i^r + μ_i^c) is computed as (1 + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c), without cancellation.
+    """
+    arms = _arms(bandit)
+    xp, best = arms.xp, arms.best
+    left, right = 1 + arms.reward, best * (1 + arms.cost)  # b = left + right
+    square = (left - right) ** 2 + 4 * best * (1 - arms.reward) * (1 - arms.cost)
+    root = xp.sqrt(xp.where(arms.is_best, 1, xp.maximum(square, 1e-30)))  # no gradient of a root at 0
+    # y = (b − √…)/4ρ*, without its cancellation; the best arm's own is known.
+    cost = xp.where(arms.is_best, arms.cost, 2 * (arms.reward + arms.cost) / (left + right + root))
+    reward = xp.where(arms.is_best, arms.reward, xp.minimum(best * cost, 1))
+    return kl(arms.reward, reward) + kl(arms.cost, xp.minimum(cost, 1))
+
+
+def lower_bound_slope(bandit: Bandit) -> Any:
+    """Σ_i μ_i^c Δ_i / K_i, with K_i of `least_divergence`: the least slope of regret against ln B, in the long run.
+
+    For any policy whose regret grows slower than every power of B on all Bernoulli bandits, liminf E[T_i] / ln B ≥ 1/K_i, and
+    so liminf Regret / ln B is at least this (consistent with Watanabe et al. 2017; the paper states the order alone). It is a
+    slope: slope × ln B is not a floor under the regret at any finite budget, and good policies are often below it.
+
+    Other than Bernoulli arms are taken for Bernoulli arms with the same means. That is right for policies which see feedback
+    through Bernoulli trials, as BTS does; others may learn more from the same pull and have a smaller slope.
+    """
+    arms = _arms(bandit, lone=True)
+    divergence = arms.xp.where(arms.is_best, 1, least_divergence(bandit))
+    return arms.over_others(arms.cost * arms.gap / divergence)
+
+
+class Bound(NamedTuple):
+    """The paper's bound on BTS at one budget, in float64. For the best arm, whose pulls nothing bounds, terms are infinite."""
+
+    gamma: np.ndarray  # [K] the γ with which each arm's bound was computed
+    leading: float  # Theorem 1's leading term: Σ_i 2 ln B (ρ* + 1)² / (γ² μ_i^c Δ_i)
+    logarithmic: np.ndarray  # [K] 2 ln B / δ_i²
+    concentration: np.ndarray  # [K] 35 / (δ_i² min_j μ_j^c), or 70
+    exploration: np.ndarray  # [K] Σ_k E[1/p^r] E[1/p^c] − 1
+    pulls: np.ndarray  # [K] the bound on E[T_i]: 1 and these three
+    regret: float  # the bound on the regret: Σ_i μ_i^c Δ_i times those; for general arms 2ρ* more (Lemma 2)
+
+
+def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Bound:
+    """The bound on the expected pulls and the regret of BTS that the paper's proof gives before O(·) is taken.
+
+    E[T_i] ≤ 1 + 2 ln B / δ_i² + 35 / (δ_i² min_j μ_j^c) + Σ_{k≥0} (E[1/p^r_{i,k}] E[1/p^c_{i,k}] − 1)
+
+    with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the chances that
+    the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. The sum is what Φ_i(γ) hides.
+    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken.
+
+    The 35 and 70 are the paper's. Its Step 2 bounds a chance given that budget is left, for which it takes the pulls of arm i
+    to be independent of whether budget is left. They are not quite.
+
+    Args:
+        budget: more than e, as the proof wants it.
+        gamma: in (0, 1); or None, for the γ that makes each arm's bound smallest, to three digits or so of the bound: the
+            bound on E[T_i] holds for every γ, so each arm may have its own.
+
+    Example:
+        >>> bound = bts_bound(Bernoulli(reward=[0.8, 0.2], cost=[0.4, 0.6]), 1000, gamma=0.5)
+        >>> [f"{term[1]:.4g}" for term in (bound.logarithmic, bound.concentration, bound.exploration)]
+        ['497.4', '3150', '19.47']
+    """
+    if not checks.is_concrete((bandit, budget, gamma)):
+        raise ValueError("bts_bound was given values that are not known yet (under jit, vmap or grad): call it outside; its "
+                         "leading term, bts_constant(bandit, gamma) * log(budget), goes everywhere")
+    if gamma is not None:
+        _check_gamma(gamma)
+    amount = checks.numbers("budget", budget, "give one number")
+    if amount.ndim or not math.e < amount < math.inf:
+        raise ValueError(f"budget = {budget!r} is not allowed: give one finite number above e = 2.718…, where the proof holds")
+    arms = _arms(bandit, lone=True)
+    if arms.cost.ndim != 1:
+        raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: take one at a time")
+    simple = isinstance(bandit, Bernoulli) and float(amount).is_integer()
+    factor = 2 * math.log(amount) + (35 if simple else 70) / arms.cost.min()
+    delta, epsilon = arms.cost * arms.gap / (arms.best + 1), arms.best_cost * arms.gap / (arms.ratio + 1)  # per γ, per 1 − γ
+
+    def explored(arm: int, gamma: float, **options: int) -> float:
+        return _exploration(arms.best_reward[0], arms.best_cost[0], (1 - gamma) * epsilon[arm], **options)
+
+    others = np.flatnonzero(~arms.is_best)
+    chosen, exploration = np.full(arms.cost.shape, np.nan if gamma is None else gamma), np.full(arms.cost.shape, np.inf)
+    for arm in others.tolist():
+        if gamma is None:
+            most = 1 - min(SMALLEST_GAP / epsilon[arm], 0.5)  # no γ beyond: the sum would not be taken
+            chosen[arm] = _least(lambda g, i=arm: factor / (g * delta[i]) ** 2 + explored(i, g, start=16, count=6), most)
+        exploration[arm] = explored(arm, chosen[arm])
+    delta = np.where(arms.is_best, np.nan, delta * chosen)
+    logarithmic, concentration = (
+        np.where(arms.is_best, np.inf, term / delta**2)
+        for term in (2 * math.log(amount), (35 if simple else 70) / arms.cost.min())
+    )
+    pulls = 1 + logarithmic + concentration + exploration
+    loss = (arms.cost * arms.gap)[others]
+    return Bound(
+        gamma=chosen,
+        leading=float(loss @ logarithmic[others]),
+        logarithmic=logarithmic,
+        concentration=concentration,
+        exploration=exploration,
+        pulls=pulls,
+        regret=float(loss @ pulls[others] + (0 if simple else 2 * arms.best[0])),
+    )
+
+
+def _least(function: Any, high: float) -> float:
+    """Where a function on (0, high) with one valley is least, to about 0.005: golden section."""
+    golden = (math.sqrt(5) - 1) / 2
+    low = 0.0
+    left, right = high - golden * high, golden * high
+    at_left, at_right = function(left), function(right)
+    while high - low > 0.01:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = function(right)
+    return left if at_left < at_right else right
+
+
+def _exploration(reward: float, cost: float, epsilon: float, start: int = 64, count: int = 16) -> float:
+    """Σ_{k≥0} (E[1/p^r] E[1/p^c] − 1) for a best arm with these means, to a relative 1e-6.
+
+    The terms are smooth in k: from `start` on, each stretch from k to 2k is summed from `count` of them.
+    """
+    if epsilon < SMALLEST_GAP:
+        return math.inf
+
+    def term(k: int) -> float:
+        # A cost below z is a "1 − cost" above 1 − z: one function serves both.
+        r, c = _excess(k, reward, reward - epsilon), _excess(k, 1 - cost, 1 - cost - epsilon)
+        return r + c + r * c
+
+    total = sum(term(k) for k in range(start))
+    while True:
+        nodes, weights = _stretch(start, count)
+        part = sum(w * term(k) for k, w in zip(nodes, weights, strict=True))
+        total, start = total + part, 2 * start
+        if part < 1e-9 * total:
+            return total
+
+
+def _stretch(start: int, count: int) -> tuple[list[int], np.ndarray]:
+    """Terms and weights with which Σ_{start ≤ k < 2 start} of any polynomial in k of degree below `count` is right."""
+    place = np.cos(np.pi * (np.arange(count) + 0.5) / count)  # Chebyshev's, in (−1, 1)
+    nodes = np.unique(np.round(start * (1.5 + place / 2) - 0.5).astype(int))
+
+    def scaled(k: np.ndarray) -> np.ndarray:
+        return (k + 0.5 - 1.5 * start) / (start / 2)
+
+    if start <= 4096:
+        moments = np.polynomial.legendre.legvander(scaled(np.arange(start, 2 * start)), len(nodes) - 1).sum(0)
+    else:  # a sum is an integral, give or take start⁻²
+        moments = np.zeros(len(nodes))
+        moments[0] = start
+    vander = np.polynomial.legendre.legvander(scaled(nodes), len(nodes) - 1)
+    return nodes.tolist(), np.linalg.solve(vander.T, moments)
+
+
+def _excess(k: int, mean: float, level: float) -> float:
+    """E[1/p] − 1 for p = P{Beta(s+1, k−s+1) > level} and s ~ Binomial(k, mean), with level < mean.
+
+    By Fact 2 of the appendix p is F(s), the distribution function of Binomial(k+1, level); so this is the sum over s of
+    f(s) (1 − F(s)) / F(s), in logarithms, since f and F may both be far below the smallest float64.
+    """
+    if level <= 0:
+        return 0.0
+    if level >= 1:
+        return math.inf
+    # Below `level` k the terms fall at least as fast as powers of the odds ratio, and F soon has no weight there; far above
+    # `mean` k there is nothing left.
+    odds = math.log(mean * (1 - level) / (level * (1 - mean))) if mean < 1 else math.inf
+    reach = max(40 / odds, 9 * math.sqrt(k * level * (1 - level)))
+    low = max(0, math.floor(level * k - reach) - 2)
+    high = min(k, math.ceil(mean * k + 9 * math.sqrt(k * mean * (1 - mean))) + 30)
+    s = np.arange(low, high + 1)
+    weight, mass = _log_binomial(k, mean, s), _log_binomial(k + 1, level, np.arange(low, high + 2))
+    below, above = mass[:-1].copy(), mass[1:].copy()
+    # What lies beyond the window, as a geometric series.
+    if low > 0:
+        below[0] -= math.log1p(-min(low * (1 - level) / ((k + 2 - low) * level), 0.999999))
+    if high < k:
+        above[-1] -= math.log1p(-min((k - high) * level / ((high + 2) * (1 - level)), 0.999999))
+    below = np.logaddexp.accumulate(below)  # ln F(s)
+    above = np.logaddexp.accumulate(above[::-1])[::-1]  # ln (1 − F(s))
+    return float(np.exp(weight + above - below).sum())
+
+
+def _log_binomial(n: int, p: float, s: np.ndarray) -> np.ndarray:
+    """ln of the probability of s successes in n trials, for consecutive s."""
+    if p >= 1:
+        return np.where(s == n, 0.0, -np.inf)
+    first, last = int(s[0]), int(s[-1])
+    anchor = min(max(int(n * p), first), last)
+    value = math.lgamma(n + 1) - math.lgamma(anchor + 1) - math.lgamma(n - anchor + 1)
+    value += anchor * math.log(p) + (n - anchor) * math.log1p(-p)
+    steps = np.log((n - s[:-1]) / (s[:-1] + 1.0)) + (math.log(p) - math.log1p(-p))
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    return logs - logs[anchor - first] + value
+
+
+def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
+    """R*(b), the most that any policy can earn on average with budget b, though it knows the arms; exact. [like budgets]
+
+    By dynamic programming over the budget that is left, for arms whose costs are multiples of 1/`steps`:
+
+        R*(b) = max_i E[1{c ≤ b} (r + R*(b − c))],  R*(0) = 0,
+
+    a pull that costs more than is left earning nothing and ending the game. Reward and cost of a pull are independent. For
+    Bernoulli arms and whole budgets R*(b) = ρ* b; for others ρ*(b − 1) ≤ `oracle_reward` ≤ R*(b) ≤ ρ*(b + 1) (Lemma 1).
+
+    What is computed is R*(b) − ρ* b, a number within ρ* of 0, so that float32 will do; it is right to about 1e-5 ρ*.
+
+    Args:
+        bandit: Bernoulli or Multinomial.
+        budgets: one or several, at least 0, on the lattice or off it. Concrete, since they say how large the table is.
+        steps: into how many parts the lattice divides a unit of cost. Found from the support by default; under `jit` and
+            `vmap`, where a Multinomial's support is not known, it must be given.
+
+    Example:
+        >>> bandit = Multinomial(reward_probs=[[0, 0, 1], [0, 1, 0]], cost_probs=[[0, 0, 1], [0, 1, 0]])
+        >>> optimal_reward(bandit, [0.5, 1, 1.5]).tolist()  # arm 0 earns 1 for 1, arm 1 earns ½ for ½
+        [0.5, 1.0, 1.5]
+        >>> oracle_reward(bandit, [0.5, 1, 1.5]).tolist()
+        [0.0, 1.0, 1.0]
+    """
+    return _planned(bandit, budgets, steps, False)[0]
+
+
+def oracle_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
+    """What always pulling the best arm earns on average with budget b, exactly as for `optimal_reward`. [like budgets]
+
+    How much it falls short of `optimal_reward` is at most 2ρ* (Lemma 1), and 0 for Bernoulli arms and whole budgets.
+    """
+    return _planned(bandit, budgets, steps, True)[0]
+
+
+def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
+    """Which arm to pull when so much budget is left, to earn `optimal_reward`; −1 if none is left. [like budgets]
+
+    With much left it is the best arm; near the end it may be one whose pulls fit into what is left. Of arms that are equally
+    good, the one with the lowest number.
+    """
+    return _planned(bandit, budgets, steps, False)[1]
+
+
+def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool) -> tuple[Any, Any]:
+    """Expected reward and best arm at each budget."""
+    arms = _arms(bandit)
+    if arms.cost.ndim != 1:
+        raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: map over it with jax.vmap")
+    if not checks.is_concrete(budgets):
+        raise ValueError("budgets is not known yet (under jit, vmap or grad), and it says how large a table is needed: close "
+                         "over it, as in jax.jit(lambda bandit: optimal_reward(bandit, 100))")
+    amounts = checks.numbers("budgets", budgets, "give numbers of at least 0")
+    checks.require("budgets", amounts, (amounts >= 0) & (amounts < np.inf), "give finite numbers of at least 0")
+    probs, steps = _lattice(bandit, steps)
+    points = amounts * steps
+    # A budget in float32 may be a little beside the lattice point that is meant.
+    nearest = np.round(points)
+    fits = abs(points - nearest) <= np.maximum(1e-6, 2.0**-23 * points)
+    index = np.where(fits, nearest, np.floor(points)).astype(np.int64)
+    largest = int(index.max(initial=0))
+    if largest > LARGEST_TABLE:
+        raise ValueError(f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}, more than a table of "
+                         f"{LARGEST_TABLE:,} holds: give smaller budgets; ρ* b is within ρ* of the optimum")
+    excess, arm = _table(arms.reward, arms.cost, probs, largest, oracle)
+    row = np.where(fits, 0, 1)
+    excess, arm = excess[index, row], arm[index, row]
+    if arms.xp is np:
+        excess, arm = np.asarray(excess, np.float64), np.asarray(arm)
+    return arms.best[0] * (index / steps) + excess, arm
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, oracle: bool) -> tuple[jax.Array, jax.Array]:
+    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. `probs`: [K, m+1] -> 2 × [largest+1, 2]
+
+    Write D(j) for that difference. Dividing by the chance w_i that a pull of arm i costs anything, which it takes to move on,
+
+        D(j) = max_i −μ_i^c Δ_i / w_i + Σ_{c ≥ 1} P_i(c)/w_i D_i(j − c),
+
+    where D_i(j − c) is D(j − c); or ρ* (c − j)/m − μ_i^r if c > j, since such a pull earns nothing. At j = 0 the game is over
+    if nothing is left, and goes on until a pull costs anything if a little is. Taking D(j − 1) out of the sum keeps rounding
+    errors from adding up.
+    """
+    reward, cost, probs = (jnp.asarray(x, jnp.float32) for x in (reward, cost, probs))
+    rho, steps = ratio(reward, cost), probs.shape[1] - 1
+    best = rho.max()
+    weight = probs[:, 1:] / probs[:, 1:].sum(1, keepdims=True)  # [K, m]
+    loss = -(cost * best - reward) / probs[:, 1:].sum(1)  # [K]
+    allowed = jnp.arange(len(cost)) == jnp.argmax(rho) if oracle else jnp.ones(len(cost), bool)
+    loss = jnp.where(allowed, jnp.where(jnp.arange(len(cost)) == jnp.argmax(rho), 0, loss), -jnp.inf)
+    jump = jnp.arange(1, steps + 1)  # [m] costs, in steps
+
+    def pick(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return value.max(), jnp.argmax(value).astype(jnp.int32)
+
+    def advance(last: jax.Array, j: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """`last`: [m, 2], D(j−1) … D(j−m)."""
+
+        def one(last: jax.Array) -> tuple[jax.Array, jax.Array]:
+            missed = best * (jump - j) / steps - reward[:, None]  # [K, m]
+            reached = jnp.where(jump > j, missed, last)  # [K, m]
+            return pick(loss + last[0] + (weight * (reached - last[0])).sum(1))
+
+        value, arm = jax.vmap(one, 1)(last)
+        return jnp.concatenate([value[None], last[:-1]]), (value, arm)
+
+    free, arm = pick(jnp.where(allowed, reward * probs[:, 0] / probs[:, 1:].sum(1), -jnp.inf))
+    start = jnp.stack([jnp.zeros_like(free), free])  # nothing left, a little left
+    last = jnp.zeros((steps, 2)).at[0].set(start)
+    _, (values, picked) = lax.scan(advance, last, jnp.arange(1, largest + 1))
+    first = jnp.stack([jnp.full_like(arm, -1), arm])
+    return jnp.concatenate([start[None], values]), jnp.concatenate([first[None], picked])
+
+
+def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
+    """The probability of each cost 0, 1/m, …, 1 for each arm, and m. [K, m+1]"""
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1):
+        raise ValueError(f"steps = {steps!r} is not a number of steps: give a whole number of at least 1, such as 4 for "
+                         "quarters")
+    if isinstance(bandit, Bernoulli):
+        if steps not in (None, 1):
+            raise ValueError(f"steps = {steps} does not fit Bernoulli arms, which cost 0 or 1: leave it out")
+        return jnp.stack([1 - bandit.cost_mean, bandit.cost_mean], -1), 1
+    if not isinstance(bandit, Multinomial):
+        raise ValueError(f"bandit = {type(bandit).__name__} has no costs on a lattice that is known here: pass a Bernoulli, or "
+                         "a Multinomial with the same costs")
+    support = bandit.support
+    if checks.is_concrete(support):
+        points = np.asarray(support, np.float64)
+        found = next((m for m in ([steps] if steps else range(1, MOST_STEPS + 1)) if _on_lattice(points, m)), None)
+        if found is None:
+            named = f"steps = {steps} does" if steps else f"steps up to {MOST_STEPS} do"
+            raise ValueError(f"{named} not fit the support {points.tolist()}, whose points must be multiples of 1/steps: give "
+                             "a support on a lattice, such as quarters" + (", or leave steps out" if steps else ""))
+        steps = found
+    if steps is None:
+        raise ValueError("steps = None, and the support is not known yet (under jit, vmap or grad): give steps, such as 4 for "
+                         "costs in quarters")
+    place = jnp.round(jnp.asarray(support) * steps).astype(jnp.int32)  # [M]
+    probs = jnp.asarray(bandit.cost_probs)
+    return jnp.zeros((probs.shape[0], steps + 1)).at[:, place].add(probs), int(steps)
+
+
+def _on_lattice(points: np.ndarray, steps: int) -> bool:
+    return bool((abs(points * steps - np.round(points * steps)) <= 2**-23 * steps).all())
+
+
+class _Arms(NamedTuple):
+    """Means and gaps, the best arm's with an axis of length 1 to go with the others'."""
+
+    xp: Any  # NumPy, or jax.numpy under a transformation
+    reward: Any  # [..., K] μ^r
+    cost: Any  # [..., K] μ^c
+    ratio: Any  # [..., K] ρ
+    gap: Any  # [..., K] Δ
+    is_best: Any  # [..., K]
+    best: Any  # [..., 1] ρ*
+    best_reward: Any  # [..., 1] μ_1^r
+    best_cost: Any  # [..., 1] μ_1^c
+
+    @property
+    def safe_gap(self) -> Any:
+        """Δ, and 1 for the best arm: to divide by. [..., K]"""
+        return self.xp.where(self.is_best, 1, self.gap)
+
+    def over_others(self, values: Any) -> Any:
+        """The sum over all arms but the best."""
+        return self.xp.where(self.is_best, 0, values).sum(-1)
+
+
+def _arms(bandit: Bandit, lone: bool = False) -> _Arms:
+    """`lone`: raises if another arm is as good as the best, as far as float32 can tell."""
+    checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+    reward, cost = bandit.reward_mean, bandit.cost_mean
+    concrete = checks.is_concrete((reward, cost))
+    xp: Any = np if concrete else jnp
+    if concrete:
+        reward, cost = np.asarray(reward, np.float64), np.asarray(cost, np.float64)
+        checks.require("the expected cost, cost_mean", cost, cost > 0, "give arms that cost something, as the paper assumes")
+    rho = reward / cost
+    place = rho.argmax(-1)[..., None]
+    is_best = xp.arange(rho.shape[-1]) == place
+    best, best_reward, best_cost = (xp.take_along_axis(x, place, -1) for x in (rho, reward, cost))
+    gap = best - rho
+    if concrete and lone:
+        ties = ((gap <= 2**-22 * best) & ~is_best).any(-1)
+        checks.require("the best ratio", best[..., 0], ~ties, "two arms have it, and the bounds divide by the gap between "
+                       "them: give a bandit with one best arm")
+    return _Arms(xp, reward, cost, rho, gap, is_best, best, best_reward, best_cost)
+
+
+def _check_gamma(gamma: Any) -> None:
+    if not checks.is_concrete(gamma):
+        return
+    remedy = "give a number between 0 and 1, both excluded, such as 0.7"
+    value = checks.numbers("gamma", gamma, remedy)
+    checks.require("gamma", value, (value > 0) & (value < 1), remedy)
