@@ -146,7 +146,7 @@ def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None
     """
     if path is None:
         return Results(attributes, chunk)
-    path = Path(path).resolve()
+    path = Path(path)
     if not _is_empty(path):
         _compare(path, attributes)
     else:
@@ -262,6 +262,7 @@ def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
 
 def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
     """Makes a store that has nothing but its root, at one stroke. If there is one by now, that one stays."""
+    path = path.resolve()  # a link is no place for a folder
     path.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from test_results import assert_same
 
 import bts_jax as bj
@@ -274,7 +275,9 @@ def test_sweep_table_and_plot(folder, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mean regret, average over 3 bandits, 4 runs each" and lines[1].split()[:2] == ["budget", "KUBE"]
     values = results.regret.sel(policy="KUBE", budget=10)
-    error = 1.96 * float((values.var("seed", ddof=1) / 4).sum()) ** 0.5 / 3
+    errors = (values.var("seed", ddof=1) / 4).values
+    freedom = int(errors.sum() ** 2 / (errors**2 / 3).sum())  # Welch and Satterthwaite
+    error = scipy.stats.t.isf(0.025, freedom) * errors.sum() ** 0.5 / 3
     assert lines[3].split()[:4] == ["10", f"{float(values.mean()):,.1f}", "±", f"{error:,.1f}"]
     main(["table", "grid.zarr", "--latex", "--by-bandit"])
     out = capsys.readouterr().out
