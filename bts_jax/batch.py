@@ -113,7 +113,7 @@ def simulate_batch(
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1)
     longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
-    at_once = -(-lengths.sum() // (lengths.max() * len(devices)))
+    at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
     longest = np.pad(longest, (0, share * len(devices) - size), mode="edge")
     order = longest.reshape(share, len(devices)).T.ravel()
     own = (
@@ -180,14 +180,15 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
     """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
 
-    With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes fewer still.
+    With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
+    them; a GPU hardly does, and pays more for giving lanes to other runs.
     """
     if platform == "cpu":
         most = min(max(2**13 // num_arms, 64), 512)
     else:
         most = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1)
-    if at_once < share:
-        return min(most, max(at_once // 4, 32) if platform == "cpu" else at_once)
+    if platform == "cpu" and at_once < share:
+        return min(most, max(at_once // 4, 32))
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 
 

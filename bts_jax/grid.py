@@ -219,8 +219,9 @@ def _compile(grid: _Grid, results: Results, calls: list[_Call], pool: ThreadPool
     programs = {}
     for call in calls:
         if call.program not in programs:
-            # A game with a budget of 1 is soon over, and its program serves for all budgets.
-            programs[call.program] = pool.submit(_play, grid, results, call, budgets=np.minimum(grid.budgets, 1))
+            # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
+            small = np.maximum(grid.budgets / grid.budgets.max(), 1e-4)
+            programs[call.program] = pool.submit(_play, grid, results, call, budgets=small)
     return programs
 
 

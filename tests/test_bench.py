@@ -48,6 +48,7 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
     for row in result["rows"]:
         assert row["pulls per second"] > 0 and 0 < row["utilisation"] <= 1 and row["calls per pull"] >= 1
         assert all(ratio > 0 for ratio in row["ratios"].values())
+    monkeypatch.setattr(bench, "bench", lambda progress: result)
     cli.main(["bench"])
     out = capsys.readouterr().out.splitlines()
     assert out[1].split()[:2] == ["policy", "arms"] and out[2].split()[0] == "bts"

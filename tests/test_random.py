@@ -119,11 +119,10 @@ def test_gamma_draws_have_their_law(shape):
     check_law(random.gamma(jax.random.key(11), np.full(MILLION, shape, np.float32)), stats.gamma(shape))
 
 
-# Every shape on both sides; equal, near 1, and far apart. (Left out: draws that crowd below 1, where float32 has few numbers;
+# Equal shapes, 1 on either side, far apart. (Left out: draws that crowd below 1, where float32 has few numbers;
 # their mirror images are here.)
-PAIRS = [(0.5, 0.5), (0.5, 3), (0.5, 1e7), (1, 1), (1, 2), (1, 1e5), (1, 1e7), (1.5, 1), (1.5, 0.5), (2, 1), (2, 3), (3, 100),
-         (3, 1e5), (10, 1), (10, 10), (10, 1.5), (100, 1), (100, 1000), (1000, 1000), (0.5, 1000), (1e5, 1e5), (1e5, 1e7),
-         (1e7, 1e5), (1e7, 1e7)]
+PAIRS = [(0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e5), (1.5, 1), (2, 3), (3, 1e5), (10, 1.5), (100, 1), (100, 1000), (1e5, 1e5),
+         (1e5, 1e7), (1e7, 1e5)]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
