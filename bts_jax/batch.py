@@ -126,7 +126,7 @@ def simulate_batch(
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
     width = max(int(width), 2)  # as `game.play` has it
-    runs, calls, computed = jax.device_get(_program(structure, varies, width, tuple(devices))(own, common))
+    runs, calls, blocks = jax.device_get(_program(structure, varies, width, tuple(devices))(own, common))
 
     back = np.empty(size, np.int64)
     back[order] = np.arange(len(order))
@@ -137,7 +137,7 @@ def simulate_batch(
         lanes=min(width, share),
         rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
         calls=int(calls[back].sum(dtype=np.int64)),
-        computed=int(computed.sum(dtype=np.int64)) * min(width, share),
+        computed=int(blocks.sum(dtype=np.int64)) * game.BLOCK * min(width, share),
         seconds=time.perf_counter() - started,
     )
     if report is not None:
@@ -164,13 +164,13 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
         nothing = jax.tree.map(lambda _: None, setting)
         policy, bandit = assemble(lanes_last[0], [None] * len(common))
         shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)
-        record, calls, computed = game.play(
+        record, calls, blocks = game.play(
             lanes_last[1]._replace(policy=policy, bandit=bandit),
             nothing._replace(policy=shared_policy, bandit=shared_bandit),
             width,
         )
         runs = jax.vmap(game.finish)(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record), budget, checkpoints)
-        return runs, calls, computed[None]
+        return runs, calls, blocks[None]
 
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()

@@ -242,8 +242,8 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
     """Plays many runs, `width` of them at a time, but at least 2; a lane whose run has ended goes on with the next in line.
 
     What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
-    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many calls each lane
-    computed. All that is called here is written for one run, and mapped over the lanes.
+    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many blocks were
+    played. All that is called here is written for one run, and mapped over the lanes.
     """
     runs = own.limits.shape[-1]
     # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
@@ -272,19 +272,19 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
     if width >= runs:
 
         def go_on(carry):
-            now, record, computed = carry
-            return *block(own, now, record), computed + BLOCK
+            now, record, blocks = carry
+            return *block(own, now, record), blocks + 1
 
         start = each(_start)(own), each(_blank)(own), jnp.int32(0)
-        now, record, computed = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
-        return record, now.calls, computed
+        now, record, blocks = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
+        return record, now.calls, blocks
 
     def take(index):
         return jax.tree.map(lambda x: x[..., index], own)
 
     def refill(carry):
         """Stores the runs that have ended, and gives their lanes the next in line."""
-        part, now, record, run, line, stored, calls, computed = carry
+        part, now, record, run, line, stored, calls, blocks = carry
         ended = now.waiting & (run < runs)
         place = jnp.where(ended, run, runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
@@ -296,19 +296,19 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
         now, record = jax.tree.map(
             lambda new, old: jnp.where(fresh, new, old), (each(_start)(part), each(_blank)(part)), (now, record)
         )
-        return part, now, record, run, line, stored, calls, computed
+        return part, now, record, run, line, stored, calls, blocks
 
     def advance(carry):
-        part, now, record, *rest, computed = carry
-        carry = part, *block(part, now, record), *rest, computed + BLOCK
+        part, now, record, *rest, blocks = carry
+        carry = part, *block(part, now, record), *rest, blocks + 1
         return lax.cond(carry[1].waiting.any(), refill, lambda carry: carry, carry)
 
     run = jnp.arange(width, dtype=jnp.int32)
     part = take(run)
     start = (part, each(_start)(part), each(_blank)(part), run, jnp.int32(width), each(_blank)(own),
              jnp.zeros(runs, jnp.int32), jnp.int32(0))
-    *_, stored, calls, computed = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
-    return stored, calls, computed
+    *_, stored, calls, blocks = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
+    return stored, calls, blocks
 
 
 def _twice(tree: Any) -> Any:
