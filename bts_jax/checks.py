@@ -34,6 +34,13 @@ def require(name: str, value: Any, good: Any, remedy: str) -> None:
     raise ValueError(f"{where} = {value[tuple(place)]} is not allowed: {remedy}")
 
 
+def whole(name: str, value: Any, low: int) -> int:
+    """`value`, or a `ValueError` that names it unless it is a whole number from `low` on."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
+        raise ValueError(f"{name} = {value!r} is not allowed: give a whole number of at least {low}, below 2³¹")
+    return int(value)
+
+
 def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> None:
     """Raises unless `value` is a pytree of numbers with these members."""
     if isinstance(value, type):

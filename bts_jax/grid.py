@@ -80,9 +80,9 @@ def sweep(
         ('bandit',)
     """
     grid = _Grid(policies, bandits, budgets, seeds, seed)
-    most = _most_runs(grid, None if memory is None else whole("memory", memory, 1))
+    most = _most_runs(grid, None if memory is None else checks.whole("memory", memory, 1))
     parts = -(-grid.seeds // most)
-    chunk = -(-grid.seeds // parts) if chunk is None else min(whole("chunk", chunk, 1), grid.seeds)
+    chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
     with _progress(grid, quiet) as bar:
         results = begin(grid.attributes(), chunk, out)
         bar.skip(results)
@@ -117,7 +117,7 @@ class _Grid:
     def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any):
         self.policies: dict[str, Policy] = _named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = _named("bandits", bandits, {})
-        self.seeds, self.seed = whole("seeds", seeds, 1), whole("seed", seed, -(2**31))
+        self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
         amounts = _increasing(budgets)
         exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
         self.budgets = amounts.astype(np.int32) if exact else amounts
@@ -306,13 +306,6 @@ def _named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, 
         if not isinstance(name, str) or not name:
             raise ValueError(f"{argument} has the name {name!r}: give each a name, a string that is not empty")
     return dict(value)
-
-
-def whole(name: str, value: Any, low: int) -> int:
-    """`value`, or a `ValueError` that names it unless it is a whole number from `low` on."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
-        raise ValueError(f"{name} = {value!r} is not allowed: give a whole number of at least {low}, below 2³¹")
-    return int(value)
 
 
 def _increasing(budgets: Any) -> np.ndarray:

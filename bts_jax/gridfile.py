@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
+from bts_jax import checks
 from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
-from bts_jax.grid import whole
 from bts_jax.policies import POLICIES
 
 EXAMPLE = Path(__file__).parent / "examples" / "grid.toml"
@@ -52,8 +52,8 @@ def _bandits(name: str, where: str, kind: Any, options: dict[str, Any]) -> Itera
     where = f"{where}.random"
     _known(where, options, None, needed=("num_arms",))
     numbered = "instances" in options
-    count = whole(f"{where}.instances", options.pop("instances", 1), 1)
-    key = jax.random.key(whole(f"{where}.seed", options.pop("seed", 0), -(2**31)), impl="threefry2x32")
+    count = checks.whole(f"{where}.instances", options.pop("instances", 1), 1)
+    key = jax.random.key(checks.whole(f"{where}.seed", options.pop("seed", 0), -(2**31)), impl="threefry2x32")
     for i in range(count):
         yield (f"{name}-{i}" if numbered else name), _made(where, kind.random, {"key": jax.random.fold_in(key, i), **options})
 

@@ -220,6 +220,11 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     return values.transpose(*axes)
 
 
+def kinds(dataset: "Dataset") -> list[str]:
+    """The family and number of arms of each bandit, in words."""
+    return [f"{family}, {arms} arms" for family, arms in zip(dataset.family.values, dataset.num_arms.values, strict=True)]
+
+
 def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
     # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.

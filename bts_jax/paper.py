@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
-from bts_jax import plots
+from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.contract import Bandit, ratio
-from bts_jax.metrics import interval, measured, paired, ranking
+from bts_jax.metrics import interval, kinds, measured, paired, ranking
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
 from bts_jax.text import table
 
@@ -74,12 +74,12 @@ def figure1(
     """
     import matplotlib
 
-    from bts_jax.grid import sweep, whole
+    from bts_jax.grid import sweep
 
     if scale not in SCALES:
         raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, SCALES))}")
-    whole("instances", instances, 1)
-    whole("seed", seed, -(2**31))
+    checks.whole("instances", instances, 1)
+    checks.whole("seed", seed, -(2**31))
     folder = Path(out if out is not None else f"figure1-{scale}")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
@@ -260,7 +260,7 @@ def _held(count: int, of: int, what: str = "panels") -> str:
 
 def _panels(dataset: "Dataset") -> dict[str, "Dataset"]:
     """The Dataset of each family and number of arms."""
-    titles = [f"{family}, {arms} arms" for family, arms in zip(dataset.family.values, dataset.num_arms.values, strict=True)]
+    titles = kinds(dataset)
     return {title: dataset.isel(bandit=[i for i, other in enumerate(titles) if other == title])
             for title in dict.fromkeys(titles)}
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bts_jax.contract import ratio
-from bts_jax.metrics import Interval, interval, measured
+from bts_jax.metrics import Interval, interval, kinds, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -360,8 +360,7 @@ def _groups(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
         if not {"family", "num_arms"} <= set(dataset.coords):
             raise ValueError("panel = 'family' needs the coordinates family and num_arms, which dataset lacks: pass it "
                              "as sweep returns it, or give 'bandit' or 'all'")
-        titles = [f"{family}, {arms} arms" for family, arms in
-                  zip(dataset.family.values, dataset.num_arms.values, strict=True)]
+        titles = kinds(dataset)
     groups = {title: values.isel(bandit=[i for i, other in enumerate(titles) if other == title])
               for title in dict.fromkeys(titles)}
     if len(groups) > MOST_PANELS:

@@ -185,7 +185,7 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
     if arms.cost.ndim != 1:
         raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: take one at a time")
     simple = isinstance(bandit, Bernoulli) and float(amount).is_integer()
-    factor = 2 * math.log(amount) + (35 if simple else 70) / arms.cost.min()
+    factors = 2 * math.log(amount), (35 if simple else 70) / arms.cost.min()  # over δ²
     delta, epsilon = arms.cost * arms.gap / (arms.best + 1), arms.best_cost * arms.gap / (arms.ratio + 1)  # per γ, per 1 − γ
 
     def explored(arm: int, gamma: float, **options: int) -> float:
@@ -196,13 +196,10 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
     for arm in others.tolist():
         if gamma is None:
             most = 1 - min(SMALLEST_GAP / epsilon[arm], 0.5)  # no γ beyond: the sum would not be taken
-            chosen[arm] = _least(lambda g, i=arm: factor / (g * delta[i]) ** 2 + explored(i, g, start=16, count=6), most)
+            chosen[arm] = _least(lambda g, i=arm: sum(factors) / (g * delta[i]) ** 2 + explored(i, g, start=16, count=6), most)
         exploration[arm] = explored(arm, chosen[arm])
     delta = np.where(arms.is_best, np.nan, delta * chosen)
-    logarithmic, concentration = (
-        np.where(arms.is_best, np.inf, term / delta**2)
-        for term in (2 * math.log(amount), (35 if simple else 70) / arms.cost.min())
-    )
+    logarithmic, concentration = (np.where(arms.is_best, np.inf, factor / delta**2) for factor in factors)
     pulls = 1 + logarithmic + concentration + exploration
     loss = (arms.cost * arms.gap)[others]
     return Bound(
