@@ -255,13 +255,14 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
 
 def _plot(arguments: argparse.Namespace) -> None:
+    from bts_jax.metrics import kinds
     from bts_jax.plots import MOST_PANELS, regret
     from bts_jax.results import open_results
 
     out = arguments.out or f"{Path(arguments.store).stem}.png"
     results = open_results(arguments.store)
-    kinds = set(zip(results.family.values, results.num_arms.values, strict=True))
-    panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else "family" if len(kinds) <= MOST_PANELS else "all"
+    panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"
+    panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else panel
     regret(results, panel=panel).savefig(out, dpi=300)
     print(out)
 
@@ -333,7 +334,7 @@ def _average(values: np.ndarray) -> str:
     errors = np.array([row[keep].var(ddof=1) / keep.sum() for row, keep in zip(values, there, strict=True)])
     # Welch's and Satterthwaite's degrees of freedom, of a sum of means of which each has a variance of its own.
     freedom = errors.sum() ** 2 / (errors**2 / (counts - 1)).sum() if errors.any() else counts.sum()
-    return f"{mean:,.1f} ± {student(0.95, int(freedom)) * errors.sum() ** 0.5 / len(values):,.1f}"
+    return f"{mean:,.1f} ± {student(0.95, int(freedom + 1e-6)) * errors.sum() ** 0.5 / len(values):,.1f}"
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:

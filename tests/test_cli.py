@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import bts_jax as bj
+from bts_jax import cli
 from bts_jax.cli import main
 
 
@@ -98,3 +100,11 @@ def test_import_is_light():
     code = "import bts_jax, sys; print([m for m in ('matplotlib', 'xarray', 'zarr', 'tqdm', 'optax') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_bandit_in_the_table_has_students_interval():
+    rng = np.random.default_rng(0)
+    for count in range(2, 60):
+        values = rng.normal(100, 50, count)
+        mean, _, high = bj.interval(values)
+        assert cli._average(values[None]) == cli._mean(values) == f"{mean:,.1f} ± {high - mean:,.1f}"
