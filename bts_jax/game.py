@@ -30,7 +30,7 @@ from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-BLOCK = 32  # calls in a block: fewer waste less on runs that wait, more cost less per call
+BLOCK, GPU_BLOCK = 32, 128  # calls in a block: fewer waste less on runs that wait, more cost less per call
 GPU_TURN = 2  # calls in one turn of a block's loop: of one's last step and the next one's first, a GPU makes one kernel
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
@@ -266,7 +266,7 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
         return each(_advance)(part, now, pull, thought)
 
     def block(part, now, record):
-        now = lax.fori_loop(0, BLOCK, lambda _, now: call(part, now), now, unroll=turn)
+        now = lax.fori_loop(0, block_size(), lambda _, now: call(part, now), now, unroll=turn)
         return each(_record)(part, now, record)
 
     if width >= runs:
@@ -309,6 +309,11 @@ def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax
              jnp.zeros(runs, jnp.int32), jnp.int32(0))
     *_, stored, calls, blocks = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
     return stored, calls, blocks
+
+
+def block_size() -> int:
+    """How many calls a block has here."""
+    return BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
 
 
 def _twice(tree: Any) -> Any:

