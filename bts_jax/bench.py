@@ -22,8 +22,8 @@ from bts_jax.batch import Report, simulate_batch
 from bts_jax.policies import POLICIES
 
 RUNS = 500
-# Arms, and budgets that give each program some seconds of work: ours and NumPy's, and the obvious JAX program's.
-SIZES = ((10, 2000, 40), (100, 1000, 10))
+# Arms, and budgets that give each program enough to do: with BTS, with the index policies, and the obvious JAX program.
+SIZES = ((10, 2000, 8000, 40), (100, 1000, 3000, 10))
 ON_A_GPU = ((10, 20_000, 20_000), (100, 4_000, 20_000), (10, 500, 50_000), (100, 500, 50_000), (100, 20_000, 1_000))
 
 
@@ -49,11 +49,12 @@ def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
     cores = len(jax.devices())
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_numpy_pulls, [("kube", np.ones(2), np.ones(2), 1, 1, 0)] * cores))  # the processes start
-        for num_arms, budget, small in SIZES:
+        for num_arms, of_bts, of_others, small in SIZES:
             bandit = _problem(num_arms)
             reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
             for name in ("bts", "kube", "ucb-bv1", "pd-bwk"):
                 progress(f"{name}, {num_arms} arms")
+                budget = of_bts if name == "bts" else of_others
                 ours = _ours(name, bandit, budget, RUNS)
                 arguments = name, reward, cost, budget, RUNS, 0
                 theirs = {"NumPy, one process": _time(partial(_numpy_pulls, arguments))}
