@@ -12,8 +12,10 @@ A policy has the same colour and marker in all figures (see `styles`). What a pa
 Where a family has a single instance the sample is its runs. Each figure says what its sample is.
 """
 
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -256,15 +258,13 @@ def dominance(
 
     At one budget, the largest unless it is given. Ties count half, and a policy of which a run is missing (NaN) loses.
     """
-    from matplotlib.figure import Figure
-
     at = _at(dataset, budget)
     values = measured(at, metric).mean("seed", skipna=False).values[:, :, 0]
     values = np.where(np.isnan(values), np.inf, values)
     share = ((values[:, None] < values) + 0.5 * (values[:, None] == values)).mean(-1)
     names, count = list(at.policy.values), at.sizes["bandit"]
     width = min(max(COLUMN, 1.4 + 0.42 * len(names)), PAGE) if width is None else width
-    figure = Figure(figsize=(width, width), layout="constrained")
+    figure = _blank(width, width)
     axes = figure.add_subplot()
     off = np.where(np.eye(len(names), dtype=bool), np.nan, 100 * share)
     axes.imshow(off, cmap="PuOr", vmin=0, vmax=100)
@@ -488,15 +488,13 @@ def _figure(
     groups: dict[str, "DataArray"], width: float | None, x: str, y: str, names: int = 0
 ) -> tuple["Figure", list[tuple[Any, "DataArray"]]]:
     """A figure with one panel per group, two abreast on a page; rows of names set the height where there are any."""
-    from matplotlib.figure import Figure
-
     width = (COLUMN if len(groups) == 1 else PAGE) if width is None else width
     if not width > 0:
         raise ValueError(f"width = {width!r} is not a width: give a positive number of inches, such as {COLUMN} or {PAGE:g}")
     columns = min(len(groups), max(1, int(width // 3)))
     rows = -(-len(groups) // columns)
     height = 0.45 + 0.2 * names if names else min(0.62 * width / columns, 2.3)
-    figure = Figure(figsize=(width, rows * (height + 0.25) + 0.75), layout="constrained")
+    figure = _blank(width, rows * (height + 0.25) + 0.75)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(groups):]:
         axes.remove()
@@ -510,6 +508,20 @@ def _figure(
     if y:
         figure.supylabel(y, fontsize=_TEXT, ma="center")
     return figure, list(zip(grid.flat, groups.values(), strict=False))
+
+
+def _blank(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure._repr_png_ = partial(_png, figure)  # type: ignore  # a notebook shows it, whether pyplot was imported or not
+    return figure
+
+
+def _png(figure: "Figure") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()
 
 
 def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:

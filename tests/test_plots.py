@@ -56,7 +56,8 @@ def test_every_figure_has_its_panels_and_can_be_saved(name, panel, titles):
 def test_one_run_one_instance_one_budget_and_numbers_that_are_missing(name):
     """Nothing warns: warnings are errors in the tests."""
     make = FIGURES.get(name, plots.dominance)
-    make(data(bandits=1, seeds=1).isel(budget=[0])).savefig(io.BytesIO())
+    figure = make(data(bandits=1, seeds=1).isel(budget=[0]))
+    assert figure._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
     broken = data()
     broken.regret[1] = np.nan
     make(broken).savefig(io.BytesIO())
