@@ -71,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     plot = commands.add_parser("plot", help="draw the regret in a saved sweep")
     plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
     plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
+    plot.add_argument("--theory", nargs="*", choices=["bound", "leading", "slope"], metavar="NAME",
+                      help="draw the paper's theory as well: any of bound, leading (term of the bound) and slope (of the lower "
+                           "bound); without a name, bound and slope")
     plot.set_defaults(command=_plot)
 
     figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
@@ -263,7 +266,8 @@ def _plot(arguments: argparse.Namespace) -> None:
     results = open_results(arguments.store)
     panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"
     panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else panel
-    regret(results, panel=panel).savefig(out, dpi=300)
+    theory = False if arguments.theory is None else arguments.theory or True
+    regret(results, panel=panel, theory=theory).savefig(out, dpi=300)
     print(out)
 
 
