@@ -218,7 +218,8 @@ def _theory(arguments: argparse.Namespace) -> None:
     ])
     try:
         optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
-        print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if optimum >= best * budget else '−'} {abs(optimum - best * budget):.3f}; "
+        more = optimum - best * budget
+        print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if more >= 0 else '−'} {abs(more):.3f}; "
               f"always the best arm earns {optimum - oracle:.3f} less")
     except ValueError as error:  # such arms, or such a budget, have no table
         print(f"no exact optimum: {error}")

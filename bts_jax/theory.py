@@ -159,7 +159,7 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
 
     with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the chances that
     the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. The sum is what Φ_i(γ) hides.
-    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken.
+    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken. Rewards are independent of costs.
 
     The 35 and 70 are the paper's. Its Step 2 bounds a chance given that budget is left, for which it takes the pulls of arm i
     to be independent of whether budget is left. They are not quite.
