@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
-from bts_jax.contract import Bandit, ratio
+from bts_jax.contract import Bandit
 
 LARGEST_TABLE = 10**7  # the most lattice points of budget that a dynamic program goes through
 MOST_STEPS = 1000  # the finest lattice of costs that is looked for
@@ -385,18 +385,24 @@ def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool
         many = f" for each of {count:,} bandits" if count > 1 else ""
         raise ValueError(f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}{many}, more than a table of "
                          f"{LARGEST_TABLE:,} holds: give smaller budgets; ρ* b is within ρ* of the optimum")
-    table = jnp.vectorize(partial(_table, largest=largest, oracle=oracle), signature="(k),(k),(k,m)->(n,r),(n,r)")
+    table = jnp.vectorize(partial(_table, largest=largest), signature="(k),(k),(k),(o),(k,m)->(n,r),(n,r)")
+    allowed = arms.is_best if oracle else arms.xp.ones_like(arms.is_best)
     row = np.where(fits, 0, 1)
-    excess, arm = (x[..., index, row] for x in table(arms.reward, arms.cost, probs))
+    excess, arm = (x[..., index, row] for x in table(allowed, arms.reward, arms.cost * arms.gap, arms.best, probs))
     if arms.xp is np:
         excess, arm = np.asarray(excess, np.float64), np.asarray(arm)
     best = arms.best.reshape(arms.best.shape[:-1] + (1,) * index.ndim)
     return best * (index / steps) + excess, arm
 
 
-@partial(jax.jit, static_argnames=("largest", "oracle"))
-def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, oracle: bool) -> tuple[jax.Array, jax.Array]:
-    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. `probs`: [K, m+1] -> 2 × [largest+1, 2]
+@partial(jax.jit, static_argnames="largest")
+def _table(
+    allowed: jax.Array, reward: jax.Array, lost: jax.Array, best: jax.Array, probs: jax.Array, largest: int
+) -> tuple[jax.Array, jax.Array]:
+    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. -> 2 × [largest+1, 2]
+
+    `allowed`: [K] which arms may be pulled; `lost`: [K] μ_i^c Δ_i, computed elsewhere, since an arm that is all but as good as
+    the best is beyond float32; `best`: [1] ρ*; `probs`: [K, m+1].
 
     Write D(j) for that difference. Dividing by the chance w_i that a pull of arm i costs anything, which it takes to move on,
 
@@ -406,16 +412,13 @@ def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, o
     if nothing is left, and goes on until a pull costs anything if a little is. Taking D(j − 1) out of the sum keeps rounding
     errors from adding up.
     """
-    reward, cost, probs = (jnp.asarray(x, jnp.float32) for x in (reward, cost, probs))
-    rho, steps = ratio(reward, cost), probs.shape[1] - 1
-    best = rho.max()
-    weight = probs[:, 1:] / probs[:, 1:].sum(1, keepdims=True)  # [K, m]
-    loss = -(cost * best - reward) / probs[:, 1:].sum(1)  # [K]
-    allowed = jnp.arange(len(cost)) == jnp.argmax(rho) if oracle else jnp.ones(len(cost), bool)
-    loss = jnp.where(allowed, jnp.where(jnp.arange(len(cost)) == jnp.argmax(rho), 0, loss), -jnp.inf)
+    steps = probs.shape[1] - 1
+    costs = probs[:, 1:].sum(1)  # [K] w
+    weight = probs[:, 1:] / costs[:, None]  # [K, m]
     jump = jnp.arange(1, steps + 1)  # [m] costs, in steps
 
     def pick(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value = jnp.where(allowed, value, -jnp.inf)
         return value.max(), jnp.argmax(value).astype(jnp.int32)
 
     def advance(last: jax.Array, j: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -424,12 +427,12 @@ def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, o
         def one(last: jax.Array) -> tuple[jax.Array, jax.Array]:
             missed = best * (jump - j) / steps - reward[:, None]  # [K, m]
             reached = jnp.where(jump > j, missed, last)  # [K, m]
-            return pick(loss + last[0] + (weight * (reached - last[0])).sum(1))
+            return pick(last[0] - lost / costs + (weight * (reached - last[0])).sum(1))
 
         value, arm = jax.vmap(one, 1)(last)
         return jnp.concatenate([value[None], last[:-1]]), (value, arm)
 
-    free, arm = pick(jnp.where(allowed, reward * probs[:, 0] / probs[:, 1:].sum(1), -jnp.inf))
+    free, arm = pick(reward * probs[:, 0] / costs)
     start = jnp.stack([jnp.zeros_like(free), free])  # nothing left, a little left
     last = jnp.zeros((steps, 2)).at[0].set(start)
     _, (values, picked) = lax.scan(advance, last, jnp.arange(1, largest + 1))
