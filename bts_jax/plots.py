@@ -42,7 +42,7 @@ _MARKERS = "P p h < > d 8 H 1".split()
 _THEORY = {
     "bound": ("bound on BTS", {"color": _KNOWN["bts"][0], "linestyle": "-."}),
     "leading": ("its leading term", {"color": _KNOWN["bts"][0], "linestyle": "--"}),
-    "slope": ("slope of the lower bound, no floor", {"color": "#000000", "linestyle": (0, (1, 1))}),
+    "slope": ("lower bound's slope, no floor", {"color": "#000000", "linestyle": (0, (1, 1))}),
 }
 
 
