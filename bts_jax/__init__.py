@@ -5,8 +5,8 @@
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial; BANDITS names them all
 Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
-Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
+Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); samplers in bts_jax.random
 """

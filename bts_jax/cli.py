@@ -71,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     plot = commands.add_parser("plot", help="draw the regret in a saved sweep")
     plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
     plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
+    plot.add_argument("--theory", nargs="*", choices=["bound", "leading", "slope"], metavar="NAME",
+                      help="draw the paper's theory as well: any of bound, leading (term of the bound) and slope (of the lower "
+                           "bound); without a name, bound and slope")
     plot.set_defaults(command=_plot)
 
     figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
@@ -86,7 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     figure1.add_argument("--quiet", action="store_true", help="no progress bar")
     figure1.set_defaults(command=_figure1)
 
-    theory = commands.add_parser("theory", help="print the paper's gaps, bounds and constants for a random bandit")
+    theory = commands.add_parser("theory", help="print the paper's gaps, bounds and constants for a bandit")
+    theory.add_argument("--reward", type=float, nargs="+", metavar="R",
+                        help="expected rewards of Bernoulli arms, with --cost (default: a random bandit)")
+    theory.add_argument("--cost", type=float, nargs="+", metavar="C", help="their expected costs")
     theory.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
     theory.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
     theory.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
@@ -174,8 +180,16 @@ def _instance(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 def _theory(arguments: argparse.Namespace) -> None:
     from bts_jax import theory
+    from bts_jax.bandits import Bernoulli
 
-    bandit, _ = _instance(arguments)
+    if (arguments.reward is None) != (arguments.cost is None):
+        raise ValueError("--reward and --cost describe the same arms: give both, or neither for a random bandit")
+    if arguments.reward is None:
+        bandit, _ = _instance(arguments)
+        named = f"{arguments.bandit} bandit, {arguments.arms} arms, seed {arguments.seed}"
+    else:
+        bandit = Bernoulli(reward=arguments.reward, cost=arguments.cost)
+        named = f"bernoulli bandit, {bandit.num_arms} arms"
     budget = arguments.budget
     bound = theory.bts_bound(bandit, budget, arguments.gamma)
     ratio, gap = theory.gaps(bandit)
@@ -192,7 +206,7 @@ def _theory(arguments: argparse.Namespace) -> None:
         terms = (bound.logarithmic, bound.concentration, bound.exploration, bound.pulls)
         rows.append([*means, f"{gamma:.2f}", f"{delta:.3g}", f"{epsilon:.3g}", *(f"{term[i]:.4g}" for term in terms),
                      f"{1 / divergence[i]:.4g}"])
-    print(f"{arguments.bandit} bandit, {arguments.arms} arms, budget {budget:g}, seed {arguments.seed}")
+    print(f"{named}; budget {budget:g}")
     _table(["arm", "reward", "cost", "ρ", "Δ", "γ", "δ", "ε", "2 ln B/δ²", "Step 2", "Step 3", "pulls ≤", "1/K"], rows)
     _table(["regret", "value"], [
         ["bound on BTS at this budget", f"{bound.regret:,.1f}"],
@@ -202,9 +216,13 @@ def _theory(arguments: argparse.Namespace) -> None:
         ["lower bound's slope against ln B", f"{theory.lower_bound_slope(bandit):,.2f}"],
         ["the same times ln B, no floor", f"{theory.lower_bound_slope(bandit) * log:,.1f}"],
     ])
-    optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
-    print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if optimum >= best * budget else '−'} {abs(optimum - best * budget):.3f}; "
-          f"always the best arm earns {optimum - oracle:.3f} less")
+    try:
+        optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
+        more = optimum - best * budget
+        print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if more >= 0 else '−'} {abs(more):.3f}; "
+              f"always the best arm earns {optimum - oracle:.3f} less")
+    except ValueError as error:  # such arms, or such a budget, have no table
+        print(f"no exact optimum: {error}")
     print("pulls ≤: 1 and the three terms before it, which bound the mean pulls of BTS; 1/K: least pulls per ln B, in the long "
           "run; help(bts_jax.theory) has the formulas")
 
@@ -263,7 +281,8 @@ def _plot(arguments: argparse.Namespace) -> None:
     results = open_results(arguments.store)
     panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"
     panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else panel
-    regret(results, panel=panel).savefig(out, dpi=300)
+    theory = False if arguments.theory is None else arguments.theory or True
+    regret(results, panel=panel, theory=theory).savefig(out, dpi=300)
     print(out)
 
 

@@ -25,7 +25,7 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
 
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
     Lemma 1). A single run may have negative regret, by luck. With `optimum` = "exact" the regret is measured from
-    `theory.optimal_reward`, for one bandit whose costs are on a lattice, and outside of `jit` and `vmap`.
+    `theory.optimal_reward`, for arms whose costs are on a lattice, and outside of `jit` and `vmap`.
 
     Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
     computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit`
@@ -43,10 +43,13 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
         raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
     if optimum == "exact":
-        if reward_mean.ndim > 1:
-            raise ValueError(f"optimum = 'exact' was given a batch of bandits of shape {reward_mean.shape}: take one at a time")
-        budgets, place = np.unique(budget, return_inverse=True) if checks.is_concrete(budget) else (budget, ...)
-        return theory.optimal_reward(bandit, budgets)[place].reshape(budget.shape) - reward
+        if xp is not np:
+            raise ValueError("optimum = 'exact' was given values that are not known yet (under jit, vmap or grad): call regret "
+                             "outside, on the whole batch")
+        budgets, place = np.unique(budget, return_inverse=True)
+        batch = reward_mean.shape[:-1]
+        earned = theory.optimal_reward(bandit, budgets)  # [*batch, budgets]
+        return np.take_along_axis(earned, place.reshape(*batch, -1), -1).reshape(budget.shape) - reward
     best = ratio(reward_mean, cost_mean, xp).max(-1)
     return best.reshape(*best.shape, *(1,) * (budget.ndim - best.ndim)) * budget - reward
 

@@ -16,12 +16,14 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
 from bts_jax.metrics import Interval, interval, kinds, measured
+from bts_jax.theory import bts_bound, lower_bound_slope
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,6 +40,12 @@ _KNOWN = {
 }
 _OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #AA8800".split()
 _MARKERS = "P p h < > d 8 H 1".split()
+# The theory, in the colour of what it is about, and without a marker.
+_THEORY = {
+    "bound": ("bound on BTS", {"color": _KNOWN["bts"][0], "linestyle": "-."}),
+    "leading": ("its leading term", {"color": _KNOWN["bts"][0], "linestyle": "--"}),
+    "slope": ("lower bound's slope, no floor", {"color": "#000000", "linestyle": (0, (1, 1))}),
+}
 
 
 def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -66,9 +74,10 @@ def regret(
     *,
     metric: str = "regret",
     panel: str = "bandit",
-    scale: str = "linear",
+    scale: str | None = None,
     band: str = "interval",
     level: float = 0.95,
+    theory: bool | str | Sequence[str] = False,
     width: float | None = None,
 ) -> "Figure":
     """Mean regret against budget, with a band.
@@ -76,14 +85,27 @@ def regret(
     Args:
         metric: "regret" or "pseudo_regret".
         panel: "bandit", "family" or "all"; see the top of this module.
-        scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out what is not positive.
+        scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out what is not positive. By default linear;
+            with `theory` "log-log", since the bound is hundreds of times the regret.
         band: "interval", the confidence interval of the mean; "deviation", the mean ± one standard deviation; "quantiles",
             the middle of the sample. `level` is that of the interval, or the share in the middle.
+        theory: what `bts_jax.theory` says of the instance, in panels of a single one: one or several of "bound", what the
+            paper's proof bounds the mean regret of BTS by (`bts_bound`, with the best γ for each arm); "leading", the part of
+            it that Theorem 1 spells out; and "slope" (`lower_bound_slope`), a line that leaves the curve of BTS, or of the
+            first policy, in the middle of the budgets. It tells how steep a curve becomes at least in the long run, and not
+            how high it is: it is no floor. True is "bound" and "slope".
         width: in inches; a column's for one panel, the page's for more.
     """
+    wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
+    for name in wanted:
+        _among("theory", name, *_THEORY)
+    scale = scale or ("log-log" if wanted else "linear")
     _among("scale", scale, "linear", "log-x", "log-y", "log-log")
     _among("band", band, "interval", "deviation", "quantiles")
     groups = _groups(dataset, metric, panel)
+    if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
+        raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
+                         "panel = 'bandit', or select one")
     what = {"interval": f"mean and its {level:.0%} interval", "deviation": "mean ± one standard deviation",
             "quantiles": f"mean, and the middle {level:.0%}"}[band]
     figure, panels = _figure(groups, width, "budget (units of cost)", f"{_words(metric)} (units of reward)")
@@ -95,9 +117,16 @@ def regret(
             means.append(_positive(mean) if logarithmic else mean)
             tops.append(high)
             _curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
+        if wanted and sample.sizes["bandit"] == 1:
+            start = next((i for i, name in enumerate(look) if name.lower() == "bts"), 0)
+            for name, x, y in _theory(_instance(dataset, sample.bandit.item()), dataset.budget.values, means[start], wanted):
+                label, style = _THEORY[name]
+                axes.plot(x, y, label=label, linewidth=1.3, **style)
+                tops.append(y)
         if logarithmic:
             _span(axes, means, tops)
         _scale(axes, scale)
+    look |= {_THEORY[name][0]: _THEORY[name][1] for name in wanted}
     _legend(figure, look, f"{what}, over {_sample(groups)}{_caveats(dataset)}")
     return figure
 
@@ -378,6 +407,39 @@ def _by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
         yield str(name), sample.values
 
 
+class _Means(NamedTuple):
+    """As much of a bandit as a Dataset holds."""
+
+    reward_mean: np.ndarray  # [K]
+    cost_mean: np.ndarray  # [K]
+
+
+def _instance(dataset: "Dataset", name: str) -> Any:
+    """The bandit of this name, as far as theory wants to know it."""
+    if not {"reward_mean", "cost_mean", "num_arms", "family"} <= set(dataset.coords):
+        raise ValueError("theory needs the coordinates reward_mean, cost_mean, num_arms and family, which dataset lacks: pass "
+                         "it as sweep returns it")
+    one = dataset.sel(bandit=name)
+    means = _Means(*(one[field].values[: one.num_arms.item()] for field in _Means._fields))
+    return Bernoulli(reward=means.reward_mean, cost=means.cost_mean) if one.family.item() == "Bernoulli" else means
+
+
+def _theory(
+    bandit: Any, budgets: np.ndarray, mean: np.ndarray, wanted: tuple[str, ...]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The name of each curve, and the curve; the slope leaves `mean` in the middle of the budgets."""
+    proven = budgets[budgets > np.e]  # where the proof holds
+    bounds = [bts_bound(bandit, budget) for budget in proven] if {"bound", "leading"} & set(wanted) else []
+    for name in wanted:
+        if name == "slope":
+            middle = np.abs(np.log(budgets) - np.log(budgets[[0, -1]]).mean()).argmin()
+            x = np.geomspace(budgets[middle], budgets[-1], 50)
+            yield name, x, mean[middle] + lower_bound_slope(bandit) * np.log(x / budgets[middle])
+        else:
+            y = np.array([bound.regret if name == "bound" else bound.leading for bound in bounds])
+            yield name, proven, np.where(np.isfinite(y), y, np.nan)
+
+
 def _unit(groups: dict[str, "DataArray"]) -> str:
     kinds = {"instances" if values.sizes["bandit"] > 1 else "runs" for values in groups.values()}
     return " or ".join(sorted(kinds))
@@ -437,7 +499,7 @@ def _positive(values: np.ndarray) -> np.ndarray:
 def _span(axes: Any, means: list[np.ndarray], tops: list[np.ndarray]) -> None:
     """Ends a logarithmic y axis below the lowest mean: the lower limit of a band may be anywhere below, or negative."""
     if np.isfinite(means).any():
-        axes.set_ylim(np.nanmin(means) / 1.5, 1.2 * np.nanmax([*means, *tops]))
+        axes.set_ylim(np.nanmin(means) / 1.5, 1.2 * np.nanmax(np.concatenate([*means, *tops])))
     else:  # no mean is positive, and none is drawn
         axes.set_ylim(1, 10)
 

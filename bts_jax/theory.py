@@ -4,13 +4,14 @@ The paper numbers the best arm 1; here it is whichever has the largest ratio, an
 
 Closed forms and the dynamic programs are pure functions of the bandit: map, compile and differentiate them. Concrete
 values are computed in float64 and come back as NumPy arrays, as in `bts_jax.metrics`; under `jit`, `vmap` and `grad` it is
-float32, and nothing is checked. A batch of bandits may have leading axes in the closed forms: [..., K].
+float32, and nothing is checked. A bandit may be a batch of them, with leading axes: [..., K].
 
-`bts_bound` adds up to millions of terms that span hundreds of decades. It is NumPy in float64 throughout, for concrete values.
+`bts_bound` adds up to millions of terms that span hundreds of decades. It is NumPy in float64 throughout, for one bandit and
+concrete values.
 """
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
-from bts_jax.contract import Bandit, ratio
+from bts_jax.contract import Bandit
 
 LARGEST_TABLE = 10**7  # the most lattice points of budget that a dynamic program goes through
 MOST_STEPS = 1000  # the finest lattice of costs that is looked for
@@ -158,7 +159,7 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
 
     with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the chances that
     the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. The sum is what Φ_i(γ) hides.
-    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken.
+    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken. Rewards are independent of costs.
 
     The 35 and 70 are the paper's. Its Step 2 bounds a chance given that budget is left, for which it takes the pulls of arm i
     to be independent of whether budget is left. They are not quite.
@@ -231,6 +232,7 @@ def _least(function: Any, high: float) -> float:
     return left if at_left < at_right else right
 
 
+@lru_cache(10_000)  # the budget does not matter: curves over budgets take the same sums again
 def _exploration(reward: float, cost: float, epsilon: float, start: int = 64, count: int = 16) -> float:
     """Σ_{k≥0} (E[1/p^r] E[1/p^c] − 1) for a best arm with these means, to a relative 1e-6.
 
@@ -278,8 +280,6 @@ def _excess(k: int, mean: float, level: float) -> float:
     """
     if level <= 0:
         return 0.0
-    if level >= 1:
-        return math.inf
     # Below `level` k the terms fall at least as fast as powers of the odds ratio, and F soon has no weight there; far above
     # `mean` k there is nothing left.
     odds = math.log(mean * (1 - level) / (level * (1 - mean))) if mean < 1 else math.inf
@@ -313,7 +313,7 @@ def _log_binomial(n: int, p: float, s: np.ndarray) -> np.ndarray:
 
 
 def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """R*(b), the most that any policy can earn on average with budget b, though it knows the arms; exact. [like budgets]
+    """R*(b), the most that any policy can earn on average with budget b, though it knows the arms; exact. [..., like budgets]
 
     By dynamic programming over the budget that is left, for arms whose costs are multiples of 1/`steps`:
 
@@ -325,7 +325,7 @@ def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = No
     What is computed is R*(b) − ρ* b, a number within ρ* of 0, so that float32 will do; it is right to about 1e-5 ρ*.
 
     Args:
-        bandit: Bernoulli or Multinomial.
+        bandit: Bernoulli or Multinomial; or a batch of them, whose axes come first in the result.
         budgets: one or several, at least 0, on the lattice or off it. Concrete, since they say how large the table is.
         steps: into how many parts the lattice divides a unit of cost. Found from the support by default; under `jit` and
             `vmap`, where a Multinomial's support is not known, it must be given.
@@ -341,7 +341,7 @@ def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = No
 
 
 def oracle_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """What always pulling the best arm earns on average with budget b, exactly as for `optimal_reward`. [like budgets]
+    """What always pulling the best arm earns on average with budget b, exactly as for `optimal_reward`. [..., like budgets]
 
     How much it falls short of `optimal_reward` is at most 2ρ* (Lemma 1), and 0 for Bernoulli arms and whole budgets.
     """
@@ -349,10 +349,19 @@ def oracle_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = Non
 
 
 def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """Which arm to pull when so much budget is left, to earn `optimal_reward`; −1 if none is left. [like budgets]
+    """Which arm to pull when so much budget is left, to earn `optimal_reward`; −1 if none is left. [..., like budgets]
 
     With much left it is the best arm; near the end it may be one whose pulls fit into what is left. Of arms that are equally
-    good, the one with the lowest number.
+    good, as far as float32 can tell, the one with the lowest number.
+
+    Example:
+        >>> bandit = Multinomial(reward_probs=[[0, 0, 1], [0.5, 0.5, 0]], cost_probs=[[0, 0, 1], [0, 1, 0]])
+        >>> bandit.ratio.tolist()  # arm 0 earns 1 for 1, arm 1 earns ¼ for ½
+        [1.0, 0.5]
+        >>> optimal_arm(bandit, [0, 0.5, 1]).tolist()  # nothing left; no room for arm 0; room
+        [-1, 1, 0]
+        >>> (optimal_reward(bandit, 1.5) - oracle_reward(bandit, 1.5)).item()  # what always arm 0 falls short by
+        0.25
     """
     return _planned(bandit, budgets, steps, False)[1]
 
@@ -360,8 +369,6 @@ def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None)
 def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool) -> tuple[Any, Any]:
     """Expected reward and best arm at each budget."""
     arms = _arms(bandit)
-    if arms.cost.ndim != 1:
-        raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: map over it with jax.vmap")
     if not checks.is_concrete(budgets):
         raise ValueError("budgets is not known yet (under jit, vmap or grad), and it says how large a table is needed: close "
                          "over it, as in jax.jit(lambda bandit: optimal_reward(bandit, 100))")
@@ -373,21 +380,29 @@ def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool
     nearest = np.round(points)
     fits = abs(points - nearest) <= np.maximum(1e-6, 2.0**-23 * points)
     index = np.where(fits, nearest, np.floor(points)).astype(np.int64)
-    largest = int(index.max(initial=0))
-    if largest > LARGEST_TABLE:
-        raise ValueError(f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}, more than a table of "
+    largest, count = int(index.max(initial=0)), math.prod(arms.cost.shape[:-1])
+    if largest * count > LARGEST_TABLE:
+        many = f" for each of {count:,} bandits" if count > 1 else ""
+        raise ValueError(f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}{many}, more than a table of "
                          f"{LARGEST_TABLE:,} holds: give smaller budgets; ρ* b is within ρ* of the optimum")
-    excess, arm = _table(arms.reward, arms.cost, probs, largest, oracle)
+    table = jnp.vectorize(partial(_table, largest=largest), signature="(k),(k),(k),(o),(k,m)->(n,r),(n,r)")
+    allowed = arms.is_best if oracle else arms.xp.ones_like(arms.is_best)
     row = np.where(fits, 0, 1)
-    excess, arm = excess[index, row], arm[index, row]
+    excess, arm = (x[..., index, row] for x in table(allowed, arms.reward, arms.cost * arms.gap, arms.best, probs))
     if arms.xp is np:
         excess, arm = np.asarray(excess, np.float64), np.asarray(arm)
-    return arms.best[0] * (index / steps) + excess, arm
+    best = arms.best.reshape(arms.best.shape[:-1] + (1,) * index.ndim)
+    return best * (index / steps) + excess, arm
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, oracle: bool) -> tuple[jax.Array, jax.Array]:
-    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. `probs`: [K, m+1] -> 2 × [largest+1, 2]
+@partial(jax.jit, static_argnames="largest")
+def _table(
+    allowed: jax.Array, reward: jax.Array, lost: jax.Array, best: jax.Array, probs: jax.Array, largest: int
+) -> tuple[jax.Array, jax.Array]:
+    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. -> 2 × [largest+1, 2]
+
+    `allowed`: [K] which arms may be pulled; `lost`: [K] μ_i^c Δ_i, computed elsewhere, since an arm that is all but as good as
+    the best is beyond float32; `best`: [1] ρ*; `probs`: [K, m+1].
 
     Write D(j) for that difference. Dividing by the chance w_i that a pull of arm i costs anything, which it takes to move on,
 
@@ -397,16 +412,13 @@ def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, o
     if nothing is left, and goes on until a pull costs anything if a little is. Taking D(j − 1) out of the sum keeps rounding
     errors from adding up.
     """
-    reward, cost, probs = (jnp.asarray(x, jnp.float32) for x in (reward, cost, probs))
-    rho, steps = ratio(reward, cost), probs.shape[1] - 1
-    best = rho.max()
-    weight = probs[:, 1:] / probs[:, 1:].sum(1, keepdims=True)  # [K, m]
-    loss = -(cost * best - reward) / probs[:, 1:].sum(1)  # [K]
-    allowed = jnp.arange(len(cost)) == jnp.argmax(rho) if oracle else jnp.ones(len(cost), bool)
-    loss = jnp.where(allowed, jnp.where(jnp.arange(len(cost)) == jnp.argmax(rho), 0, loss), -jnp.inf)
+    steps = probs.shape[1] - 1
+    costs = probs[:, 1:].sum(1)  # [K] w
+    weight = probs[:, 1:] / costs[:, None]  # [K, m]
     jump = jnp.arange(1, steps + 1)  # [m] costs, in steps
 
     def pick(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value = jnp.where(allowed, value, -jnp.inf)
         return value.max(), jnp.argmax(value).astype(jnp.int32)
 
     def advance(last: jax.Array, j: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -415,12 +427,12 @@ def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, o
         def one(last: jax.Array) -> tuple[jax.Array, jax.Array]:
             missed = best * (jump - j) / steps - reward[:, None]  # [K, m]
             reached = jnp.where(jump > j, missed, last)  # [K, m]
-            return pick(loss + last[0] + (weight * (reached - last[0])).sum(1))
+            return pick(last[0] - lost / costs + (weight * (reached - last[0])).sum(1))
 
         value, arm = jax.vmap(one, 1)(last)
         return jnp.concatenate([value[None], last[:-1]]), (value, arm)
 
-    free, arm = pick(jnp.where(allowed, reward * probs[:, 0] / probs[:, 1:].sum(1), -jnp.inf))
+    free, arm = pick(reward * probs[:, 0] / costs)
     start = jnp.stack([jnp.zeros_like(free), free])  # nothing left, a little left
     last = jnp.zeros((steps, 2)).at[0].set(start)
     _, (values, picked) = lax.scan(advance, last, jnp.arange(1, largest + 1))
@@ -429,32 +441,31 @@ def _table(reward: jax.Array, cost: jax.Array, probs: jax.Array, largest: int, o
 
 
 def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
-    """The probability of each cost 0, 1/m, …, 1 for each arm, and m. [K, m+1]"""
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1):
-        raise ValueError(f"steps = {steps!r} is not a number of steps: give a whole number of at least 1, such as 4 for "
-                         "quarters")
+    """The probability of each cost 0, 1/m, …, 1 for each arm, and m. [..., K, m+1]"""
+    steps = None if steps is None else checks.whole("steps", steps, 1)
     if isinstance(bandit, Bernoulli):
         if steps not in (None, 1):
             raise ValueError(f"steps = {steps} does not fit Bernoulli arms, which cost 0 or 1: leave it out")
         return jnp.stack([1 - bandit.cost_mean, bandit.cost_mean], -1), 1
     if not isinstance(bandit, Multinomial):
-        raise ValueError(f"bandit = {type(bandit).__name__} has no costs on a lattice that is known here: pass a Bernoulli, or "
-                         "a Multinomial with the same costs")
+        raise ValueError(f"bandit is of class {type(bandit).__name__}, and the exact optimum is known for Bernoulli and "
+                         "Multinomial alone: pass a Multinomial with the same probabilities, if rewards and costs are "
+                         "independent and on a lattice; or do with ρ* b, the linear optimum, which is within ρ* of it")
     support = bandit.support
     if checks.is_concrete(support):
         points = np.asarray(support, np.float64)
         found = next((m for m in ([steps] if steps else range(1, MOST_STEPS + 1)) if _on_lattice(points, m)), None)
         if found is None:
             named = f"steps = {steps} does" if steps else f"steps up to {MOST_STEPS} do"
-            raise ValueError(f"{named} not fit the support {points.tolist()}, whose points must be multiples of 1/steps: give "
-                             "a support on a lattice, such as quarters" + (", or leave steps out" if steps else ""))
+            raise ValueError(f"{named} not fit the support {np.unique(points)}, whose points must be multiples of 1/steps: "
+                             "give a support on a lattice, such as quarters" + (", or leave steps out" if steps else ""))
         steps = found
     if steps is None:
         raise ValueError("steps = None, and the support is not known yet (under jit, vmap or grad): give steps, such as 4 for "
                          "costs in quarters")
-    place = jnp.round(jnp.asarray(support) * steps).astype(jnp.int32)  # [M]
-    probs = jnp.asarray(bandit.cost_probs)
-    return jnp.zeros((probs.shape[0], steps + 1)).at[:, place].add(probs), int(steps)
+    place = jnp.round(jnp.asarray(support) * steps)  # [..., M]
+    here = place[..., None, :, None] == jnp.arange(steps + 1)  # [..., 1, M, m+1]
+    return jnp.where(here, jnp.asarray(bandit.cost_probs)[..., None], 0).sum(-2), steps
 
 
 def _on_lattice(points: np.ndarray, steps: int) -> bool:

@@ -49,6 +49,13 @@ def test_theory_is_about_the_bandit_that_run_plays(capsys):
     assert any(f"{bound.regret:,.1f}" in line for line in lines)
     assert any("ρ*B + 0.000" in line or "ρ*B − 0.000" in line for line in lines)
 
+    main(["theory", "--reward", "0.1", "0.75", "--cost", "1", "0.5", "--budget", "2e7", "--gamma", "0.5"])
+    out = capsys.readouterr().out
+    assert out.startswith("bernoulli bandit, 2 arms; budget 2e+07\n") and "no exact optimum: budgets has 2e+07" in out
+    own = bj.Bernoulli(reward=[0.1, 0.75], cost=[1, 0.5])
+    assert [line.split()[4] for line in out.splitlines()[2:4]] == ["0", f"{theory.gaps(own).gap[0]:.4g}"]
+    assert f"{theory.lower_bound_slope(own):,.2f}" in out
+
 
 def test_policies_add_up_and_come_once(capsys):
     main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "3"])
@@ -78,6 +85,7 @@ def test_policies_lists_the_registry(capsys):
     (["run", "--seeds", "0"], "--seeds = 0"),
     (["run", "--seed", "99999999999"], "--seed = 99999999999"),
     (["theory", "--gamma", "1"], "gamma = 1.0"),
+    (["theory", "--reward", "0.5", "0.2"], "give both"),
     (["theory", "--budget", "2"], "budget = 2"),
     (["theory", "--seed", "99999999999"], "--seed = 99999999999"),
     ([], "COMMAND"),

@@ -284,7 +284,7 @@ def test_sweep_table_and_plot(folder, capsys):
     assert out.count(r"\begin{tabular}{rrr}") == 3 and r"\pm" in out and "% mean regret, bandit ten-1, 4 runs each" in out
 
     main(["plot", "grid.zarr"])
-    main(["plot", "grid.zarr", "--out", "mine.pdf"])
+    main(["plot", "grid.zarr", "--out", "mine.pdf", "--theory", "slope"])
     assert capsys.readouterr().out.split() == ["grid.png", "mine.pdf"]
     assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG") and (folder / "mine.pdf").read_bytes().startswith(b"%PDF")
 

@@ -1,5 +1,8 @@
 """Intervals, paired comparisons and rankings, against SciPy and against values worked out by hand."""
 
+from typing import Any
+
+import chex
 import numpy as np
 import pytest
 import scipy.stats
@@ -197,5 +200,30 @@ def test_regret_from_the_exact_optimum():
     np.testing.assert_allclose(exact + runs.reward, np.tile(theory.optimal_reward(bandit, budgets), (6, 1)), rtol=1e-6)
     with pytest.raises(ValueError, match="optimum = 'best' is not known"):
         bj.regret(runs, bandit, optimum="best")
-    with pytest.raises(ValueError, match="budgets is not known yet"):
+    with pytest.raises(ValueError, match="optimum = 'exact' was given values that are not known yet"):
         jax.vmap(lambda run: bj.regret(run, bandit, optimum="exact"))(runs)
+
+    # A batch of bandits, along the first axis of the runs; the other one has its arms' rewards swapped.
+    halves = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), runs)
+    other = bj.Multinomial(reward_probs=bandit.reward_probs[::-1], cost_probs=bandit.cost_probs)
+    both = bj.Multinomial(*(np.stack([getattr(b, name) for b in (bandit, other)]) for name in ("reward_probs", "cost_probs")))
+    parts = [bj.regret(jax.tree.map(lambda x, i=i: x[i], halves), b, optimum="exact") for i, b in enumerate((bandit, other))]
+    np.testing.assert_array_equal(parts[0], exact[:3])
+    np.testing.assert_allclose(bj.regret(halves, both, optimum="exact"), parts, atol=1e-5)
+    assert (abs(parts[1] - exact[3:]) > 0.01).all()
+
+    with pytest.raises(ValueError, match=r"bandit is of class Own, and the exact optimum .* pass a Multinomial .* linear"):
+        bj.regret(runs, Own(arms=bandit), optimum="exact")
+
+
+@chex.dataclass(frozen=True)
+class Own:
+    """A bandit of a user's own."""
+
+    arms: Any
+
+    reward_mean = property(lambda self: self.arms.reward_mean)
+    cost_mean = property(lambda self: self.arms.cost_mean)
+
+    def pull(self, key, arm):
+        return self.arms.pull(key, arm)

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import bts_jax as bj
-from bts_jax import plots
+from bts_jax import plots, theory
 from bts_jax.metrics import interval
 
 BUDGETS = [100, 200, 400]
@@ -122,6 +122,35 @@ def test_axes_have_units():
     assert figure.get_supxlabel() == "budget (units of cost)" and figure.get_supylabel() == "pseudo-regret (units of reward)"
 
 
+def test_theory_is_drawn_beside_the_simulation():
+    means = [0.9, 0.2, 0.1, 0.05], [0.5, 0.9, 1, 0.9]
+    sample = data(names=["kube", "BTS", "uniform"])
+    sample = sample.assign_coords(family=("bandit", ["Bernoulli", "Mine"]), budget=[2, 200, 400])
+    for name, mean in zip(("reward_mean", "cost_mean"), means, strict=True):
+        sample[name].values[:] = mean
+    figure = plots.regret(sample, theory=["bound", "leading", "slope"])
+    bernoulli = bj.Bernoulli(reward=means[0], cost=means[1])
+    for axes, bandit in zip(figure.axes, (bernoulli, plots._Means(*np.array(means))), strict=True):
+        drawn = lines(axes)
+        for name, field in (("bound on BTS", "regret"), ("its leading term", "leading")):
+            assert drawn[name].get_xdata().tolist() == [200, 400]  # the proof wants budgets above e
+            expected = [getattr(theory.bts_bound(bandit, budget), field) for budget in (200, 400)]
+            np.testing.assert_allclose(drawn[name].get_ydata(), expected, rtol=1e-6)
+    # From the curve of BTS in the middle of the budgets, on a logarithmic scale: at 200, or at 2 of the first two.
+    for budgets, end in (([2, 200, 400], 400), ([2, 200], 200)):
+        part = plots.regret(sample.sel(budget=budgets), theory="slope").axes[1]
+        slope = lines(part)["lower bound's slope, no floor"]
+        start = 200 if end == 400 else 2
+        mean = sample.regret.sel(policy="BTS", budget=start).mean("seed").values[1]
+        np.testing.assert_allclose(slope.get_xdata()[[0, -1]], [start, end])
+        expected = [mean, mean + theory.lower_bound_slope(bernoulli) * np.log(end / start)]
+        np.testing.assert_allclose(slope.get_ydata()[[0, -1]], expected, rtol=1e-5)
+    assert "no floor" in words(part.figure) and "bound on BTS" not in words(part.figure)
+    assert part.get_yscale() == "log" and plots.regret(sample, theory="slope", scale="log-x").axes[0].get_yscale() == "linear"
+    for odd in (sample.isel(budget=[0]), sample.isel(policy=[0]), sample.isel(seed=[0]), sample.assign(regret=-sample.regret)):
+        plots.regret(odd, theory=True).savefig(io.BytesIO())
+
+
 def test_final_regret_is_that_of_one_budget():
     sample = data()
     for budget in (None, 200):
@@ -210,6 +239,9 @@ def test_truncated_runs_are_told():
     (lambda data: plots.regret(data.isel(bandit=[0] * 9).assign_coords(bandit=list(map(str, range(9))))), "9 panels"),
     (lambda data: plots.regret(data.isel(seed=0)), "no regret over"),
     (lambda data: plots.regret(data.drop_vars("family"), panel="family"), "family and num_arms"),
+    (lambda data: plots.regret(data, theory="floor"), "theory = 'floor' is not known: give 'bound', 'leading' or 'slope'"),
+    (lambda data: plots.regret(data, theory=True, panel="all"), "theory = True is about a single instance"),
+    (lambda data: plots.regret(data.drop_vars("cost_mean"), theory="slope"), "theory needs the coordinates"),
     (lambda data: plots.final_regret(data, kind="pie"), "kind = 'pie'"),
     (lambda data: plots.final_regret(data, budget=300), "budget = 300 is not in the dataset: give one of 100, 200, 400"),
     (lambda data: plots.difference(data, "kube"), "reference = 'kube'"),
