@@ -95,6 +95,12 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
     return (word < threshold) | (probability >= 1)
 
 
+def below(word: jax.Array, count: int) -> jax.Array:
+    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them."""
+    fair = word <= jnp.uint32(2**32 // count * count - 1)
+    return jnp.where(fair, (word % count).astype(jnp.int32), -1)
+
+
 def exponential(word: jax.Array) -> jax.Array:
     """A standard exponential draw from a random word."""
     return -log(unit(word))
