@@ -112,6 +112,16 @@ def log(x: jax.Array) -> jax.Array:
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
 
 
+def log_excess(u: jax.Array) -> jax.Array:
+    """u − log(1 + u) for u > −1, without cancellation near 0."""
+    exponent, t = _reduced(1 + u)
+    near = exponent == 0
+    v = jnp.where(near, u, t)  # 1 + t has lost digits of a small u
+    quartic = _quartic(v)
+    far = u - (exponent * jnp.float32(math.log(2)) + _cubic(t) + quartic)
+    return jnp.where(near, rounded(u * u * (1 / 2 - u * (1 / 3))) - quartic, far)
+
+
 def _reduced(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """e and t with x = 2^e (1 + t) and √½ ≤ 1 + t < √2."""
     bits = lax.bitcast_convert_type(x, jnp.int32)

@@ -8,6 +8,7 @@ from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
 from bts_jax.policies.fractional_kube import FractionalKUBE
 from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
+from bts_jax.policies.kl_ucb_sc import KLUCBSC
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
@@ -33,6 +34,7 @@ POLICIES = {
     "omega-ucb": OmegaUCB,
     "omega-star-ucb": OmegaStarUCB,
     "ucb-sc-plus": UCBSCPlus,
+    "kl-ucb-sc": KLUCBSC,
     "ucb-b2": UCBB2,
     "oracle": Oracle,
     "uniform": Uniform,
@@ -42,6 +44,7 @@ __all__ = [
     "BTS",
     "CUCB",
     "IUCB",
+    "KLUCBSC",
     "KUBE",
     "MUCB",
     "POLICIES",
