@@ -5,7 +5,8 @@
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
-            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; the yardsticks Oracle, Uniform; POLICIES names them all
+            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; the
+            yardsticks Oracle, Uniform; POLICIES names them all
 Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
@@ -36,6 +37,8 @@ from bts_jax.policies import (
     BudgetUCB,
     EpsilonFirst,
     FractionalKUBE,
+    GaussianBTS,
+    JointBTS,
     OmegaStarUCB,
     OmegaUCB,
     Oracle,
@@ -81,6 +84,8 @@ __all__ = [
     "BudgetUCB",
     "EpsilonFirst",
     "FractionalKUBE",
+    "GaussianBTS",
+    "JointBTS",
     "Multinomial",
     "OmegaStarUCB",
     "OmegaUCB",

@@ -7,7 +7,9 @@ from bts_jax.policies.bts import BTS
 from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
 from bts_jax.policies.fractional_kube import FractionalKUBE
+from bts_jax.policies.gaussian_bts import GaussianBTS
 from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
+from bts_jax.policies.joint_bts import JointBTS
 from bts_jax.policies.kl_ucb_sc import KLUCBSC
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
@@ -36,6 +38,8 @@ POLICIES = {
     "ucb-sc-plus": UCBSCPlus,
     "kl-ucb-sc": KLUCBSC,
     "ucb-b2": UCBB2,
+    "gaussian-bts": GaussianBTS,
+    "joint-bts": JointBTS,
     "oracle": Oracle,
     "uniform": Uniform,
 }
@@ -55,6 +59,8 @@ __all__ = [
     "BudgetUCB",
     "EpsilonFirst",
     "FractionalKUBE",
+    "GaussianBTS",
+    "JointBTS",
     "OmegaStarUCB",
     "OmegaUCB",
     "Oracle",
