@@ -4,14 +4,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from bts_jax import random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
 
-STEPS = 5  # of Newton's method; from where it starts, four make an error below 10⁻⁸
+STEPS = 4  # of Newton's method; from where it starts, they leave an error below 10⁻⁸
 
 
 class Kept(NamedTuple):
@@ -58,17 +57,17 @@ class KLUCBSC(IndexPolicy):
 def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
     """ln(ρc/r) for the largest ρ with K(ρ) ≤ level, K being the least kl(r, x) + kl(c, y) with x/y = ρ; r and c are not 0."""
 
-    def step(_, gain: jax.Array) -> jax.Array:
-        w = multiplier(r, c, gain)
-        return jnp.maximum(gain - (divergence(r, c, gain, w) - level) / w, jnp.float32(1e-7))
-
     # Where both divergences are worth what Bernstein's inequality says, or half-way to where y is 0.
     linear = level * (2 / 3)
     x_only = (linear + jnp.sqrt(rounded(linear * linear) + rounded(2 * r * (1 - r) * level))) / jnp.maximum(1 - r, 1e-7)
     y_only = jnp.sqrt(2 * c * level / jnp.maximum(1 - c, 1e-7))
     w = jnp.minimum(x_only / jnp.sqrt(1 + (x_only / y_only) ** 2), c / 2)
     start = random.log((1 + w / r) * (1 - w) / ((1 + w) * (1 - w / c)))
-    return lax.fori_loop(0, STEPS, step, jnp.maximum(start, jnp.float32(1e-6)))
+    gain = settled(jnp.maximum(start, jnp.float32(1e-6)))
+    for _ in range(STEPS):
+        w = settled(multiplier(r, c, gain))
+        gain = settled(jnp.maximum(gain - (divergence(r, c, gain, w) - level) / w, jnp.float32(1e-7)))
+    return gain
 
 
 def multiplier(r: jax.Array, c: jax.Array, gain: jax.Array) -> jax.Array:
