@@ -188,6 +188,49 @@ def ucb_b2_index(seen, problem):
     return np.where(eta < cost * (1.28 - 1) / 1.28, ratio + 1.4 * (epsilon + ratio * eta) / cost, np.inf)
 
 
+def kl(p, q):
+    """The divergence of Bernoulli(q) from Bernoulli(p)."""
+    return sum(np.where(x > 0, x * np.log(np.where(x > 0, x, 1) / y), 0) for x, y in ((p, q), (1 - p, 1 - q)))
+
+
+def least_divergence(reward, cost, ratio):
+    """min{kl(reward, x) + kl(cost, y) : x/y = ratio}, by the smaller root y of 2 ratio y² − b y + reward + cost."""
+    b = 1 + ratio + reward + ratio * cost
+    y = 2 * (reward + cost) / (b + np.sqrt(np.maximum(b**2 - 8 * ratio * (reward + cost), 0)))
+    return kl(reward, np.minimum(ratio * y, 1)) + kl(cost, np.minimum(y, 1))
+
+
+def kl_ucb_sc_index(seen, problem):
+    """The largest ratio whose least divergence is allowed, by bisection."""
+    reward, cost = seen.means()
+    level = np.log(seen.t) / np.maximum(seen.n, 1)
+    low = np.log(np.maximum(reward, 1e-13) / cost)
+    high = np.where(cost > 0, low + level / cost + 40, low)
+    for _ in range(36):
+        middle = (low + high) / 2
+        allowed = least_divergence(reward, cost, np.exp(middle)) <= level
+        low, high = np.where(allowed, middle, low), np.where(allowed, high, middle)
+    return np.where(cost > 0, np.exp(low), np.inf)
+
+
+def gaussian_bts(seen, problem, rng):
+    reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())
+    spread = 1 / np.sqrt(seen.n + 1)
+    draw = rng.normal(cost, spread)
+    while (outside := (draw <= 0) | (draw > 1)).any():
+        draw = np.where(outside, rng.normal(cost, spread), draw)
+    return (rng.normal(reward, spread) / draw).argmax(1)
+
+
+def joint_bts(seen, problem, rng):
+    both = rng.gamma(seen.both_successes + 0.5)
+    reward = rng.gamma(seen.reward_successes - seen.both_successes + 0.5)
+    cost = rng.gamma(seen.cost_successes - seen.both_successes + 0.5)
+    rest = rng.gamma(seen.n - seen.reward_successes - seen.cost_successes + seen.both_successes + 0.5)
+    total = both + reward + cost + rest
+    return ((both + reward) / total / ((both + cost) / total)).argmax(1)
+
+
 def by_index(index):
     return lambda seen, problem, rng: pick(index(seen, problem), seen.n)
 
@@ -220,6 +263,7 @@ INDICES = {
     "omega-ucb": omega_ucb_index,
     "omega-star-ucb": omega_star_ucb_index,
     "ucb-sc-plus": ucb_sc_plus_index,
+    "kl-ucb-sc": kl_ucb_sc_index,
     "ucb-b2": ucb_b2_index,
 }
 
@@ -228,6 +272,8 @@ POLICIES = {
     "epsilon-first": EpsilonFirst,
     **{name: lambda index=index: by_index(index) for name, index in INDICES.items()},
     "b-greedy": lambda: b_greedy,
+    "gaussian-bts": lambda: gaussian_bts,
+    "joint-bts": lambda: joint_bts,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),
 }
