@@ -15,6 +15,7 @@ from bts_jax.contract import told
 from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 
+
 @pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (1000, 2)])
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):

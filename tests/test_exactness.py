@@ -13,6 +13,7 @@ from common import INSTANCES, assert_same_bits, batch, keys, take
 import bts_jax as bj
 from bts_jax.pytrees import pytree
 
+
 def test_a_run_does_not_depend_on_its_batch():
     policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
     whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)

@@ -349,7 +349,8 @@ def decisions(policy, start, runs, rounds):
 
 def assert_chances(arm, ratio):
     """The arms decided on, against how often each is best among draws made otherwise [K, draws]; and one round's arm tells
-    nothing of the next one's, though draws that were not needed are kept. 6.5 standard errors for each of 30 numbers: 3·10⁻⁹."""
+    nothing of the next one's, though draws that were not needed are kept. 6.5 standard errors for each of 30 numbers: 3·10⁻⁹.
+    """
     runs, rounds = arm.shape
     brute = np.bincount(ratio.argmax(0), minlength=5) / ratio.shape[1]
     ours = np.bincount(arm.ravel(), minlength=5) / arm.size

@@ -21,6 +21,7 @@ from bts_jax.contract import told
 
 BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 4_000
+KEYS = keys(RUNS)
 BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is 9 standard errors or more: noticed, surely enough
 SLOW = {"kl-ucb-sc": 1_000}  # runs of the reference, where it is slow
 
@@ -45,7 +46,7 @@ def played(request):
     name, family = request.param
     policy, bandit = bj.POLICIES[name](), INSTANCES[family]
 
-    def play(budget=BUDGET, keys=keys(RUNS), checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
+    def play(budget=BUDGET, keys=KEYS, checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
         return batch(policy, bandit, budget, keys, checkpoints=checkpoints)
 
     return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, play=play, runs=play())
@@ -74,16 +75,16 @@ def test_regret_agrees_with_the_reference(played):
 
 def test_a_run_does_not_depend_on_its_batch(played):
     order = np.random.default_rng(0).permutation(RUNS)
-    assert_same_bits(played.play(keys=keys(RUNS)[order]), take(played.runs, order))
+    assert_same_bits(played.play(keys=KEYS[order]), take(played.runs, order))
     for i in (0, 123, RUNS - 1):
-        alone = bj.simulate(played.policy, played.bandit, BUDGET, keys(RUNS)[i], checkpoints=CHECKPOINTS)
+        alone = bj.simulate(played.policy, played.bandit, BUDGET, KEYS[i], checkpoints=CHECKPOINTS)
         assert_same_bits(alone, take(played.runs, i))
 
 
 def test_simulate_batch_has_the_same_bits(played):
     reports = []
     runs = bj.simulate_batch(
-        played.policy, played.bandit, BUDGET, keys(RUNS)[:77], checkpoints=CHECKPOINTS, lanes=10, report=reports.append)
+        played.policy, played.bandit, BUDGET, KEYS[:77], checkpoints=CHECKPOINTS, lanes=10, report=reports.append)
     assert_same_bits(runs, take(played.runs, slice(77)))
     (report,) = reports
     assert report.runs == 77 and report.devices == len(jax.devices())

@@ -21,7 +21,7 @@ class Kept(NamedTuple):
 
 @pytree
 class KLUCBSC(IndexPolicy):
-    """KL-UCB-SC (Watanabe et al., 2017), asymptotically optimal on Bernoulli arms.
+    """KL-UCB-SC (Watanabe et al., IEICE 2017), asymptotically optimal on Bernoulli arms.
 
     In round t, pull the arm with the largest
 
