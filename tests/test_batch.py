@@ -1,6 +1,6 @@
 """`simulate_batch`: the same bits as `vmap`, whatever the lanes, the devices and the order; and what it refuses.
 
-That it plays every policy as `vmap` does is in test_reference.
+That it plays every policy as `simulate` does is in test_reference.
 """
 
 import jax
@@ -20,8 +20,14 @@ from bts_jax.pytrees import pytree
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
         pytest.skip("one device")
-    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices])
+    reports = []
+    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices],
+                             report=reports.append)
     assert_same_bits(runs, batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23)))
+    (report,) = reports
+    assert report.runs == 23 and report.devices == devices
+    assert report.rounds == np.asarray(runs.rounds).sum() <= report.calls <= report.computed
+    assert 0.3 < report.utilisation <= 1
 
 
 def test_everything_may_vary():

@@ -34,6 +34,18 @@ def test_a_grid_is_one_program_and_its_values_are_data():
     assert (np.asarray(again.reward) != np.asarray(runs.reward)).any()
 
 
+def test_an_eager_vmap_compiles_once():
+    def play(policy, bandit, keys):
+        return jax.vmap(bj.simulate, (None, None, None, 0))(policy, bandit, 10, keys)
+
+    first, second = keys(3), keys(3, seed=1)
+    other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
+    play(bj.KUBE(), INSTANCES["bernoulli"], first)
+    with counted() as programs:
+        play(bj.KUBE(scale=1), other, second)
+    assert programs == []
+
+
 def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():
     bandit = INSTANCES["bernoulli"]
 

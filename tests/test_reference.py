@@ -1,7 +1,7 @@
 """Every policy of the registry: against an independent simulator (`reference.py`), and bit for bit against itself.
 
-Nearly all of the time goes into compiling, so all of this is made with three programs for each policy: many runs at once, one
-run alone, and `simulate_batch`.
+Nearly all of the time goes into compiling, so all of this is made with two programs for each policy: `simulate_batch`, which
+shares hyperparameters and arms among the runs, and `simulate`, of one run, where they are the run's own.
 
 False failures: each comparison with the reference is a two-sided z-test at 6 standard errors, 2·10⁻⁹ under the normal law; with
 some 250 comparisons here, arms counted one by one, below 10⁻⁶ for the file. Means of thousands of runs are close to normal this
@@ -47,7 +47,7 @@ def played(request):
     policy, bandit = bj.POLICIES[name](), INSTANCES[family]
 
     def play(budget=BUDGET, keys=KEYS, checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
-        return batch(policy, bandit, budget, keys, checkpoints=checkpoints)
+        return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=RUNS)
 
     return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, play=play, runs=play())
 
@@ -81,17 +81,6 @@ def test_a_run_does_not_depend_on_its_batch(played):
         assert_same_bits(alone, take(played.runs, i))
 
 
-def test_simulate_batch_has_the_same_bits(played):
-    reports = []
-    runs = bj.simulate_batch(
-        played.policy, played.bandit, BUDGET, KEYS[:77], checkpoints=CHECKPOINTS, lanes=10, report=reports.append)
-    assert_same_bits(runs, take(played.runs, slice(77)))
-    (report,) = reports
-    assert report.runs == 77 and report.devices == len(jax.devices())
-    assert report.rounds == np.asarray(runs.rounds)[:, -1].sum() <= report.calls <= report.computed
-    assert 0.5 < report.utilisation <= 1
-
-
 def test_a_checkpoint_is_the_run_with_that_budget(played):
     if "budget" in told(played.policy):
         pytest.skip("is told the budget")
@@ -106,14 +95,15 @@ def test_other_values_need_no_other_program(played):
     other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
     hyper = jax.tree.map(lambda x: np.float64(1.1 * x), played.policy)
     many = keys(RUNS, seed=9)
-    for budget in (10, 12.5):  # whole numbers and others
-        bj.simulate(played.policy, played.bandit, budget, many[0], checkpoints=[3, 4.5, budget])
+    for budget, checkpoints in ((10, [2, 3, 5]), (12.5, [2.5, 7, 8])):  # whole numbers and others
+        bj.simulate(played.policy, played.bandit, budget, many[0], checkpoints=checkpoints)
+        played.play(budget, checkpoints=checkpoints)
     with counted() as programs:
         bj.simulate(hyper, other, 12.5, many[1], checkpoints=np.array([2.5, 7, 8]))
     assert programs == []
     with counted() as programs:
         played.play(12.5, many, np.array([2.5, 7, 8]), hyper, other)
-    assert programs == [], "an eager vmap too"
+    assert programs == [], "a batch"
 
 
 @pytest.mark.parametrize("knows_costs", [False, True])
