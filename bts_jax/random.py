@@ -6,7 +6,7 @@ family as JAX's default generator, written out so that XLA can fuse it with what
 
 `gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
 accepted. A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
-accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/bts.py`).
+accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/thompson.py`).
 
 Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
 instruction with one rounding instead of two, and where the product or the sum has several uses, whether they do depends on
@@ -95,6 +95,12 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
     return (word < threshold) | (probability >= 1)
 
 
+def below(word: jax.Array, count: int) -> jax.Array:
+    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them."""
+    fair = word <= jnp.uint32(2**32 // count * count - 1)
+    return jnp.where(fair, (word % count).astype(jnp.int32), -1)
+
+
 def exponential(word: jax.Array) -> jax.Array:
     """A standard exponential draw from a random word."""
     return -log(unit(word))
@@ -104,6 +110,16 @@ def log(x: jax.Array) -> jax.Array:
     """The logarithm of positive normal float32 numbers, right to 2.5 units in the last place; half the work of `jnp.log`."""
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
+
+
+def log_excess(u: jax.Array) -> jax.Array:
+    """u − log(1 + u) for u > −1, without cancellation near 0."""
+    exponent, t = _reduced(1 + u)
+    near = exponent == 0
+    v = jnp.where(near, u, t)  # 1 + t has lost digits of a small u
+    quartic = _quartic(v)
+    far = u - (exponent * jnp.float32(math.log(2)) + _cubic(t) + quartic)
+    return jnp.where(near, rounded(u * u * (1 / 2 - u * (1 / 3))) - quartic, far)
 
 
 def _reduced(x: jax.Array) -> tuple[jax.Array, jax.Array]:

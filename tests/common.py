@@ -1,5 +1,7 @@
 """What several test files need."""
 
+from contextlib import contextmanager
+
 import jax
 import numpy as np
 
@@ -15,13 +17,35 @@ INSTANCES = {
 }
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
-ALL = [(policy, family) for policy in bj.POLICIES for family in bj.BANDITS]
-# For tests that compile much and depend little on the arms: every policy, and every family with the paper's.
-MOST = [(policy, family) for policy, family in ALL if family == "bernoulli" or policy == "bts"]
+# Every policy on Bernoulli arms; every family with the paper's policy; and, on multinomial arms, those that learn more from
+# feedback between 0 and 1 than its average.
+MOST = [
+    (policy, family) for policy in bj.POLICIES for family in bj.BANDITS
+    if family == "bernoulli" or policy == "bts" or (family == "multinomial" and policy in ("joint-bts", "omega-star-ucb"))
+]
 
 
 def batch(policy, bandit, budget, keys, **options):
     return jax.vmap(lambda key: bj.simulate(policy, bandit, budget, key, **options))(keys)
+
+
+_compilations = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: _compilations.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+
+@contextmanager
+def counted():
+    """Counts the programs that XLA compiles meanwhile."""
+    before = len(_compilations)
+    count = []
+    yield count
+    count.extend(_compilations[before:])
+
+
+def take(runs, index):
+    return jax.tree.map(lambda x: x[index], runs)
 
 
 def keys(count, seed=0):
