@@ -196,7 +196,7 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
         most = min(max(2**13 // num_arms, 64), 512)
     else:
         most = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1)
-    if platform == "cpu" and at_once < share:
+    if platform == "cpu" and at_once < 0.75 * share:
         return min(most, max(at_once // 4, 32))
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 

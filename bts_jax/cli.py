@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
     sweep.add_argument("--example", action="store_true", help="print an example of a file")
     sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
-    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all go into one STORE")
+    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
     sweep.add_argument("--distributed", action="store_true",
                        help="share the work with the other processes started with this option, by srun, mpirun or the like")
     sweep.add_argument("--coordinator", metavar="HOST:PORT", default=os.environ.get("JAX_COORDINATOR_ADDRESS"),

@@ -40,6 +40,7 @@ class Meeting:
             here = self._line()
         except BaseException:
             self._child.kill()
+            self.close()
             raise
         self.index: int = here["index"]
         self.count: int = here["count"]
@@ -49,8 +50,11 @@ class Meeting:
     def tell(self, message: Any) -> None:
         """What process 0 has to say to the others, once; if it ends without a word, they hear of that."""
         assert self._child.stdin
-        self._child.stdin.write(json.dumps(message) + "\n")
-        self._child.stdin.flush()
+        try:
+            self._child.stdin.write(json.dumps(message) + "\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            self._line()  # the child has ended: this says why
 
     def hear(self) -> Any:
         """What process 0 has to say."""
@@ -80,8 +84,8 @@ class Meeting:
         finally:
             timer.cancel()
         if not line:
-            error = self._child.stderr.read().rpartition("absl::Status: ")[2].strip().split("\n")[0]
-            line = json.dumps({"failed": error or "no answer"})
+            _, fatal, error = self._child.stderr.read().strip().rpartition("absl::Status: ")
+            line = json.dumps({"failed": error.split("\n")[0 if fatal else -1] or "no answer"})
         answer = json.loads(line)
         if "failed" in answer:
             raise ConnectionError(
@@ -106,7 +110,7 @@ def _join() -> None:
     from jax._src.distributed import global_state as joined  # it has the one way to pass a message that needs no device
 
     assert joined.client
-    visible = {name: getattr(jax.config, name) for name in _VISIBLE}
+    visible = {name: jax.config.values[name] for name in _VISIBLE}
     print(json.dumps({"index": joined.process_id, "count": joined.num_processes, **visible}), flush=True)
     if joined.process_id == 0:
         message = sys.stdin.readline() or json.dumps({"failed": "process 0 has ended; see what it says"})
