@@ -110,13 +110,14 @@ def simulate_batch(
         """`x` with N first, repeated where it is common to all runs."""
         return x if jnp.ndim(x) > axes else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
-    # Longest first, dealt out like cards; filled up with copies of the last run, so that all devices get as many.
+    # Longest first, dealt out to and fro; filled up with copies of the last run, so that all devices get as many.
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
     longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
     at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
-    longest = np.pad(longest, (0, share * len(devices) - size), mode="edge")
-    order = longest.reshape(share, len(devices)).T.ravel()
+    dealt = np.pad(longest, (0, share * len(devices) - size), mode="edge").reshape(share, len(devices))
+    dealt[1::2] = dealt[1::2, ::-1]
+    order = dealt.T.ravel()
     own = (
         [leaf[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
         jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),

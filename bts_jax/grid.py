@@ -107,16 +107,17 @@ def fill(
     """
     grid = _Grid(policies, bandits, budgets, seeds, seed)
     devices = _devices(devices)
-    share = _share_of(shard, out)
+    number, count = _share_of(shard, out)
     usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
     parts = -(-grid.seeds // usual)
     chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
     with _progress(grid, quiet) as bar:
         if meeting is None:
-            results = begin(grid.attributes(devices), chunk, out)
-            todo = [unit for unit in _shares(grid, results, results.units, share[1])[share[0]] if not results.done[unit]]
+            mine = lambda results: _shares(grid, results, results.units, count)[number - 1]  # noqa: E731
+            results = begin(grid.attributes(), chunk, out, mine)
+            todo = [unit for unit in mine(results) if not results.done[unit]]
         else:
-            results = _begin_together(meeting, grid.attributes(devices), chunk, out)
+            results = _begin_together(meeting, grid.attributes(), chunk, out)
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         calls = _calls(grid, results, todo, most)
@@ -182,7 +183,7 @@ class _Grid:
         """Roughly how long a seed of that unit takes, in pulls times arms."""
         return round(self.expected_pulls(unit) * np.shape(self.bandit(unit).cost_mean)[-1])
 
-    def attributes(self, devices: Sequence[Any] | None = None) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
         specification = {
             "policies": {name: _entry(policy, POLICIES, told=list(told(policy))) for name, policy in self.policies.items()},
@@ -197,11 +198,10 @@ class _Grid:
             "jax": jax.__version__,
             "platform": jax.default_backend(),  # CPU and GPU agree in law, not in bits
         }
-        devices = jax.local_devices() if devices is None else devices
         return {
             "bts_jax": __version__,
             "jax": jax.__version__,
-            "device": f"{len(devices)} × {devices[0].device_kind}",
+            "device": jax.local_devices()[0].device_kind,
             "seed": self.seed,
             "run_key": RUN_KEY,
             "created": now(),
@@ -426,15 +426,15 @@ def _devices(devices: Any) -> list[Any]:
 
 
 def _share_of(shard: Any, out: Any) -> tuple[int, int]:
-    """Which share to play, counted from 0, and of how many."""
+    """Which share to play, and of how many."""
     if shard is None:
-        return 0, 1
+        return 1, 1
     whole = isinstance(shard, Sequence) and len(shard) == 2 and all(type(part) is int for part in shard)
     if not whole or not 1 <= shard[0] <= shard[1]:
         raise ValueError(f"shard = {shard!r} is no share: give its number from 1 on and how many there are, such as (3, 8)")
     if out is None:
         raise ValueError(f"shard = {shard!r} is not saved anywhere: name the folder of all shares as out")
-    return shard[0] - 1, shard[1]
+    return shard[0], shard[1]
 
 
 def _increasing(budgets: Any) -> np.ndarray:

@@ -71,7 +71,9 @@ class Meeting:
     def __enter__(self) -> "Meeting":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is KeyboardInterrupt:
+            self._child.kill()
         self.close()
 
     def _line(self) -> Any:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -99,11 +99,18 @@ class Results:
                 raise _unwritable(self.path, error) from error
         self._keep(unit, values, self._kept)
 
-    def load(self, into: dict[str, np.ndarray] | None = None) -> None:
-        """Finds out what the store has, complete and undamaged; and reads it into these arrays, if there are any."""
+    def load(self, into: dict[str, np.ndarray] | None = None, units: list[Unit] | None = None) -> None:
+        """Finds out what the store has, complete and undamaged; and reads it into these arrays, if there are any.
+
+        Of `units` alone, if they are given: others then count as missing.
+        """
         if self.path is None:
             return
         self.done[:] = False
+        if units is not None and len(units) < self.done.size:
+            for unit in units:
+                self._load(unit, self._stored, unit, into)
+            return
         step = max(2**20 // (self.sizes["budget"] * self.sizes["seed"] * self.sizes["arm"]), 1)
         for policy, first in product(range(self.sizes["policy"]), range(0, self.sizes["bandit"], step)):
             block = policy, slice(first, first + step)
@@ -167,10 +174,15 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     return results.dataset()
 
 
-def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None) -> Results:
+def begin(
+    attributes: dict[str, Any],
+    chunk: int,
+    path: str | os.PathLike | None,
+    mine: Callable[[Results], list[Unit] | None] = lambda _: None,
+) -> Results:
     """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
 
-    A store of another specification is refused, and left as it is.
+    A store of another specification is refused, and left as it is. What is in it is found out, of all units or of `mine`.
     """
     if path is None:
         return Results(attributes, chunk)
@@ -186,7 +198,7 @@ def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None
     attributes, chunk = _root(path)
     _mend(path, attributes, chunk)
     results = Results(attributes, chunk, path)
-    results.load()
+    results.load(units=mine(results))
     if results.missing and not os.access(path, os.W_OK):
         raise _unwritable(path, PermissionError(13, "Permission denied"))
     return results

@@ -20,7 +20,6 @@ from bts_jax.processes import Meeting
 from bts_jax.results import begin, join
 
 TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
-ANY = {"any": bj.Uniform()}
 
 
 def python(*arguments, devices=1, **options):
@@ -49,37 +48,35 @@ def free_address():
 
 DEVICES = """
 import jax, numpy as np, bts_jax as bj
-from bts_jax import grid
-bandits = {"a": bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3]),
-           "b": bj.Bernoulli(reward=[0.1, 0.9, 0.4], cost=[0.2, 0.6, 0.9])}
-whole = None
-for devices, chunk in ((1, None), (2, 3), (4, 5), (8, 2), (jax.devices()[5:6], 7)):
-    results = bj.sweep({"KUBE": bj.KUBE()}, bandits, [3, 10.5], 7, devices=devices, chunk=chunk, seed=4)
-    whole = results if whole is None else whole
-    assert results.drop_attrs().identical(whole.drop_attrs()) and results.state == "complete"
-    assert results.device.startswith(f"{len(devices) if isinstance(devices, list) else devices} × ")
-np.save("regret.npy", whole.regret.values)
+two = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
+for devices, chunk in ((1, None), (2, 3), (4, 2), (8, 1)):
+    results = bj.sweep(["uniform"], two, [5, 10], 7, devices=devices, chunk=chunk)
+    print(results.reward.values.tobytes().hex(), results.pulls.values.tobytes().hex(), results.state)
 
-# Runs whose lengths differ fifty-fold, none of which the devices can know before.
-costs = np.random.default_rng(0).permutation(np.geomspace(0.02, 1, 64))
-bandit = bj.Bernoulli(reward=np.full((64, 2), 0.5), cost=np.repeat(costs[:, None], 2, 1))
+# Runs whose lengths differ fifty-fold, as can be told from the costs.
+costs = np.random.default_rng(0).permutation(np.geomspace(0.02, 1, 128))
+bandit = bj.Bernoulli(reward=np.full((128, 2), 0.5), cost=np.repeat(costs[:, None], 2, 1))
 reports = []
-runs = bj.simulate_batch(bj.Uniform(), bandit, 40, jax.random.split(jax.random.key(0), 64), devices=jax.devices()[:4],
-                         report=reports.append)
+runs = bj.simulate_batch(bj.Uniform(), bandit, 40, jax.random.split(jax.random.key(0), 128), devices=jax.devices()[:4],
+                         lanes=4, report=reports.append)
 print(int(runs.rounds.min()), int(runs.rounds.max()), *reports[0].blocks)
 """
 
 
-def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(tmp_path, programs):
+@pytest.fixture(scope="module")
+def small():
+    return bj.sweep(["uniform"], TWO, [5, 10], 7)
+
+
+def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(small, tmp_path, programs):
     process = python("-c", DEVICES, devices=8, programs=programs, cwd=tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
-    shortest, longest, *blocks = map(int, out.split())
+    *said, lengths = out.splitlines()
+    assert said == [f"{small.reward.values.tobytes().hex()} {small.pulls.values.tobytes().hex()} complete"] * 4
+    shortest, longest, *blocks = map(int, lengths.split())
     assert longest > 40 * shortest
-    assert len(blocks) == 4 and min(blocks) > 0.8 * max(blocks), blocks
-    bandits = {"a": bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3])}
-    here = bj.sweep({"KUBE": bj.KUBE()}, bandits, [3, 10.5], 7, seed=4)
-    assert np.load(tmp_path / "regret.npy")[:, :1].tobytes() == here.regret.values.tobytes()
+    assert len(blocks) == 4 and min(blocks) > 0.85 * max(blocks), blocks
 
 
 # Shares.
@@ -98,18 +95,17 @@ def test_shares_are_a_partition_and_take_about_as_long(count):
     assert max(loads) <= max(sum(loads) / count * 1.1, longest * 5), loads
 
 
-def test_shares_in_any_order_make_the_same_store(tmp_path):
-    whole = bj.sweep(ANY, TWO, [5, 10], 7)
-    play = lambda share, **how: bj.sweep(ANY, TWO, [5, 10], 7, chunk=3, out=tmp_path / "store", shard=share, **how)  # noqa: E731
-    part = play((3, 3), devices=1)
+def test_shares_in_any_order_make_the_same_store(small, tmp_path):
+    play = lambda share: bj.sweep(["uniform"], TWO, [5, 10], 7, chunk=3, out=tmp_path / "store", shard=share)  # noqa: E731
+    part = play((3, 3))
     assert part.state == "incomplete: 2 of 3 units are missing (regret NaN)" and (~part.regret.isnull()).any()
     assert play((4, 4)).state == part.state, "fewer units than shares"
     play((1, 3))
     before = snapshot(tmp_path)
     play((1, 3))
     assert snapshot(tmp_path) == before, "once more does no harm"
-    assert_same(play((2, 3)), whole)
-    assert_same(bj.open_results(tmp_path / "store"), whole)
+    assert_same(play((2, 3)), small)
+    assert_same(bj.open_results(tmp_path / "store"), small)
 
 
 # Processes.
@@ -152,7 +148,7 @@ def test_three_processes_make_the_same_store(start, tmp_path, whole):
     said = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0] and all(err == "" for _, err in said), said
     assert any(out.startswith("grid.zarr: 1 × 1 × 2 × 3000") for out, _ in said), "whoever is last"
-    assert_same(bj.open_results(tmp_path / "grid.zarr"), whole.assign_attrs(device="1 × cpu"))
+    assert_same(bj.open_results(tmp_path / "grid.zarr"), whole)
 
 
 def test_a_process_that_dies_takes_nothing_with_it(start, tmp_path, whole):
@@ -178,7 +174,7 @@ def test_a_process_that_dies_takes_nothing_with_it(start, tmp_path, whole):
     (last,) = start(1)
     out, err = last.communicate()
     assert last.returncode == 0 and out.startswith("grid.zarr: 1 × 1 × 2 × 3000") and err == "", err
-    assert_same(bj.open_results(store), whole.assign_attrs(device="1 × cpu"))
+    assert_same(bj.open_results(store), whole)
 
 
 # Misuse.
@@ -192,17 +188,17 @@ def test_processes_that_do_not_meet_are_told_so_in_time():
     assert time.monotonic() - started < 60
 
 
-def test_processes_with_different_sweeps_are_told_so(tmp_path):
+def test_when_process_0_refuses_the_others_are_told_so(tmp_path):
     """Two processes that meet, here as threads."""
     address = free_address()
 
-    def process(index, policies):
+    def process(index, budgets):
         with Meeting(address, 2, index, timeout=30) as meeting:
-            return grid.fill(policies, TWO, [5, 10], 7, out=tmp_path / "store", meeting=meeting)
+            return grid.fill(["uniform"], TWO, budgets, 7, out=tmp_path / "store", meeting=meeting)
 
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.submit(process, 0, {**ANY, "": bj.Uniform()}), pool.submit(process, 1, {"other": bj.Uniform()})
-        with pytest.raises(ValueError, match="the name ''"):
+        first, second = pool.submit(process, 0, [10, 5]), pool.submit(process, 1, [5, 10])
+        with pytest.raises(ValueError, match="budgets has 10 before 5"):
             first.result()
         with pytest.raises(ConnectionError, match="process 0 has ended; see what it says"):
             second.result()
