@@ -370,7 +370,7 @@ def refused(arguments, named, capsys):
 # Whatever happens on the way.
 
 
-LONG = SMALL.replace("seeds = 5", "seeds = 3000")  # thirty units
+LONG = SMALL.replace("seeds = 5", "seeds = 6000")  # sixty units
 
 
 @pytest.fixture
