@@ -309,7 +309,9 @@ def _compile(
 
 def _play_and_save(program: Future, grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> list[np.ndarray]:
     """Returns the rounds of each unit."""
-    program.result()
+    wait([program])
+    if program.exception() is not None:  # which is raised where it is asked for
+        return []
     played = _play(grid, results, call, devices)
     for unit, values in zip(call.units, played, strict=True):
         results.put(unit, values)
