@@ -1,8 +1,8 @@
 """Many runs, fast: `simulate_batch`.
 
-A batch is dealt out to the devices, all CPU cores or all GPUs, and each plays its share in one loop of its own. Runs of
-different length share a loop without waiting for each other: the longest start first, and a lane whose run has ended takes
-the next in line. None of this touches a run's random numbers, so its result is that of `simulate`, bit for bit.
+A batch is dealt out to the devices of this process, all CPU cores or all GPUs, and each plays its share in one loop of its own.
+Runs of different length share a loop without waiting for each other: the longest start first, and a lane whose run has ended
+takes the next in line. None of this touches a run's random numbers, so its result is that of `simulate`, bit for bit.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
-from bts_jax.contract import Bandit, Policy
+from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
 
 
@@ -50,6 +50,7 @@ class Report:
     rounds: int  # of all runs
     calls: int  # of their policies: rounds, and calls that decided nothing
     computed: int  # calls that were computed, those of lanes without a run included
+    blocks: tuple[int, ...]  # turns of each device's loop: how long each was busy
     seconds: float  # from the call to the result, compilation included
 
     @property
@@ -83,7 +84,7 @@ def simulate_batch(
         checkpoints: as for `simulate`, the same for all runs [C] or one row for each [N, C].
         max_rounds: as for `simulate`.
         lanes: how many runs each device plays at a time, from 2 on; by default as many as suit it.
-        devices: which to use; by default all of JAX's default kind.
+        devices: which to use; by default all that this process has of JAX's default kind.
         report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
     Returns:
@@ -103,19 +104,20 @@ def simulate_batch(
     leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
     if checkpoints is None:
         checkpoints = np.expand_dims(budget, -1)
-    devices = list(jax.devices() if devices is None else devices)[:size]
+    devices = list(jax.local_devices() if devices is None else devices)[:size]
 
     def rows(x: Any, axes: int) -> Any:
         """`x` with N first, repeated where it is common to all runs."""
         return x if jnp.ndim(x) > axes else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
-    # Longest first, dealt out like cards; filled up with copies of the last run, so that all devices get as many.
-    lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1)
+    # Longest first, dealt out to and fro; filled up with copies of the last run, so that all devices get as many.
+    lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
     longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
     at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
-    longest = np.pad(longest, (0, share * len(devices) - size), mode="edge")
-    order = longest.reshape(share, len(devices)).T.ravel()
+    dealt = np.pad(longest, (0, share * len(devices) - size), mode="edge").reshape(share, len(devices))
+    dealt[1::2] = dealt[1::2, ::-1]
+    order = dealt.T.ravel()
     own = (
         [leaf[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
         jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),
@@ -138,11 +140,19 @@ def simulate_batch(
         rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
         calls=int(calls[back].sum(dtype=np.int64)),
         computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * min(width, share),
+        blocks=tuple(map(int, blocks)),
         seconds=time.perf_counter() - started,
     )
     if report is not None:
         report(played)
     return runs
+
+
+def best_cost(bandit: Bandit) -> np.ndarray:
+    """What a pull of the best arm costs, which says roughly how long a run will be; of a batch of bandits, one for each."""
+    reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
+    best = np.argmax(ratio(reward, cost, np), -1)
+    return np.maximum(np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64), 0.01)
 
 
 @lru_cache(maxsize=256)
@@ -209,7 +219,7 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
         most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
     else:
         most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
-    if at_once < share:
+    if at_once < 0.75 * share:
         return min(most, busy)
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 

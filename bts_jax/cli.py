@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,18 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--out", metavar="STORE", help="folder to save in (default: FILE with .zarr, in the current folder)")
     sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
     sweep.add_argument("--example", action="store_true", help="print an example of a file")
+    sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
+    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
+    sweep.add_argument("--distributed", action="store_true",
+                       help="share the work with the other processes started with this option, by srun, mpirun or the like")
+    sweep.add_argument("--coordinator", metavar="HOST:PORT", default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
+                       help="with --distributed, unless JAX finds out: where process 0 listens (or JAX_COORDINATOR_ADDRESS)")
+    sweep.add_argument("--processes", type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
+                       help="likewise: how many there are (or JAX_NUM_PROCESSES)")
+    sweep.add_argument("--process", type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
+                       help="likewise: which this is, from 0 on (or JAX_PROCESS_ID)")
+    sweep.add_argument("--timeout", type=int, metavar="S", default=60,
+                       help="with --distributed: how many seconds to wait for the others at the start (default: %(default)s)")
     sweep.add_argument("--quiet", action="store_true", help="no progress bar")
     sweep.set_defaults(command=_sweep)
 
@@ -237,17 +249,32 @@ def _sweep(arguments: argparse.Namespace) -> None:
         raise ValueError("give a TOML file, or --resume STORE; bts-jax sweep --example prints a file to begin with")
     if arguments.resume and arguments.out:
         raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in the store it goes on with")
-    from bts_jax.grid import resume, sweep
-
+    if arguments.shard and arguments.distributed:
+        raise ValueError(f"--shard = {arguments.shard!r} does not go with --distributed, which deals out shares by itself")
+    shard = None if arguments.shard is None else tuple(arguments.shard.split("/"))
+    if shard and (len(shard) != 2 or not all(part.isdecimal() for part in shard)):
+        raise ValueError(f"--shard = {arguments.shard!r} is no share: give its number and how many there are, such as 3/8")
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
+    meeting = None
     try:
-        if arguments.resume:
-            results = resume(store, quiet=arguments.quiet)
-        else:
-            results = sweep(**read_toml(arguments.file), out=store, quiet=arguments.quiet)
+        if arguments.distributed:
+            from bts_jax.processes import Meeting
+
+            meeting = Meeting(arguments.coordinator, arguments.processes, arguments.process, arguments.timeout)
+        from bts_jax.grid import fill, stored
+
+        with meeting or nullcontext():
+            what = stored(store) if arguments.resume else read_toml(arguments.file)
+            results = fill(**what, out=store, devices=arguments.devices, shard=shard and tuple(map(int, shard)),
+                           quiet=arguments.quiet, meeting=meeting)
     except KeyboardInterrupt:
         print(f"bts-jax: interrupted; to go on: bts-jax sweep --resume {shlex.quote(store)}", file=sys.stderr, flush=True)
         os._exit(130)  # what the device is at would be waited for otherwise
+    missing = results.done.size - results.saved()
+    if missing:
+        which = f"share {arguments.shard}" if shard else f"the share of process {meeting.index}" if meeting else "this"
+        print(f"{store}: {which} is done; {missing} of {results.done.size} units are still missing, of other shares")
+        return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 

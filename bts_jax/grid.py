@@ -5,8 +5,14 @@ What is run does not depend on how: the run of seed number s on a bandit has the
     fold_in(fold_in(jax.random.key(seed), crc32 of the bandit's name in UTF-8), s)
 
 whatever the policy, so that all policies meet the same luck, and what else is in the grid changes no number.
+
+A grid is computed in units, see `results`. Several of a kind make a call, which all devices of a process share, each in a loop
+of its own; two calls are under way at a time, so that a device which is done with its part of one goes on with the next.
+Several processes deal the units out among each other, by rules that each can follow alone, and save in one store.
 """
 
+import base64
+import heapq
 import inspect
 import json
 import os
@@ -26,13 +32,15 @@ import xarray as xr
 from bts_jax import checks, game
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import simulate_batch
-from bts_jax.contract import Bandit, Policy, ratio, told
+from bts_jax.batch import best_cost, simulate_batch
+from bts_jax.contract import Bandit, Policy, told
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
-from bts_jax.results import Results, Unit, begin, now, read_specification
+from bts_jax.processes import Meeting
+from bts_jax.results import Results, Unit, begin, join, now, read_specification
 
+UNDER_WAY = 2  # calls at a time
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
@@ -46,12 +54,14 @@ def sweep(
     seed: int = 0,
     chunk: int | None = None,
     memory: int | None = None,
+    devices: int | Sequence[Any] | None = None,
+    shard: tuple[int, int] | None = None,
     quiet: bool = False,
 ) -> xr.Dataset:
     """Plays every policy on every bandit with every budget, `seeds` times.
 
     A policy that is not told the budget plays once, with the budgets as checkpoints; one that is told plays once for each.
-    Neither `chunk`, `memory`, the order nor an interruption changes a bit of the result.
+    Neither `chunk`, `memory`, `devices`, `shard`, the order nor an interruption changes a bit of the result.
 
     Args:
         policies: by name; or the names of some in `POLICIES`, with their default settings.
@@ -62,8 +72,12 @@ def sweep(
             is computed again; a folder of anything else is refused. Of a class of your own its source is compared too, but
             not that of what it calls.
         seed: where all randomness comes from; see the keys in `bts_jax.grid`.
-        chunk: how many seeds to play and save at a time; by default what suits the device. A store keeps its own.
-        memory: how many bytes the results of a call to the device may take, as far as `chunk` is not given.
+        chunk: how many seeds to save at a time; by default what suits the device. A store keeps its own.
+        memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
+        devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has.
+        shard: `(3, 8)` plays the third of eight shares and no more, and saves it in `out`, where others may save theirs before,
+            meanwhile or after; the shares are the same on every machine, and a share played twice does no harm. The Dataset has
+            what is saved by then.
         quiet: no progress bar. There is none either where nobody would see it.
 
     Returns:
@@ -79,36 +93,53 @@ def sweep(
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
     """
+    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, chunk=chunk, memory=memory, devices=devices, shard=shard,
+                quiet=quiet).dataset()
+
+
+def fill(
+    policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, chunk: Any = None,
+    memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False, meeting: Meeting | None = None,
+) -> Results:
+    """Does what `sweep` does, and leaves the results in the store.
+
+    With a `meeting` of several processes, each plays its share of what process 0 finds missing.
+    """
     grid = _Grid(policies, bandits, budgets, seeds, seed)
-    most = _most_runs(grid, None if memory is None else checks.whole("memory", memory, 1))
-    parts = -(-grid.seeds // most)
+    devices = _devices(devices)
+    number, count = _share_of(shard, out)
+    usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
+    parts = -(-grid.seeds // usual)
     chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
     with _progress(grid, quiet) as bar:
-        results = begin(grid.attributes(), chunk, out)
-        bar.skip(results)
-        calls = list(_calls(grid, results, most))
-        with _threads(1) as player, _threads(min(os.cpu_count() or 1, 8)) as compilers:
-            programs = _compile(grid, results, calls, compilers)
-            for call in calls:
+        if meeting is None:
+            mine = lambda results: _shares(grid, results, results.units, count)[number - 1]  # noqa: E731
+            results = begin(grid.attributes(), chunk, out, mine)
+            todo = [unit for unit in mine(results) if not results.done[unit]]
+        else:
+            results = _begin_together(meeting, grid.attributes(), chunk, out)
+            todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
+        bar.begin(todo, results)
+        calls = _calls(grid, results, todo, most)
+        with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 8)) as compilers:
+            programs = _compile(grid, results, calls, devices, compilers)
+            played = [players.submit(_play_and_save, programs[call.program], grid, results, call, devices) for call in calls]
+            for call, work in zip(calls, played, strict=True):
                 bar.say(call.units, "" if programs[call.program].done() else "compiling ")
                 _patiently(programs[call.program], bar.tick)
                 bar.say(call.units)
-                played = _patiently(player.submit(_play, grid, results, call), bar.tick)
-                for unit, values in zip(call.units, played, strict=True):
-                    results.put(unit, values)
-                    bar.advance(unit, values["rounds"])
-    return results.dataset()
+                bar.advance(call.units, _patiently(work, bar.tick))
+    return results
 
 
-def resume(path: str | os.PathLike, *, quiet: bool = False) -> xr.Dataset:
-    """Goes on with the sweep in a store; what to play is read there, and must be made of what is in the registries."""
+def stored(path: str | os.PathLike) -> dict[str, Any]:
+    """What the sweep in a store plays, as arguments of `sweep`; it must be made of what is in the registries."""
     specification = read_specification(path)
     policies, bandits = (
         {name: _remade(f"{kind}[{name!r}]", entry, registry) for name, entry in specification[kind].items()}
         for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
-    return sweep(policies, bandits, specification["budgets"], specification["seeds"], seed=specification["seed"],  # type: ignore
-                 out=path, quiet=quiet)
+    return {"policies": policies, "bandits": bandits, **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
 
 
 class _Grid:
@@ -126,8 +157,7 @@ class _Grid:
             self._check(f"bandits[{name!r}]", POLICIES["uniform"](), bandit)
         for name, policy in self.policies.items():
             self._check(f"policies[{name!r}]", policy, next(iter(self.bandits.values())))
-        means = [(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)) for bandit in self.bandits.values()]
-        self.best_costs = [max(float(cost[np.argmax(ratio(reward, cost, np))]), 0.01) for reward, cost in means]
+        self.best_costs = [float(best_cost(bandit)) for bandit in self.bandits.values()]
 
     def _check(self, where: str, policy: Any, bandit: Any) -> None:
         try:
@@ -149,6 +179,10 @@ class _Grid:
         budget = self.budgets.sum(dtype=np.float64) if self.told_budget(unit) else float(self.budgets[-1])
         return budget / self.best_costs[unit.bandit]
 
+    def work(self, unit: Unit) -> int:
+        """Roughly how long a seed of that unit takes, in pulls times arms."""
+        return round(self.expected_pulls(unit) * np.shape(self.bandit(unit).cost_mean)[-1])
+
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
         specification = {
@@ -167,7 +201,7 @@ class _Grid:
         return {
             "bts_jax": __version__,
             "jax": jax.__version__,
-            "device": f"{len(jax.devices())} × {jax.devices()[0].device_kind}",
+            "device": jax.local_devices()[0].device_kind,
             "seed": self.seed,
             "run_key": RUN_KEY,
             "created": now(),
@@ -175,28 +209,74 @@ class _Grid:
         }
 
 
+def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, out: Any) -> Results:
+    """The store that process 0 makes or goes on with, and what it finds in it, for all processes alike."""
+    if meeting.index:
+        message = meeting.hear()
+        results = join(attributes, out, message["attributes"], meeting.timeout)
+        done = np.frombuffer(zlib.decompress(base64.b85decode(message["done"])), np.uint8)
+        results.done[:] = np.unpackbits(done, count=results.done.size).reshape(results.done.shape)
+        return results
+    results = begin(attributes, chunk, out)
+    done = base64.b85encode(zlib.compress(np.packbits(results.done).tobytes())).decode()
+    meeting.tell({"attributes": results.attributes, "done": done})
+    return results
+
+
 class _Call(NamedTuple):
-    """One call to the device. Calls of the same program have the same shapes."""
+    """One call to the devices. Calls of the same program have the same shapes."""
 
     units: list[Unit]  # which have the policy in common, and the kind of bandit
     size: int  # how many units the call is made for: the rest is filled up with repeats
+    alike: bool  # all units have the same bandit, as all of that program
     program: Any  # what tells programs apart
 
 
-def _calls(grid: _Grid, results: Results, most: int) -> Iterator[_Call]:
-    """All that is missing."""
-    kinds: dict[Any, set[int]] = {}
-    for place, bandit in enumerate(grid.bandits.values()):
+def _groups(grid: _Grid, units: list[Unit]) -> dict[Any, list[Unit]]:
+    """Units that may share a call, the longest first."""
+    groups: dict[Any, list[Unit]] = {}
+    for unit in sorted(units, key=grid.work, reverse=True):
+        bandit = grid.bandit(unit)
         # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
-        batch = None if type(bandit) in BANDITS.values() else place
-        kinds.setdefault((_kind(bandit), batch), set()).add(place)
-    missing = results.missing
-    for policy, ((kind, _), places) in product(range(len(grid.policies)), kinds.items()):
-        units = [unit for unit in missing if unit.policy == policy and unit.bandit in places]
-        size = 1 if len(places) == 1 else min(max(most // results.chunk, 1), len(places) * results.done.shape[2])
-        for start in range(0, len(units), size):
-            part = units[start : start + size]
-            yield _Call(part, size, (_kind(grid.policy(part[0])), kind, size))
+        alone = None if type(bandit) in BANDITS.values() else unit.bandit
+        groups.setdefault((unit.policy, _kind(bandit), alone), []).append(unit)
+    return groups
+
+
+def _shares(grid: _Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
+    """Deals units out to processes, so that all will take about as long.
+
+    This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
+    What would make a call on one device stays together, unless there is too little of it for all.
+    """
+    groups, size = _groups(grid, units).values(), max(_usual_runs() // results.chunk, 1)
+    while count > 1 and size > 1 and sum(-(-len(group) // size) for group in groups) < 4 * count:
+        size = -(-size // 2)
+    hands = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
+    shares: list[list[Unit]] = [[] for _ in range(count)]
+    loads = [(0, place) for place in range(count)]
+    for work, hand in sorted(((sum(map(grid.work, hand)), hand) for hand in hands), key=lambda pair: -pair[0]):
+        load, place = heapq.heappop(loads)
+        shares[place] += hand
+        heapq.heappush(loads, (load + work, place))
+    return shares
+
+
+def _calls(grid: _Grid, results: Results, units: list[Unit], most: int) -> list[_Call]:
+    """All calls that these units take, the longest first: so none is left over that others would wait for."""
+    groups = _groups(grid, units)
+    largest, bandits = {}, {}
+    for (_, *kind), group in groups.items():
+        largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(group))
+        bandits.setdefault(tuple(kind), set()).update(unit.bandit for unit in group)
+    calls = []
+    for (_, *kind), group in groups.items():
+        size = min(max(most // results.chunk, 1), largest[tuple(kind)])
+        alike = len(bandits[tuple(kind)]) == 1
+        for start in range(0, len(group), size):
+            part = group[start : start + size]
+            calls.append(_Call(part, size, alike, (_kind(grid.policy(part[0])), kind[0], size)))
+    return sorted(calls, key=lambda call: -sum(map(grid.work, call.units)))
 
 
 def _kind(thing: Any) -> Any:
@@ -214,19 +294,32 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _compile(grid: _Grid, results: Results, calls: list[_Call], pool: ThreadPoolExecutor) -> dict[Any, Future]:
+def _compile(
+    grid: _Grid, results: Results, calls: list[_Call], devices: Sequence[Any], pool: ThreadPoolExecutor
+) -> dict[Any, Future]:
     """Begins to compile all that the calls need, several programs at a time."""
     programs = {}
     for call in calls:
         if call.program not in programs:
             # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
             small = np.maximum(grid.budgets / grid.budgets.max(), 1e-4)
-            programs[call.program] = pool.submit(_play, grid, results, call, budgets=small)
+            programs[call.program] = pool.submit(_play, grid, results, call, devices, budgets=small)
     return programs
 
 
+def _play_and_save(program: Future, grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> list[np.ndarray]:
+    """Returns the rounds of each unit."""
+    wait([program])
+    if program.exception() is not None:  # which is raised where it is asked for
+        return []
+    played = _play(grid, results, call, devices)
+    for unit, values in zip(call.units, played, strict=True):
+        results.put(unit, values)
+    return [values["rounds"] for values in played]
+
+
 def _play(
-    grid: _Grid, results: Results, call: _Call, budgets: np.ndarray | None = None
+    grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], budgets: np.ndarray | None = None
 ) -> list[dict[str, np.ndarray]]:
     """What each unit of a call comes to."""
     budgets = grid.budgets if budgets is None else budgets
@@ -240,16 +333,16 @@ def _play(
         repeats = len(budgets)
         budget, checkpoints, keys = np.tile(budgets, len(keys)), None, jnp.repeat(keys, repeats)
     bandit = grid.bandit(units[0])
-    if call.size > 1:
+    if not call.alike:
         bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
-    runs = jax.device_get(simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints))
+    batch = simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints, devices=devices)
+    runs = jax.device_get(batch)
     runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(budgets), *x.shape[2:]), runs)
-    most_arms = results.arrays["pulls"].shape[-1]
     played = []
     for i, unit in enumerate(call.units):
         seeds = results.seeds(unit)
         run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
-        played.append(_values(run, grid.bandit(unit), most_arms))
+        played.append(_values(run, grid.bandit(unit), results.sizes["arm"]))
     return played
 
 
@@ -276,12 +369,19 @@ def _values(run: Run, bandit: Bandit, most_arms: int) -> dict[str, np.ndarray]:
     return {name: np.swapaxes(value, 0, 1) for name, value in values.items()}
 
 
-def _most_runs(grid: _Grid, memory: int | None) -> int:
-    """How many seeds to play at a time: enough to keep the device busy, and few enough to fit and to save often."""
-    cpu = jax.default_backend() == "cpu"
+def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
+    """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
     arms = max(np.shape(bandit.cost_mean)[-1] for bandit in grid.bandits.values())
     of_a_seed = 3 * len(grid.budgets) * (4 * arms + 40)  # recorded, stored and fetched
-    return max(min(100 if cpu else 2**15, (memory or (2**28 if cpu else 2**30)) // of_a_seed), 1)
+    cpu, usual = jax.default_backend() == "cpu", _usual_runs()
+    fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
+    # Saved is the same number on any number of devices.
+    return max(min(usual, fit), 1), max(min(max(usual, 50 * devices) if cpu else usual * devices, fit), 1)
+
+
+def _usual_runs() -> int:
+    """How many runs at a time suit a device."""
+    return 100 if jax.default_backend() == "cpu" else 2**15
 
 
 # What users pass in, and what is written into the store.
@@ -308,9 +408,42 @@ def _named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, 
     return dict(value)
 
 
+def _devices(devices: Any) -> list[Any]:
+    """The devices to use, of those that this process has."""
+    here = jax.local_devices()
+    if devices is None:
+        return here
+    remedy = f"give a number from 1 to {len(here)}, or some of jax.local_devices()"
+    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
+        if not 1 <= devices <= len(here):
+            raise ValueError(f"devices = {devices}, and there {'is' if len(here) == 1 else 'are'} {len(here)} "
+                             f"({here[0].device_kind}): {remedy}; BTS_JAX_CPU_DEVICES in the environment makes more of a CPU")
+        return here[:devices]
+    if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
+        raise ValueError(f"devices = {devices!r} is neither a number nor a list of devices: {remedy}")
+    for place, device in enumerate(devices):
+        if device not in here or device in devices[:place]:
+            raise ValueError(f"devices[{place}] = {device!r} is not a device of this process, or there twice: {remedy}")
+    return list(devices)
+
+
+def _share_of(shard: Any, out: Any) -> tuple[int, int]:
+    """Which share to play, and of how many."""
+    if shard is None:
+        return 1, 1
+    whole = isinstance(shard, Sequence) and len(shard) == 2 and all(type(part) is int for part in shard)
+    if not whole or not 1 <= shard[0] <= shard[1]:
+        raise ValueError(f"shard = {shard!r} is no share: give its number from 1 on and how many there are, such as (3, 8)")
+    if out is None:
+        raise ValueError(f"shard = {shard!r} is not saved anywhere: name the folder of all shares as out")
+    return shard[0], shard[1]
+
+
 def _increasing(budgets: Any) -> np.ndarray:
     remedy = f"give positive numbers up to {game.LARGEST}, in increasing order"
     amounts = checks.numbers("budgets", budgets, remedy)
+    if np.asarray(budgets).dtype.kind not in "iuf":
+        raise ValueError(f"budgets = {budgets!r} are not numbers: {remedy}")
     if amounts.ndim != 1 or not amounts.size:
         raise ValueError(f"budgets = {budgets!r} is not a list of at least one budget: {remedy}")
     checks.require("budgets", amounts, (amounts * game.UNIT >= 0.5) & (amounts <= game.LARGEST), remedy)
@@ -349,12 +482,10 @@ class _Bar:
     def __init__(self, grid: _Grid, bar: Any):
         self.grid, self.bar = grid, bar
 
-    def skip(self, results: Results) -> None:
-        """Counts what is in the store already."""
-        for place in np.argwhere(results.done):
-            unit = Unit(*map(int, place))
-            self.bar.n += self._correct(unit, results.arrays["rounds"][unit.policy, unit.bandit, :, results.seeds(unit)])
-        self.bar.initial = self.bar.n
+    def begin(self, units: list[Unit], results: Results) -> None:
+        """Counts what is to be played."""
+        self.results = results
+        self.bar.total = sum(map(self._expected, units))
         self.bar.unpause()
 
     def say(self, units: list[Unit], doing: str = "") -> None:
@@ -365,21 +496,23 @@ class _Bar:
     def tick(self) -> None:
         self.bar.refresh()
 
-    def advance(self, unit: Unit, rounds: np.ndarray) -> None:
-        self.bar.update(self._correct(unit, rounds))
+    def advance(self, units: list[Unit], rounds: list[np.ndarray]) -> None:
+        """Puts the pulls that units made in the place of those expected. `rounds`: of each [budget, seed]"""
+        for unit, of_unit in zip(units, rounds, strict=True):
+            made = int((of_unit if self.grid.told_budget(unit) else of_unit[-1]).sum(dtype=np.int64))
+            self.bar.total += made - self._expected(unit)
+            self.bar.update(made)
         self.bar.refresh()
 
-    def _correct(self, unit: Unit, rounds: np.ndarray) -> int:
-        """Puts the pulls that a unit made in the place of those expected, and returns them. `rounds`: [budget, seed]"""
-        made = int((rounds if self.grid.told_budget(unit) else rounds[-1]).sum(dtype=np.int64))
-        self.bar.total += made - int(rounds.shape[1] * self.grid.expected_pulls(unit))
-        return made
+    def _expected(self, unit: Unit) -> int:
+        seeds = self.results.seeds(unit)
+        return int((seeds.stop - seeds.start) * self.grid.expected_pulls(unit))
 
 
 class _NoBar:
-    def skip(self, *_: Any) -> None: ...
+    def begin(self, *_: Any) -> None: ...
 
-    say = tick = advance = skip
+    say = tick = advance = begin
 
 
 @contextmanager

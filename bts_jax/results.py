@@ -11,9 +11,11 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +57,7 @@ class Unit(NamedTuple):
 
 
 class Results:
-    """The numbers of a grid, all in memory, and in a store if there is one.
+    """The numbers of a grid: in a store if there is one, and in memory otherwise.
 
     Args:
         attributes: of the Dataset; "specification" is JSON, from which the labels follow.
@@ -66,65 +68,98 @@ class Results:
     def __init__(self, attributes: dict[str, Any], chunk: int, path: Path | None = None):
         self.attributes, self.chunk, self.path = attributes, chunk, path
         self.labels = _labels(json.loads(attributes["specification"]))
-        sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
-        self.arrays = {name: np.full([sizes[axis] for axis in _axes(name)], fill, dtype)
-                       for name, (dtype, fill) in VARIABLES.items()}
-        self.done = np.zeros((sizes["policy"], sizes["bandit"], -(-sizes["seed"] // chunk)), bool)
+        self.sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
+        self.done = np.zeros((self.sizes["policy"], self.sizes["bandit"], -(-self.sizes["seed"] // chunk)), bool)
         self._stored = {} if path is None else _arrays(path)
+        self._kept = self._blank() if path is None else None
+
+    @property
+    def units(self) -> list[Unit]:
+        return [Unit(*map(int, place)) for place in np.ndindex(self.done.shape)]
 
     @property
     def missing(self) -> list[Unit]:
-        return [Unit(*map(int, place)) for place in np.argwhere(~self.done)]
+        return [unit for unit in self.units if not self.done[unit]]
 
     def seeds(self, unit: Unit) -> slice:
-        return slice(unit.part * self.chunk, min((unit.part + 1) * self.chunk, self.arrays["reward"].shape[3]))
+        return slice(unit.part * self.chunk, min((unit.part + 1) * self.chunk, self.sizes["seed"]))
 
     def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
-        """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]; on disk first."""
+        """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]."""
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
         if self.path is not None:
             try:
+                for name in self._stored:
+                    if (file := self._file(name, unit)).is_dir():  # which is not ours to delete
+                        file.rename(file.with_name(f".{file.name}-folder"))
                 for name, value in values.items():
                     self._stored[name][self._place(unit)] = value
                 self._stored["checksum"][unit] = _checksum(values)
             except OSError as error:
                 raise _unwritable(self.path, error) from error
-        self._keep(unit, values)
+        self._keep(unit, values, self._kept)
 
-    def load(self) -> None:
-        """Reads from the store what is there, complete and undamaged."""
-        for policy in range(self.done.shape[0]):
-            try:  # all at once
-                source, shift = {name: array[policy : policy + 1] for name, array in self._stored.items()}, policy
+    def load(self, into: dict[str, np.ndarray] | None = None, units: list[Unit] | None = None) -> None:
+        """Finds out what the store has, complete and undamaged; and reads it into these arrays, if there are any.
+
+        Of `units` alone, if they are given: others then count as missing.
+        """
+        if self.path is None:
+            return
+        self.done[:] = False
+        if units is not None and len(units) < self.done.size:
+            for unit in units:
+                self._load(unit, self._stored, unit, into)
+            return
+        step = max(2**20 // (self.sizes["budget"] * self.sizes["seed"] * self.sizes["arm"]), 1)
+        for policy, first in product(range(self.sizes["policy"]), range(0, self.sizes["bandit"], step)):
+            block = policy, slice(first, first + step)
+            try:  # many at once
+                source, shift = {name: array[block][None] for name, array in self._stored.items()}, (policy, first)
             except Exception:  # something is damaged, which makes its decoder raise whatever it likes
-                source, shift = self._stored, 0
-            for unit in self.missing:
-                if unit.policy == policy:
-                    self._load(unit, source, unit._replace(policy=policy - shift))
+                source, shift = self._stored, (0, 0)
+            for bandit, part in product(range(*block[1].indices(self.sizes["bandit"])), range(self.done.shape[2])):
+                self._load(Unit(policy, bandit, part), source, Unit(policy - shift[0], bandit - shift[1], part), into)
 
-    def _load(self, unit: Unit, source: Mapping[str, Any], there: Unit) -> None:
+    def _load(self, unit: Unit, source: Mapping[str, Any], there: Unit, into: dict[str, np.ndarray] | None) -> None:
         """Reads a unit, which in the source is found as `there`."""
         try:
             values = {name: np.asarray(source[name][self._place(there)]) for name in VARIABLES}
             if int(source["checksum"][there]) == _checksum(values):
-                self._keep(unit, values)
+                self._keep(unit, values, into)
         except Exception:
             return
 
     def dataset(self) -> xr.Dataset:
         """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
-        variables = {name: (_axes(name), array, {"long_name": EXPLAINED[name]}) for name, array in self.arrays.items()}
+        arrays = self._kept
+        if arrays is None:
+            self.load(arrays := self._blank())
+        variables = {name: (_axes(name), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
         missing = int((~self.done).sum())
         state = "complete" if not missing else f"incomplete: {missing} of {self.done.size} units are missing (regret NaN)"
         return xr.Dataset(variables, self.labels, {**self.attributes, "state": state})
 
+    def saved(self) -> int:
+        """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
+        return sum(1 for _ in (self.path / "checksum").glob("c.*")) if self.path else int(self.done.sum())
+
+    def _blank(self) -> dict[str, np.ndarray]:
+        return {name: np.full([self.sizes[axis] for axis in _axes(name)], fill, dtype)
+                for name, (dtype, fill) in VARIABLES.items()}
+
     def _place(self, unit: Unit) -> tuple:
         return unit.policy, unit.bandit, slice(None), self.seeds(unit)
 
-    def _keep(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
-        for name, value in values.items():
-            self.arrays[name][self._place(unit)] = value
+    def _keep(self, unit: Unit, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None) -> None:
+        for name, array in (into or {}).items():
+            array[self._place(unit)] = values[name]
         self.done[unit] = True
+
+    def _file(self, name: str, unit: Unit) -> Path:
+        """Where the store has what belongs to a unit, and to no other."""
+        places = unit if name == "checksum" else (unit.policy, unit.bandit, 0, unit.part, 0)[: len(_axes(name))]
+        return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
 
 def open_results(path: str | os.PathLike) -> xr.Dataset:
@@ -139,10 +174,15 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     return results.dataset()
 
 
-def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None) -> Results:
+def begin(
+    attributes: dict[str, Any],
+    chunk: int,
+    path: str | os.PathLike | None,
+    mine: Callable[[Results], list[Unit] | None] = lambda _: None,
+) -> Results:
     """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
 
-    A store of another specification is refused, and left as it is.
+    A store of another specification is refused, and left as it is. What is in it is found out, of all units or of `mine`.
     """
     if path is None:
         return Results(attributes, chunk)
@@ -158,10 +198,32 @@ def begin(attributes: dict[str, Any], chunk: int, path: str | os.PathLike | None
     attributes, chunk = _root(path)
     _mend(path, attributes, chunk)
     results = Results(attributes, chunk, path)
-    results.load()
+    results.load(units=mine(results))
     if results.missing and not os.access(path, os.W_OK):
         raise _unwritable(path, PermissionError(13, "Permission denied"))
     return results
+
+
+def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, Any], patience: float) -> Results:
+    """The results that another process has begun, of which `theirs` are the attributes, in the same store.
+
+    Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
+    """
+    differences = _told(json.loads(theirs["specification"]), json.loads(attributes["specification"]), "for process 0", "here")
+    if differences:
+        raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
+                         "and all machines the same versions of bts_jax and jax and the same kind of devices")
+    path, until = Path(path), time.monotonic() + patience
+    while True:
+        with contextlib.suppress(ValueError):
+            found, chunk = _root(path)
+            if found == theirs:
+                break
+        if time.monotonic() > until:
+            raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
+                             "a folder on a file system that all processes share")
+        time.sleep(0.2)
+    return Results(found, chunk, path)
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:
@@ -170,7 +232,8 @@ def read_specification(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """So finely that no two stores are begun at the same time."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def _labels(specification: dict[str, Any]) -> dict[str, tuple]:
@@ -343,10 +406,15 @@ def _root(path: Path) -> tuple[dict[str, Any], int]:
 def _compare(path: Path, attributes: dict[str, Any]) -> None:
     """Raises unless the store at `path` has the same specification."""
     theirs, ours = (json.loads(x["specification"]) for x in (_root(path)[0], attributes))
-    if differences := list(_differences(theirs, ours)):
-        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({'; '.join(differences[:3])}"
-                         f"{more}): name another folder as out, or read it with bts_jax.open_results")
+    if differences := _told(theirs, ours, "in the store", "asked for"):
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({differences}): name another "
+                         "folder as out, or read it with bts_jax.open_results")
+
+
+def _told(theirs: Any, ours: Any, there: str, here: str) -> str:
+    """How two specifications differ, in words; nothing if they do not."""
+    found = [f"{where}: {_shortly(x)} {there}, {_shortly(y)} {here}" for where, x, y in _differences(theirs, ours)]
+    return "; ".join([*found[:3], *[f"and {len(found) - 3} more"] * (len(found) > 3)])
 
 
 def _differences(theirs: Any, ours: Any, where: str = "") -> Any:
@@ -354,7 +422,7 @@ def _differences(theirs: Any, ours: Any, where: str = "") -> Any:
         for name in theirs:
             yield from _differences(theirs[name], ours[name], f"{where}.{name}" if where else name)
     elif theirs != ours or type(theirs) is not type(ours) or isinstance(theirs, dict):
-        yield f"{where}: {_shortly(theirs)} in the store, {_shortly(ours)} asked for"
+        yield where, theirs, ours
 
 
 def _shortly(value: Any) -> str:

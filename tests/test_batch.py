@@ -27,7 +27,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
     (report,) = reports
     assert report.runs == 23 and report.devices == devices
     assert report.rounds == np.asarray(runs.rounds).sum() <= report.calls <= report.computed
-    assert 0.3 < report.utilisation <= 1
+    assert (0.3 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1  # a GPU's blocks are long
 
 
 def test_everything_may_vary():

@@ -91,6 +91,7 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
         return play(*args)
 
     monkeypatch.setattr(grid, "_play", once)
+    monkeypatch.setattr(grid, "UNDER_WAY", 1)
     interruptions = 0
     while True:
         try:
@@ -106,7 +107,7 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     assert_same(results, whole)
     played = len(calls)
     assert_same(bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4, out=store), whole)
-    assert_same(grid.resume(store), whole)
+    assert_same(bj.sweep(**grid.stored(store), out=store), whole)
     assert len(calls) == played, "nothing is left to play"
 
 
@@ -129,7 +130,7 @@ def test_policies_of_ones_own(tmp_path):
     assert not results.pulls.sel(policy="first", arm=1).any() and not results.pulls.sel(policy="second", arm=0).any()
     assert_same(bj.open_results(tmp_path / "store"), results)
     with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
-        grid.resume(tmp_path / "store")
+        grid.stored(tmp_path / "store")
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -150,11 +151,24 @@ def test_policies_of_ones_own(tmp_path):
     ({"budgets": [0, 5]}, r"budgets\[0\] = 0"),
     ({"budgets": [5, float("nan")]}, r"budgets\[1\] = nan"),
     ({"budgets": ["much"]}, "budgets = .'much'."),
+    ({"budgets": ["5"]}, "budgets = .'5'. are not numbers"),
+    ({"budgets": [True]}, "budgets = .True. are not numbers"),
     ({"seeds": 0}, "seeds = 0"),
     ({"seeds": 2.5}, "seeds = 2.5"),
     ({"seed": "x"}, "seed = 'x'"),
     ({"chunk": 0}, "chunk = 0"),
     ({"memory": -1}, "memory = -1"),
+    ({"devices": 0}, "devices = 0, and there "),
+    ({"devices": 99}, "devices = 99, and there .*BTS_JAX_CPU_DEVICES"),
+    ({"devices": []}, r"devices = \[\] is neither"),
+    ({"devices": "cpu"}, "devices = 'cpu' is neither"),
+    ({"devices": ["cpu:0"]}, r"devices\[0\] = 'cpu:0' is not a device"),
+    ({"devices": [jax.devices()[0]] * 2}, r"devices\[1\] = .* or there twice"),
+    ({"shard": (0, 8)}, r"shard = \(0, 8\) is no share"),
+    ({"shard": (9, 8)}, r"shard = \(9, 8\) is no share"),
+    ({"shard": 3}, "shard = 3 is no share"),
+    ({"shard": (1.0, 2)}, r"shard = \(1.0, 2\) is no share"),
+    ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "_play", lambda *_, **__: pytest.fail("played"))
@@ -168,7 +182,7 @@ def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypa
     bandits = {f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms in (2, 3) for i in range(3)}
     whole = grid._Grid({"x": bj.KUBE(scale=1.0), "y": bj.KUBE(scale=2.0)}, bandits, [5], 10, 0)
     results = grid.begin(whole.attributes(), 4, None)
-    calls = list(grid._calls(whole, results, most=8))
+    calls = grid._calls(whole, results, results.missing, most=8)
     assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
     assert sorted(unit for call in calls for unit in call.units) == results.missing
 
@@ -332,6 +346,13 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "small.toml", "--out", "small.toml"], "out = 'small.toml' is a file"),
     (["sweep", "small.toml", "--out", "."], "'.' is not a store"),
     (["sweep", "--resume", "store"], "there is no store at 'store'"),
+    (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is no share"),
+    (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is no share"),
+    (["sweep", "small.toml", "--shard", "9/8"], "shard = (9, 8) is no share"),
+    (["sweep", "small.toml", "--shard", "1/2", "--distributed"], "does not go with --distributed"),
+    (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
+    (["sweep", "small.toml", "--distributed", "--coordinator", "here"], "coordinator = 'here' has no port"),
+    (["sweep", "small.toml", "--distributed", "--timeout", "0"], "timeout = 0 is not allowed"),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),
 ])
@@ -349,7 +370,7 @@ def refused(arguments, named, capsys):
 # Whatever happens on the way.
 
 
-LONG = SMALL.replace("seeds = 5", "seeds = 3000")  # thirty units
+LONG = SMALL.replace("seeds = 5", "seeds = 6000")  # sixty units
 
 
 @pytest.fixture
