@@ -3,7 +3,7 @@
     run = simulate(policy, bandit, budget, key)
 
 Playing     simulate, Run; simulate_batch, the fast way to many runs
-Bandits     Bernoulli, Multinomial; BANDITS names them all
+Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
 Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
-from bts_jax.bandits import BANDITS, Bernoulli, Multinomial
+from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
@@ -49,6 +49,9 @@ __all__ = [
     "UCBBV1",
     "Bandit",
     "Bernoulli",
+    "Beta",
+    "Correlated",
+    "Empirical",
     "EpsilonFirst",
     "Multinomial",
     "Oracle",
@@ -56,6 +59,7 @@ __all__ = [
     "Policy",
     "Problem",
     "Run",
+    "Scaled",
     "Uniform",
     "__version__",
     "interval",

@@ -323,12 +323,19 @@ def _increasing(budgets: Any) -> np.ndarray:
 def _entry(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A policy or bandit as JSON: its class and its numbers, as they are computed with."""
     entry = {"class": type(thing).__name__, **more}
-    if type(thing) not in registry.values():
+    if not _is_made(thing, registry):
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
         with suppress(OSError, TypeError):  # no source at hand
             entry["code"] = zlib.crc32(inspect.getsource(type(thing)).encode())
-    leaves = jax.tree.leaves_with_path(thing)
-    return {**entry, "fields": {jax.tree_util.keystr(path).removeprefix("."): _listed(leaf) for path, leaf in leaves}}
+    fields = {}
+    for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and _is_made(part, registry)):
+        inner = _is_made(leaf, registry)  # a bandit made from another
+        fields[jax.tree_util.keystr(path).removeprefix(".")] = _entry(leaf, registry) if inner else _listed(leaf)
+    return {**entry, "fields": fields}
+
+
+def _is_made(thing: Any, registry: Mapping[str, Any]) -> bool:
+    return type(thing) in registry.values()
 
 
 def _listed(leaf: Any) -> Any:
@@ -340,7 +347,9 @@ def _remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> A
     if "structure" in entry or entry["class"] not in classes:
         raise ValueError(f"{where} is a {entry['class']}, which is none of ours: go on with this sweep from Python, by the "
                          "call that began it")
-    return classes[entry["class"]](**entry["fields"])
+    fields = {name: _remade(where, value, registry) if isinstance(value, dict) else value
+              for name, value in entry["fields"].items()}
+    return classes[entry["class"]](**fields)
 
 
 class _Bar:

@@ -12,12 +12,20 @@ INSTANCES = {
         reward_probs=[[0.1, 0.2, 0.3, 0.3, 0.1], [0.4, 0.3, 0.1, 0.1, 0.1], [0, 0, 0.1, 0.3, 0.6], [0.2] * 5],
         cost_probs=[[0.3, 0.3, 0.2, 0.1, 0.1], [0.1, 0.4, 0.3, 0.1, 0.1], [0.05, 0.1, 0.2, 0.3, 0.35], [0.2] * 5],
     ),
+    "beta": bj.Beta(reward_alpha=[0.3, 2, 5], reward_beta=[0.5, 3, 2.5], cost_alpha=[0.2, 1, 3], cost_beta=[0.4, 2, 1]),
+    "correlated": bj.Correlated(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3], correlation=[0.6, -0.5, 0.2]),
+    "empirical": bj.Empirical(reward=[[0, 1, 0.25, 0], [0.5, 0.125, 1, 0.875], [0.125, 0.75, 0, 0]],
+                              cost=[[0.125, 0.875, 0.5, 0], [1, 0.25, 0.375, 0.5], [0.75, 0.25, 0, 0]], rows=[3, 4, 2]),
 }
+INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.75, 0.25, 0],
+                               shift=[0.125, 0.25, 0.125, 0.75, 0.5])
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
-ALL = [(policy, family) for policy in bj.POLICIES for family in bj.BANDITS]
-# For tests that compile much and depend little on the arms: every policy, and every family with the paper's.
-MOST = [(policy, family) for policy, family in ALL if family == "bernoulli" or policy == "bts"]
+# Every policy on the paper's two families, and one that is soon compiled on the others.
+ALL = [(policy, family) for policy in bj.POLICIES for family in bj.BANDITS
+       if family in ("bernoulli", "multinomial") or policy == "kube" or (policy, family) == ("bts", "beta")]
+# For tests that compile much and depend little on the arms: every policy, and every family with one.
+MOST = [(policy, family) for policy, family in ALL if family == "bernoulli" or policy == "kube"]
 
 
 def batch(policy, bandit, budget, keys, **options):
