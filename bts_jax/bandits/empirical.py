@@ -47,15 +47,14 @@ class Empirical(Arms):
         *shape, most = np.shape(self.reward)
         if not 1 <= most <= MOST_ROWS:
             raise ValueError(f"reward has {most} rows for each arm: give from 1 to {MOST_ROWS}")
-        if self.rows is None:
-            object.__setattr__(self, "rows", jnp.full(shape, most, jnp.int32))
-        if checks.is_concrete(self.rows):
+        given: Any = jnp.full(shape, most, jnp.int32) if self.rows is None else self.rows
+        if np.shape(given) != tuple(shape):
+            raise ValueError(f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: give one number for each")
+        if checks.is_concrete(given):
             remedy = f"give whole numbers from 1 to {most}, the number of rows there are"
-            rows = checks.numbers("rows", self.rows, remedy)
+            rows = checks.numbers("rows", given, remedy)
             checks.require("rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy)
-        if np.shape(self.rows) != tuple(shape):
-            raise ValueError(f"rows has shape {np.shape(self.rows)}, and there are {shape[-1]} arms: give one number for each")
-        object.__setattr__(self, "rows", jnp.asarray(self.rows, jnp.int32))
+        object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
 
     @property
     def reward_mean(self) -> jax.Array:
