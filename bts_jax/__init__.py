@@ -4,7 +4,9 @@
 
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
-Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
+Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
+            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; the
+            yardsticks Oracle, Uniform; POLICIES names them all
 Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
@@ -20,7 +22,30 @@ from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
 from bts_jax.metrics import interval, paired, pseudo_regret, ranking, regret
-from bts_jax.policies import BTS, KUBE, POLICIES, UCBBV1, EpsilonFirst, Oracle, PDBwK, Uniform
+from bts_jax.policies import (
+    BTS,
+    CUCB,
+    IUCB,
+    KLUCBSC,
+    KUBE,
+    MUCB,
+    POLICIES,
+    UCBB2,
+    UCBBV1,
+    UCBBV2,
+    BGreedy,
+    BudgetUCB,
+    EpsilonFirst,
+    FractionalKUBE,
+    GaussianBTS,
+    JointBTS,
+    OmegaStarUCB,
+    OmegaUCB,
+    Oracle,
+    PDBwK,
+    UCBSCPlus,
+    Uniform,
+)
 
 if TYPE_CHECKING:
     from bts_jax.grid import sweep
@@ -44,22 +69,36 @@ def __dir__() -> list[str]:
 __all__ = [
     "BANDITS",
     "BTS",
+    "CUCB",
+    "IUCB",
+    "KLUCBSC",
     "KUBE",
+    "MUCB",
     "POLICIES",
+    "UCBB2",
     "UCBBV1",
+    "UCBBV2",
+    "BGreedy",
     "Bandit",
     "Bernoulli",
     "Beta",
+    "BudgetUCB",
     "Correlated",
     "Empirical",
     "EpsilonFirst",
+    "FractionalKUBE",
+    "GaussianBTS",
+    "JointBTS",
     "Multinomial",
+    "OmegaStarUCB",
+    "OmegaUCB",
     "Oracle",
     "PDBwK",
     "Policy",
     "Problem",
     "Run",
     "Scaled",
+    "UCBSCPlus",
     "Uniform",
     "__version__",
     "interval",

@@ -29,10 +29,15 @@ COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column, and of the page
 MOST_PANELS = 8  # four rows fill a page
 _TEXT, _SMALL = 8, 7  # points
 
-# Okabe and Ito's colours, told apart by the colour-blind; and Tol's "muted" ones for policies that are not in the registry.
+# Okabe and Ito's colours, told apart by the colour-blind, relatives in one colour; and Tol's "muted" ones for policies that are
+# not in the registry.
 _KNOWN = {
     "bts": ("#0072B2", "o"), "epsilon-first": ("#E69F00", "s"), "pd-bwk": ("#009E73", "^"), "ucb-bv1": ("#CC79A7", "D"),
-    "kube": ("#D55E00", "v"), "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
+    "kube": ("#D55E00", "v"), "ucb-bv2": ("#CC79A7", "d"), "fractional-kube": ("#D55E00", "^"), "budget-ucb": ("#CC79A7", "s"),
+    "i-ucb": ("#56B4E9", "<"), "c-ucb": ("#56B4E9", "v"), "m-ucb": ("#56B4E9", ">"), "b-greedy": ("#E69F00", "p"),
+    "omega-ucb": ("#009E73", "h"), "omega-star-ucb": ("#009E73", "*"), "ucb-sc-plus": ("#000000", "D"),
+    "kl-ucb-sc": ("#000000", "o"), "ucb-b2": ("#CC79A7", "P"), "gaussian-bts": ("#0072B2", "s"), "joint-bts": ("#0072B2", "X"),
+    "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
 }
 _OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #AA8800".split()
 _MARKERS = "P p h < > d 8 H 1".split()

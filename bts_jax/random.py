@@ -97,7 +97,13 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
     return (word < threshold) | (probability >= 1)
 
 
-def below(word: jax.Array, count: jax.Array) -> jax.Array:
+def below(word: jax.Array, count: int) -> jax.Array:
+    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them."""
+    fair = word <= jnp.uint32(2**32 // count * count - 1)
+    return jnp.where(fair, (word % count).astype(jnp.int32), -1)
+
+
+def one_of(word: jax.Array, count: jax.Array) -> jax.Array:
     """A whole number below `count`, all being equally likely to 2⁻³²: int32."""
     # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile everywhere.
     count = count.astype(jnp.uint32)
@@ -115,6 +121,16 @@ def log(x: jax.Array) -> jax.Array:
     """The logarithm of positive normal float32 numbers, right to 2.5 units in the last place; half the work of `jnp.log`."""
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
+
+
+def log_excess(u: jax.Array) -> jax.Array:
+    """u − log(1 + u) for u > −1, without cancellation near 0."""
+    exponent, t = _reduced(1 + u)
+    near = exponent == 0
+    v = jnp.where(near, u, t)  # 1 + t has lost digits of a small u
+    quartic = _quartic(v)
+    far = u - (exponent * jnp.float32(math.log(2)) + _cubic(t) + quartic)
+    return jnp.where(near, rounded(u * u * (1 / 2 - u * (1 / 3))) - quartic, far)
 
 
 def _reduced(x: jax.Array) -> tuple[jax.Array, jax.Array]:

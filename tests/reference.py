@@ -75,17 +75,38 @@ class ScaledArms:
 
 
 class Seen:
-    """What all runs have seen so far: n, Σ reward, Σ cost per arm, the round, and BTS's success counts."""
+    """What all runs have seen so far: n, Σ reward, Σ cost and their squares per arm, the round, and the counts of trials."""
 
     def __init__(self, runs, arms):
-        self.n, self.reward, self.cost = np.zeros((3, runs, arms))
-        self.reward_successes, self.cost_successes = np.zeros((2, runs, arms))
+        self.n, self.reward, self.cost, self.reward_square, self.cost_square = np.zeros((5, runs, arms))
+        self.reward_successes, self.cost_successes, self.both_successes = np.zeros((3, runs, arms))
         self.spent = np.zeros(runs)
         self.t = 1  # the current round: runs start together, and whoever is still playing is in the same round
 
     def means(self):
         n = np.maximum(self.n, 1)
         return self.reward / n, self.cost / n
+
+    def variances(self):
+        """Mean square distances from the means."""
+        n = np.maximum(self.n, 1)
+        return tuple(np.maximum(square / n - mean**2, 0) for square, mean in zip(
+            (self.reward_square, self.cost_square), self.means(), strict=True))
+
+    def add(self, arm, reward, cost, rng):
+        """One more pull in every run."""
+        runs = np.arange(len(self.n))
+        self.n[runs, arm] += 1
+        self.reward[runs, arm] += reward
+        self.cost[runs, arm] += cost
+        self.reward_square[runs, arm] += reward**2
+        self.cost_square[runs, arm] += cost**2
+        earned, paid = rng.random(len(runs)) < reward, rng.random(len(runs)) < cost
+        self.reward_successes[runs, arm] += earned
+        self.cost_successes[runs, arm] += paid
+        self.both_successes[runs, arm] += earned & paid
+        self.spent += cost
+        self.t += 1
 
 
 def pick(index, n):
@@ -126,6 +147,134 @@ def pd_bwk_index(seen, problem):
     return np.minimum(reward + phi(reward), 1) / np.maximum(cost - phi(cost), 0)
 
 
+def radius(seen, alpha):
+    """α √(ln(t − 1) / n)"""
+    return alpha * np.sqrt(np.log(max(seen.t - 1, 1)) / np.maximum(seen.n, 1))
+
+
+def ucb_bv2_index(seen, problem):
+    reward, cost = seen.means()
+    floor, e = cost.min(1, keepdims=True), radius(seen, 1)
+    return np.where(e >= floor, np.inf, reward / cost + 1 / floor * (1 + 1 / (floor - e)) * e)
+
+
+def fractional_kube_index(seen, problem):
+    reward, _ = seen.means()
+    return (reward + np.sqrt(2 * np.log(seen.t) / np.maximum(seen.n, 1))) / problem["cost_mean"]
+
+
+def budget_ucb_index(seen, problem):
+    reward, cost = seen.means()
+    e = radius(seen, np.sqrt(2))
+    return reward / cost + e / cost + e / cost * np.minimum(reward + e, 1) / np.maximum(cost - e, problem["min_cost"])
+
+
+def i_ucb_index(seen, problem):
+    reward, cost = seen.means()
+    return reward / cost + radius(seen, 1 / 4)
+
+
+def c_ucb_index(seen, problem):
+    reward, cost = seen.means()
+    return (reward + radius(seen, 1 / 8)) / cost
+
+
+def m_ucb_index(seen, problem):
+    reward, cost = seen.means()
+    e = radius(seen, 1 / 16)
+    return np.where(cost <= e, np.inf, np.minimum(reward + e, 1) / (cost - e))
+
+
+def b_greedy(seen, problem, rng):
+    runs, arms = seen.n.shape
+    reward, cost = seen.means()
+    greedy = pick(reward / cost, seen.n)
+    explores = (rng.random(runs) < arms / seen.t) & (seen.n > 0).all(1)
+    return np.where(explores, rng.integers(arms, size=runs), greedy)
+
+
+def wilson(mean, n, z_square, sign):
+    """A root of A x² − Bq x + C; exactly 0 for the smaller one if the mean is."""
+    a, b, c = n + z_square, 2 * n * mean + z_square, n * mean**2
+    root = b / (2 * a) + sign * np.sqrt(np.maximum((b / (2 * a)) ** 2 - c / a, 0))
+    return np.where((mean == 0) & (sign < 0), 0, root)
+
+
+def omega_ucb_index(seen, problem, reward_eta=1, cost_eta=1):
+    reward, cost = seen.means()
+    n, z_square = np.maximum(seen.n, 1), 2 * 0.25 * np.log(seen.t + 1)
+    return np.minimum(wilson(reward, n, reward_eta * z_square, 1), 1) / wilson(cost, n, cost_eta * z_square, -1)
+
+
+def omega_star_ucb_index(seen, problem):
+    n = np.maximum(seen.n, 2)
+    etas = []
+    for mean, variance in zip(seen.means(), seen.variances(), strict=True):
+        sample_variance = variance * n / (n - 1)
+        eta = np.minimum(1, sample_variance / (n / (n - 1) * mean * (1 - mean)))
+        etas.append(np.where((seen.n >= 30) & (mean > 0) & (mean < 1), eta, 1))
+    return omega_ucb_index(seen, problem, *etas)
+
+
+def ucb_sc_plus_index(seen, problem):
+    reward, cost = seen.means()
+    n = np.maximum(seen.n, 1)
+    a = np.log(np.maximum(seen.t / n, 1)) / (2 * n)
+    alpha = np.sqrt(a / (reward**2 + cost**2 - a))
+    return np.where(cost <= np.sqrt(a), np.inf, (reward + alpha * cost) / (cost - alpha * reward))
+
+
+def ucb_b2_index(seen, problem):
+    reward, cost = seen.means()
+    n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
+    epsilon, eta = (np.sqrt(2 * variance * log / n) + 3 * log / n for variance in seen.variances())
+    ratio = reward / cost
+    return np.where(eta < cost * (1.28 - 1) / 1.28, ratio + 1.4 * (epsilon + ratio * eta) / cost, np.inf)
+
+
+def kl(p, q):
+    """The divergence of Bernoulli(q) from Bernoulli(p)."""
+    return sum(np.where(x > 0, x * np.log(np.where(x > 0, x, 1) / y), 0) for x, y in ((p, q), (1 - p, 1 - q)))
+
+
+def least_divergence(reward, cost, ratio):
+    """min{kl(reward, x) + kl(cost, y) : x/y = ratio}, by the smaller root y of 2 ratio y² − b y + reward + cost."""
+    b = 1 + ratio + reward + ratio * cost
+    y = 2 * (reward + cost) / (b + np.sqrt(np.maximum(b**2 - 8 * ratio * (reward + cost), 0)))
+    return kl(reward, np.minimum(ratio * y, 1)) + kl(cost, np.minimum(y, 1))
+
+
+def kl_ucb_sc_index(seen, problem):
+    """The largest ratio whose least divergence is allowed, by bisection."""
+    reward, cost = seen.means()
+    level = np.log(seen.t) / np.maximum(seen.n, 1)
+    low = np.log(np.maximum(reward, 1e-13) / cost)
+    high = np.where(cost > 0, low + level / cost + 40, low)
+    for _ in range(36):
+        middle = (low + high) / 2
+        allowed = least_divergence(reward, cost, np.exp(middle)) <= level
+        low, high = np.where(allowed, middle, low), np.where(allowed, high, middle)
+    return np.where(cost > 0, np.exp(low), np.inf)
+
+
+def gaussian_bts(seen, problem, rng):
+    reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())
+    spread = 1 / np.sqrt(seen.n + 1)
+    draw = rng.normal(cost, spread)
+    while (outside := (draw <= 0) | (draw > 1)).any():
+        draw = np.where(outside, rng.normal(cost, spread), draw)
+    return (rng.normal(reward, spread) / draw).argmax(1)
+
+
+def joint_bts(seen, problem, rng):
+    both = rng.gamma(seen.both_successes + 0.5)
+    reward = rng.gamma(seen.reward_successes - seen.both_successes + 0.5)
+    cost = rng.gamma(seen.cost_successes - seen.both_successes + 0.5)
+    rest = rng.gamma(seen.n - seen.reward_successes - seen.cost_successes + seen.both_successes + 0.5)
+    total = both + reward + cost + rest
+    return ((both + reward) / total / ((both + cost) / total)).argmax(1)
+
+
 def by_index(index):
     return lambda seen, problem, rng: pick(index(seen, problem), seen.n)
 
@@ -145,12 +294,30 @@ class EpsilonFirst:
         return np.where(self.committed < 0, (seen.t - 1) % seen.n.shape[1], self.committed)
 
 
+INDICES = {
+    "pd-bwk": pd_bwk_index,
+    "ucb-bv1": ucb_bv1_index,
+    "kube": kube_index,
+    "ucb-bv2": ucb_bv2_index,
+    "fractional-kube": fractional_kube_index,
+    "budget-ucb": budget_ucb_index,
+    "i-ucb": i_ucb_index,
+    "c-ucb": c_ucb_index,
+    "m-ucb": m_ucb_index,
+    "omega-ucb": omega_ucb_index,
+    "omega-star-ucb": omega_star_ucb_index,
+    "ucb-sc-plus": ucb_sc_plus_index,
+    "kl-ucb-sc": kl_ucb_sc_index,
+    "ucb-b2": ucb_b2_index,
+}
+
 POLICIES = {
     "bts": lambda: bts,
     "epsilon-first": EpsilonFirst,
-    "pd-bwk": lambda: by_index(pd_bwk_index),
-    "ucb-bv1": lambda: by_index(ucb_bv1_index),
-    "kube": lambda: by_index(kube_index),
+    **{name: lambda index=index: by_index(index) for name, index in INDICES.items()},
+    "b-greedy": lambda: b_greedy,
+    "gaussian-bts": lambda: gaussian_bts,
+    "joint-bts": lambda: joint_bts,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),
 }
@@ -160,7 +327,7 @@ def play(name, arms, budget, runs, rng):
     """Plays `runs` runs to the end of the budget. Returns rewards [runs], costs [runs], pulls [runs, K]."""
     policy = POLICIES[name]()
     ratio = arms.reward_mean / arms.cost_mean
-    problem = {"budget": budget, "min_cost": arms.cost_mean.min(), "best_arm": ratio.argmax()}
+    problem = {"budget": budget, "min_cost": arms.cost_mean.min(), "cost_mean": arms.cost_mean, "best_arm": ratio.argmax()}
     seen = Seen(runs, len(ratio))
     everyone = np.arange(runs)
     earned, left, pulls = np.zeros(runs), np.full(runs, float(budget)), np.zeros((runs, len(ratio)), int)
@@ -170,13 +337,7 @@ def play(name, arms, budget, runs, rng):
             arm = policy(seen, problem, rng)
             reward, cost = arms.pull(arm, rng)
             pulls[everyone, arm] += playing
-            seen.n[everyone, arm] += 1
-            seen.reward[everyone, arm] += reward
-            seen.cost[everyone, arm] += cost
-            seen.reward_successes[everyone, arm] += rng.random(runs) < reward
-            seen.cost_successes[everyone, arm] += rng.random(runs) < cost
-            seen.spent += cost
-            seen.t += 1
+            seen.add(arm, reward, cost, rng)
             affordable = playing & (cost <= left)
             earned += np.where(affordable, reward, 0)
             left -= np.where(affordable, cost, 0)

@@ -147,9 +147,9 @@ def test_numbers_below_a_count():
     """All equally likely, by 6.5 standard errors; and the product's upper half to the last bit."""
     word = random.bits(jax.random.key(17), (DRAWS,))[0]
     for count in (1, 2, 7, 1000, 65_537, 2**31 - 1):
-        drawn = np.asarray(random.below(word, jnp.full(DRAWS, count, jnp.int32)))
+        drawn = np.asarray(random.one_of(word, jnp.full(DRAWS, count, jnp.int32)))
         assert (drawn == (np.asarray(word, np.uint64) * np.uint64(count) >> np.uint64(32)).astype(np.int64)).all()
-    share = np.bincount(np.asarray(random.below(word, jnp.full(DRAWS, 7))), minlength=7) / DRAWS
+    share = np.bincount(np.asarray(random.one_of(word, jnp.full(DRAWS, 7))), minlength=7) / DRAWS
     assert (abs(share - 1 / 7) < 6.5 * np.sqrt(6 / 49 / DRAWS)).all()
 
 

@@ -66,7 +66,7 @@ class Empirical(Arms):
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         rows = jnp.asarray(self.rows)[arm]
-        row = random.below(random.settled(random.bits(key)[0]), rows)
+        row = random.one_of(random.settled(random.bits(key)[0]), rows)
         good = (rows >= 1) & (rows <= jnp.shape(self.reward)[-1])
         reward, cost = (jnp.where(good, jnp.asarray(table)[arm, row], jnp.nan) for table in (self.reward, self.cost))
         return reward, cost

@@ -1,13 +1,23 @@
-"""Who decides: one published algorithm per file. `POLICIES` names them all.
+"""Who decides: one published algorithm, or family of them, per file. `POLICIES` names them all.
 
 To add one, copy the file nearest to it and add a line to `POLICIES`; the tests of the contract then run on it.
 """
 
 from bts_jax.policies.bts import BTS
+from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
+from bts_jax.policies.fractional_kube import FractionalKUBE
+from bts_jax.policies.gaussian_bts import GaussianBTS
+from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
+from bts_jax.policies.joint_bts import JointBTS
+from bts_jax.policies.kl_ucb_sc import KLUCBSC
 from bts_jax.policies.kube import KUBE
+from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
+from bts_jax.policies.ucb_b2 import UCBB2
 from bts_jax.policies.ucb_bv1 import UCBBV1
+from bts_jax.policies.ucb_bv2 import UCBBV2
+from bts_jax.policies.ucb_sc import UCBSCPlus
 from bts_jax.policies.yardsticks import Oracle, Uniform
 
 POLICIES = {
@@ -16,8 +26,45 @@ POLICIES = {
     "pd-bwk": PDBwK,
     "ucb-bv1": UCBBV1,
     "kube": KUBE,
+    "ucb-bv2": UCBBV2,
+    "fractional-kube": FractionalKUBE,
+    "budget-ucb": BudgetUCB,
+    "i-ucb": IUCB,
+    "c-ucb": CUCB,
+    "m-ucb": MUCB,
+    "b-greedy": BGreedy,
+    "omega-ucb": OmegaUCB,
+    "omega-star-ucb": OmegaStarUCB,
+    "ucb-sc-plus": UCBSCPlus,
+    "kl-ucb-sc": KLUCBSC,
+    "ucb-b2": UCBB2,
+    "gaussian-bts": GaussianBTS,
+    "joint-bts": JointBTS,
     "oracle": Oracle,
     "uniform": Uniform,
 }
 
-__all__ = ["BTS", "KUBE", "POLICIES", "UCBBV1", "EpsilonFirst", "Oracle", "PDBwK", "Uniform"]
+__all__ = [
+    "BTS",
+    "CUCB",
+    "IUCB",
+    "KLUCBSC",
+    "KUBE",
+    "MUCB",
+    "POLICIES",
+    "UCBB2",
+    "UCBBV1",
+    "UCBBV2",
+    "BGreedy",
+    "BudgetUCB",
+    "EpsilonFirst",
+    "FractionalKUBE",
+    "GaussianBTS",
+    "JointBTS",
+    "OmegaStarUCB",
+    "OmegaUCB",
+    "Oracle",
+    "PDBwK",
+    "UCBSCPlus",
+    "Uniform",
+]

@@ -4,11 +4,11 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem, place_of
+from bts_jax.policies.thompson import Draws, accepts
 from bts_jax.pytrees import pytree
 
 
@@ -16,8 +16,7 @@ class BTSState(NamedTuple):
     reward_successes: jax.Array  # [K] int32, S^r
     cost_successes: jax.Array  # [K] int32, S^c
     pulls: jax.Array  # [K] int32
-    drawn: jax.Array  # [K] this round's ratios that were accepted in earlier calls, 0 where there is none yet
-    spare: jax.Array  # [K] ratios accepted and not needed when they were drawn, 0 where there is none
+    draws: Draws  # of θ^r / θ^c
 
 
 @pytree
@@ -34,11 +33,8 @@ class BTS:
 
     Told in advance: nothing.
 
-    The Beta draws are exact: proposals that were not accepted are drawn again in another call, and those that were are
-    kept meanwhile. This costs some calls that answer "not decided yet", and changes no probability. In such a call the
-    other arms are drawn once more than they need: what is accepted there is kept as well, for a round in which the arm's
-    proposal is not. It is a draw from the arm's posterior that has decided nothing yet, and is dropped when the arm is
-    pulled. So no update may come between a call that decides nothing and the next; the engine sees to that.
+    The Beta draws are exact: rejection sampling carried through, some calls answering "not decided yet" (see
+    `thompson.Draws`).
 
     On a classical bandit, where every pull costs 1, this is not quite classical Thompson sampling: it does not know the
     costs, and its θ^c ~ Beta(n + 1, 1) make it explore somewhat more. `BTS(cost_alpha=1e7, cost_beta=0.5)` believes from
@@ -72,8 +68,7 @@ class BTS:
 
     def init(self, problem: Problem) -> BTSState:
         none = jnp.zeros((problem.num_arms,), jnp.int32)
-        nothing = none.astype(jnp.float32)
-        return BTSState(reward_successes=none, cost_successes=none, pulls=none, drawn=nothing, spare=nothing)
+        return BTSState(reward_successes=none, cost_successes=none, pulls=none, draws=Draws.none(problem.num_arms))
 
     def __call__(self, state: BTSState, key: jax.Array) -> tuple[jax.Array, BTSState]:
         reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))
@@ -85,17 +80,9 @@ class BTS:
         # θ^r = x / y and θ^c = v / w
         x, y, log_reward = propose(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
         v, w, log_cost = propose(cost_words, state.cost_successes, self.cost_alpha, self.cost_beta)
-        # One trial accepts both, with 22 bits that the proposals left.
-        left = (random.spare_bits(reward_words) << 11) | random.spare_bits(cost_words)
-        accepted = random.log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_reward + log_cost
-        proposed = jnp.where(accepted, x * w / (y * v), 0.0)
-        proposed = random.settled(proposed)
-        has, new = state.drawn > 0, proposed > 0
-        ratio = random.settled(jnp.where(has, state.drawn, jnp.where(new, proposed, state.spare)))
-        spare = jnp.where(has == new, jnp.where(new, proposed, 0.0), state.spare)
-        decided = ratio.min() > 0
-        arm = jnp.where(decided, lax.argmax(ratio, 0, jnp.int32), -1)
-        return arm, state._replace(drawn=jnp.where(decided, 0.0, ratio), spare=spare)
+        accepted = accepts(reward_words, cost_words, log_reward + log_cost)
+        arm, draws = state.draws.decide(accepted, x * w / (y * v))
+        return arm, state._replace(draws=draws)
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
         luck = random.settled(random.bits(key))
@@ -104,5 +91,5 @@ class BTS:
             reward_successes=state.reward_successes.at[place].add(random.happens(luck[0], reward).astype(jnp.int32)),
             cost_successes=state.cost_successes.at[place].add(random.happens(luck[1], cost).astype(jnp.int32)),
             pulls=state.pulls.at[place].add(1),
-            spare=state.spare.at[place].set(0.0),
+            draws=state.draws.forget(place),
         )

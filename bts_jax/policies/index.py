@@ -1,13 +1,13 @@
 """What index policies share: the statistics of the arms, and how the largest index is chosen."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax.contract import place_of
+from bts_jax.contract import Problem, place_of
 from bts_jax.random import settled
 from bts_jax.sums import Sum, coins
 
@@ -16,30 +16,58 @@ class ArmStatistics(NamedTuple):
     """How often each arm was pulled, what it earned and cost, and what the policy makes of that."""
 
     pulls: jax.Array  # [K] int32, n
-    totals: Sum  # [K, 2], rewards and costs
+    totals: Sum  # [K, 2], rewards r and costs c; or [K, 4], also r(1 − r) and c(1 − c), of which variances are made
     kept: Any  # arrays [K] float32: functions of n and the averages, worked out anew for the arm that was pulled alone
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
 
     @classmethod
-    def zeros(cls, num_arms: int, keep: "Keep") -> "ArmStatistics":
+    def zeros(cls, num_arms: int, keep: "Keep", variances: bool = False) -> "ArmStatistics":
+        totals = Sum.zeros((num_arms, 4 if variances else 2))
         one = jnp.ones(num_arms, jnp.float32)  # a stand-in: the index of an arm that was never pulled does not count
-        return cls(jnp.zeros(num_arms, jnp.int32), Sum.zeros((num_arms, 2)), keep(one, one, one), jnp.int32(0))
+        return cls(jnp.zeros(num_arms, jnp.int32), totals, keep(one, *[one] * totals.whole.shape[1]), jnp.int32(0))
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, keep: "Keep") -> "ArmStatistics":
         """These statistics and one more pull; none if the arm is −1."""
         at = jnp.maximum(arm, 0)
         pulls = self.pulls[at] + 1
-        totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack([reward, cost])))
+        amounts = [reward, cost]
+        if self.totals.whole.shape[1] == 4:
+            amounts += [x * (1 - x) for x in amounts]
+        totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack(amounts)))
         n = pulls.astype(jnp.float32)
-        reward_total, cost_total = totals.value()
-        mean = settled((reward_total / n, cost_total / n))
+        mean = settled(tuple(total / n for total in totals.value()))
         new = settled(self._replace(pulls=pulls, totals=totals, kept=keep(n, *mean), rounds=()))
         place = place_of(arm, self.pulls.shape[0])
         arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, self._replace(rounds=()))
         return arms._replace(rounds=self.rounds + (arm >= 0))
 
 
-Keep = Callable[[jax.Array, jax.Array, jax.Array], Any]  # n, r̄, c̄ to what is kept of an arm
+Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm
+
+
+class IndexPolicy:
+    """A policy that pulls the arm with the largest index, and is told nothing.
+
+    The class gives `keep`, what it keeps of an arm, and `index`, made of what is kept of all arms.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ()
+    ignores_no_pull: ClassVar[bool] = True
+    variances: ClassVar[bool] = False  # whether `keep` gets the averages of r(1 − r) and c(1 − c), too
+
+    keep: Keep
+    index: Callable[[ArmStatistics], jax.Array]
+
+    def init(self, problem: Problem) -> ArmStatistics:
+        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)
+
+    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
+        return choose(self.index(state), state.pulls), state
+
+    def update(
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost, self.keep)
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:

@@ -1,14 +1,13 @@
 """KUBE: an upper confidence bound on the reward, over the average cost."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks
-from bts_jax.contract import Problem
-from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
 
@@ -20,7 +19,7 @@ class Kept(NamedTuple):
 
 
 @pytree
-class KUBE:
+class KUBE(IndexPolicy):
     """The variant of KUBE (Tran-Thanh et al., AAAI 2012) in Xia et al. (IJCAI 2015).
 
     In round t, pull the arm with the largest
@@ -36,19 +35,10 @@ class KUBE:
         scale: the factor before the logarithm; 2 in the paper.
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
-
     scale: ArrayLike = 2.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
-
-    def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.keep)
-
-    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
-        return choose(self.index(state), state.pulls), state
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
@@ -59,8 +49,3 @@ class KUBE:
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
         return Kept(reward=reward_mean, width=1 / jnp.sqrt(n), price=over(jnp.float32(1), cost_mean))
-
-    def update(
-        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> ArmStatistics:
-        return state.record(arm, reward, cost, self.keep)

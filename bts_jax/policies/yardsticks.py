@@ -46,11 +46,7 @@ class Uniform:
         return UniformState(arms=jnp.arange(problem.num_arms, dtype=jnp.uint32))
 
     def __call__(self, state: UniformState, key: jax.Array) -> tuple[jax.Array, UniformState]:
-        # 2³² words do not divide evenly among K arms: the few that are left over decide nothing, and another is drawn.
-        num_arms = state.arms.shape[0]
-        word = random.bits(key)[0]
-        fair = word <= jnp.uint32(2**32 // num_arms * num_arms - 1)
-        return jnp.where(fair, (word % num_arms).astype(jnp.int32), -1), state
+        return random.below(random.bits(key)[0], state.arms.shape[0]), state
 
     def update(
         self, state: UniformState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

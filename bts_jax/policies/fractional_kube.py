@@ -1,0 +1,71 @@
+"""Fractional KUBE: an upper confidence bound on the reward, over the expected cost, which is known."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from bts_jax import checks
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.pytrees import pytree
+from bts_jax.random import rounded, settled
+
+
+class Kept(NamedTuple):
+    reward: jax.Array  # [K] r̄
+    width: jax.Array  # [K] 1/√n
+
+
+class FractionalKUBEState(NamedTuple):
+    arms: ArmStatistics
+    price: jax.Array  # [K] 1/μ^c, infinite for μ^c = 0
+
+
+@pytree
+class FractionalKUBE:
+    """Fractional KUBE (Tran-Thanh et al., AAAI 2012), for arms whose expected costs are known.
+
+    In round t, pull the arm with the largest
+
+        (r̄_i + √(scale · ln t / n_i)) / μ_i^c.
+
+    Told in advance: the expected costs μ^c. (`KUBE` is the variant that estimates them.)
+
+    Where the source is silent: it knows fixed costs; here they may be random, and their means take the place. An arm that
+    never costs anything has an infinite index, and is pulled before the others (see `index.choose`).
+
+    Args:
+        scale: the factor before the logarithm; 2 in the source.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ("cost_mean",)
+    ignores_no_pull: ClassVar[bool] = True
+
+    scale: ArrayLike = 2.0
+
+    def _check(self) -> None:
+        checks.hyperparameter(self, "scale", 0, 1e6)
+
+    def init(self, problem: Problem) -> FractionalKUBEState:
+        price = over(jnp.float32(1), jnp.asarray(problem.cost_mean, jnp.float32))
+        return FractionalKUBEState(arms=ArmStatistics.zeros(problem.num_arms, self.keep), price=price)
+
+    def __call__(self, state: FractionalKUBEState, key: jax.Array) -> tuple[jax.Array, FractionalKUBEState]:
+        return choose(self.index(state), state.arms.pulls), state
+
+    def index(self, state: FractionalKUBEState) -> jax.Array:
+        """The index of each arm. [K]"""
+        log_t = jnp.log((state.arms.rounds + 1).astype(jnp.float32))
+        arms: Kept = state.arms.kept
+        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * state.price
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
+        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n))
+
+    def update(
+        self, state: FractionalKUBEState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> FractionalKUBEState:
+        return state._replace(arms=state.arms.record(arm, reward, cost, self.keep))

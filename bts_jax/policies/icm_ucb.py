@@ -1,0 +1,157 @@
+"""i-UCB, c-UCB, m-UCB and b-greedy: four ways to explore, from one paper."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from bts_jax import checks, random
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics, IndexPolicy, choose, over
+from bts_jax.pytrees import pytree
+from bts_jax.random import rounded, settled
+
+
+class Kept(NamedTuple):
+    reward: jax.Array  # [K] r̄
+    cost: jax.Array  # [K] c̄
+    width: jax.Array  # [K] 1/√n
+
+
+class _Family(IndexPolicy):
+    """What the three have in common: e_i = α √(ln(t − 1) / n_i)."""
+
+    alpha: ArrayLike
+
+    def _check(self) -> None:
+        checks.hyperparameter(self, "alpha", 0, 1e6)
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
+        return Kept(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
+
+    def _radius(self, state: ArmStatistics) -> jax.Array:
+        log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
+        return rounded(settled(self.alpha * jnp.sqrt(log_t)) * state.kept.width)
+
+
+@pytree
+class IUCB(_Family):
+    """i-UCB (Xia et al., Neurocomputing 2017): the confidence radius is added to the ratio.
+
+    In round t, pull the arm with the largest
+
+        r̄_i / c̄_i + e_i,   e_i = α √(ln(t − 1) / n_i).
+
+    Told in advance: nothing.
+
+    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
+    `index.choose`).
+
+    Args:
+        alpha: the factor α; 1/4 in the source.
+    """
+
+    alpha: ArrayLike = 1 / 4
+
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        return over(state.kept.reward, state.kept.cost) + self._radius(state)
+
+
+@pytree
+class CUCB(_Family):
+    """c-UCB (Xia et al., Neurocomputing 2017): the confidence radius is added to the reward.
+
+    In round t, pull the arm with the largest
+
+        (r̄_i + e_i) / c̄_i,   e_i = α √(ln(t − 1) / n_i).
+
+    Told in advance: nothing.
+
+    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
+    `index.choose`).
+
+    Args:
+        alpha: the factor α; 1/8 in the source.
+    """
+
+    alpha: ArrayLike = 1 / 8
+
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        return over(state.kept.reward + self._radius(state), state.kept.cost)
+
+
+@pytree
+class MUCB(_Family):
+    """m-UCB (Xia et al., Neurocomputing 2017): optimistic reward over optimistic cost.
+
+    In round t, pull the arm with the largest
+
+        min{r̄_i + e_i, 1} / (c̄_i − e_i),   e_i = α √(ln(t − 1) / n_i).
+
+    Told in advance: nothing.
+
+    Where the source is silent: an arm with c̄_i ≤ e_i has an infinite index, and is explored before the others (see
+    `index.choose`).
+
+    Args:
+        alpha: the factor α; 1/16 in the source.
+    """
+
+    alpha: ArrayLike = 1 / 16
+
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        e = self._radius(state)
+        return over(jnp.minimum(state.kept.reward + e, 1), state.kept.cost - e)
+
+
+@pytree
+class BGreedy:
+    """b-greedy (Xia et al., Neurocomputing 2017): any arm now and then, else the one that looks best.
+
+    In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}, and else
+
+        argmax_i r̄_i / c̄_i.
+
+    Told in advance: nothing.
+
+    Where the source is silent: first every arm is pulled once. An arm with c̄_i = 0 has an infinite ratio, and is explored
+    before the others (see `index.choose`).
+
+    Args:
+        scale: the factor before K/t; 1 in the source.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ()
+    ignores_no_pull: ClassVar[bool] = True
+
+    scale: ArrayLike = 1.0
+
+    def _check(self) -> None:
+        checks.hyperparameter(self, "scale", 0, 1e6)
+
+    def init(self, problem: Problem) -> ArmStatistics:
+        return ArmStatistics.zeros(problem.num_arms, self.keep)
+
+    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
+        num_arms = state.pulls.shape[0]
+        t = (state.rounds + 1).astype(jnp.float32)
+        coin, word = settled(random.bits(key))
+        explores = random.happens(coin, self.scale * num_arms / t) & (state.pulls > 0).all()
+        any_arm = random.below(word, num_arms)
+        # No arm is drawn for a few words. That is asked before it is known whether it counts, and so favours nothing.
+        decided = any_arm >= 0
+        return jnp.where(decided & ~explores, choose(state.kept, state.pulls), any_arm), state
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
+        return over(reward_mean, cost_mean)
+
+    def update(
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost, self.keep)
