@@ -44,6 +44,7 @@ def sweep(
     *,
     out: str | os.PathLike | None = None,
     seed: int = 0,
+    relative: bool = False,
     chunk: int | None = None,
     memory: int | None = None,
     quiet: bool = False,
@@ -62,6 +63,8 @@ def sweep(
             is computed again; a folder of anything else is refused. Of a class of your own its source is compared too, but
             not that of what it calls.
         seed: where all randomness comes from; see the keys in `bts_jax.grid`.
+        relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
+            many pulls. The axis `budget` has the multiples.
         chunk: how many seeds to play and save at a time; by default what suits the device. A store keeps its own.
         memory: how many bytes the results of a call to the device may take, as far as `chunk` is not given.
         quiet: no progress bar. There is none either where nobody would see it.
@@ -79,7 +82,7 @@ def sweep(
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
     """
-    grid = _Grid(policies, bandits, budgets, seeds, seed)
+    grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
     most = _most_runs(grid, None if memory is None else checks.whole("memory", memory, 1))
     parts = -(-grid.seeds // most)
     chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
@@ -108,13 +111,13 @@ def resume(path: str | os.PathLike, *, quiet: bool = False) -> xr.Dataset:
         for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
     return sweep(policies, bandits, specification["budgets"], specification["seeds"], seed=specification["seed"],  # type: ignore
-                 out=path, quiet=quiet)
+                 relative=specification.get("relative", False), out=path, quiet=quiet)
 
 
 class _Grid:
     """What is to be played, checked."""
 
-    def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any):
+    def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False):
         self.policies: dict[str, Policy] = _named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = _named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
@@ -122,16 +125,26 @@ class _Grid:
         exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
         self.budgets = amounts.astype(np.int32) if exact else amounts
         self.key = jax.random.key(self.seed, impl="threefry2x32")
-        for name, bandit in self.bandits.items():
-            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), bandit)
+        if not isinstance(relative, bool):
+            raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
+        self.relative, self.units = relative, [1.0] * len(self.bandits)
+        for place, (name, bandit) in enumerate(self.bandits.items()):
+            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
+            if relative:
+                self.units[place] = float(np.min(bandit.cost_mean))
+                if self.units[place] <= 0:
+                    raise ValueError(f"bandits[{name!r}] has an arm that costs nothing, and budgets are relative to the "
+                                     "smallest expected cost: leave it out")
+                self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
         for name, policy in self.policies.items():
-            self._check(f"policies[{name!r}]", policy, next(iter(self.bandits.values())))
+            self._check(f"policies[{name!r}]", policy, 0)
         means = [(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)) for bandit in self.bandits.values()]
         self.best_costs = [max(float(cost[np.argmax(ratio(reward, cost, np))]), 0.01) for reward, cost in means]
 
-    def _check(self, where: str, policy: Any, bandit: Any) -> None:
+    def _check(self, where: str, policy: Any, place: int) -> None:
+        amounts = self.amounts(place)
         try:
-            game.check(policy, bandit, self.budgets[-1], self.key, self.budgets, None)
+            game.check(policy, list(self.bandits.values())[place], amounts[-1], self.key, amounts, None)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -144,9 +157,14 @@ class _Grid:
     def bandit(self, unit: Unit) -> Bandit:
         return list(self.bandits.values())[unit.bandit]
 
+    def amounts(self, place: int) -> np.ndarray:
+        """The budgets of the bandit in that place."""
+        return self.budgets * self.units[place] if self.relative else self.budgets
+
     def expected_pulls(self, unit: Unit) -> float:
         """Roughly how many pulls a seed of that unit makes: those of the best arm."""
-        budget = self.budgets.sum(dtype=np.float64) if self.told_budget(unit) else float(self.budgets[-1])
+        amounts = self.amounts(unit.bandit)
+        budget = amounts.sum(dtype=np.float64) if self.told_budget(unit) else float(amounts[-1])
         return budget / self.best_costs[unit.bandit]
 
     def attributes(self) -> dict[str, Any]:
@@ -160,6 +178,7 @@ class _Grid:
             "budgets": [float(budget) for budget in self.budgets],
             "seeds": self.seeds,
             "seed": self.seed,
+            **({"relative": True} if self.relative else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
             "platform": jax.default_backend(),  # CPU and GPU agree in law, not in bits
@@ -229,21 +248,22 @@ def _play(
     grid: _Grid, results: Results, call: _Call, budgets: np.ndarray | None = None
 ) -> list[dict[str, np.ndarray]]:
     """What each unit of a call comes to."""
-    budgets = grid.budgets if budgets is None else budgets
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
     words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
     keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32)).ravel()
-    budget, checkpoints, repeats = budgets[-1], budgets, 1
+    rows = [grid.amounts(unit.bandit) if budgets is None else budgets for unit in units]
+    checkpoints, repeats = np.repeat(rows, chunk, 0), 1  # [runs, budgets]
+    budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
-        repeats = len(budgets)
-        budget, checkpoints, keys = np.tile(budgets, len(keys)), None, jnp.repeat(keys, repeats)
+        repeats = len(grid.budgets)
+        budget, checkpoints, keys = checkpoints.ravel(), None, jnp.repeat(keys, repeats)
     bandit = grid.bandit(units[0])
     if call.size > 1:
         bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
     runs = jax.device_get(simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints))
-    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(budgets), *x.shape[2:]), runs)
+    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(grid.budgets), *x.shape[2:]), runs)
     most_arms = results.arrays["pulls"].shape[-1]
     played = []
     for i, unit in enumerate(call.units):
