@@ -29,7 +29,8 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{str(path)!r} is not TOML ({error}): see bts-jax sweep --example") from None
-    _known("", table, ("seed", "seeds", "budgets", "relative", "policies", "bandits"), needed=("seeds", "budgets", "policies", "bandits"))
+    needed = ("seeds", "budgets", "policies", "bandits")
+    _known("", table, ("seed", "seeds", "budgets", "relative", "policies", "bandits"), needed)
     policies, bandits = {}, {}
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)

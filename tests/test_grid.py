@@ -154,7 +154,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"seeds": 2.5}, "seeds = 2.5"),
     ({"seed": "x"}, "seed = 'x'"),
     ({"relative": "min"}, "relative = 'min'"),
-    ({"relative": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}}, "bandits.'a'. has an arm that costs"),
+    ({"relative": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}}, "'a'. has an arm that costs"),
     ({"chunk": 0}, "chunk = 0"),
     ({"memory": -1}, "memory = -1"),
 ])
@@ -225,7 +225,7 @@ def test_a_notebook_has_a_bar_too(monkeypatch, capsys):
 
 def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
     """Bit for bit the runs with those budgets; told or not, several instances in one call; and a store goes on with them."""
-    bandits = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.25]), "cheap": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.05])}
+    bandits = {name: bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, cost]) for name, cost in (("two", 0.25), ("cheap", 0.05))}
     results = bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, relative=True, out=tmp_path / "store", chunk=2)
     assert results.budget.values.tolist() == [20, 40]
     for name, cost in (("two", 0.25), ("cheap", float(np.float32(0.05)))):
