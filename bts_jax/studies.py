@@ -227,7 +227,7 @@ def _omega_report(dataset: "Dataset") -> str:
         parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {_sample(part)}\n"
                      f"{_standing(part)}")
         ranks = ranking(_last(part), metric=METRIC).isel(budget=0)
-        mean, median, rank = (str(ranks.policy.values[int(ranks[name].argmin())]) for name in ("mean", "median", "mean_rank"))
+        mean, median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("mean", "median", "mean_rank"))
         winners.append(f"{title}: {mean} by the mean, {median} by the median, {rank} by the mean rank")
         if "omega-star-ucb" in part.policy.values:
             star.append((title, *_difference(part, "omega-star-ucb")))
