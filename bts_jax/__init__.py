@@ -3,7 +3,7 @@
     run = simulate(policy, bandit, budget, key)
 
 Playing     simulate, Run; simulate_batch, the fast way to many runs
-Bandits     Bernoulli, Multinomial; BANDITS names them all
+Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; the
             yardsticks Oracle, Uniform; POLICIES names them all
@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
-from bts_jax.bandits import BANDITS, Bernoulli, Multinomial
+from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
@@ -81,7 +81,10 @@ __all__ = [
     "BGreedy",
     "Bandit",
     "Bernoulli",
+    "Beta",
     "BudgetUCB",
+    "Correlated",
+    "Empirical",
     "EpsilonFirst",
     "FractionalKUBE",
     "GaussianBTS",
@@ -94,6 +97,7 @@ __all__ = [
     "Policy",
     "Problem",
     "Run",
+    "Scaled",
     "UCBSCPlus",
     "Uniform",
     "__version__",

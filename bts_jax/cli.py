@@ -101,6 +101,17 @@ def _parser() -> argparse.ArgumentParser:
     figure1.add_argument("--quiet", action="store_true", help="no progress bar")
     figure1.set_defaults(command=_figure1)
 
+    study = commands.add_parser("study", help="run a study beyond the paper: the whole field, or an open question of the paper")
+    study.add_argument("name", choices=["omega", "priors", "correlated", "worst-case"],
+                       help="all policies on random instances; priors of BTS; correlated rewards and costs; hard instances")
+    study.add_argument("--scale", default="quick", choices=["quick", "full"],
+                       help="up to three minutes on two cores, or as large as a GPU can take (default: %(default)s)")
+    study.add_argument("--seed", type=int, default=0, metavar="S",
+                       help="where all randomness comes from (default: %(default)s)")
+    study.add_argument("--out", metavar="DIR", help="folder for figures, table, report and runs (default: NAME-SCALE)")
+    study.add_argument("--quiet", action="store_true", help="no progress bar")
+    study.set_defaults(command=_study)
+
     theory = commands.add_parser("theory", help="print the paper's gaps, bounds and constants for a bandit")
     theory.add_argument("--reward", type=float, nargs="+", metavar="R",
                         help="expected rewards of Bernoulli arms, with --cost (default: a random bandit)")
@@ -324,6 +335,18 @@ def _figure1(arguments: argparse.Namespace) -> None:
         print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
         os._exit(130)  # what the device is at would be waited for otherwise
     print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
+
+
+def _study(arguments: argparse.Namespace) -> None:
+    from bts_jax.studies import study
+
+    out = arguments.out or f"{arguments.name}-{arguments.scale}"
+    try:
+        _, report = study(arguments.name, arguments.scale, seed=arguments.seed, out=out, quiet=arguments.quiet)
+    except KeyboardInterrupt:
+        print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
+        os._exit(130)  # what the device is at would be waited for otherwise
+    print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
 
 
 def _bench(arguments: argparse.Namespace) -> None:

@@ -52,6 +52,7 @@ def sweep(
     *,
     out: str | os.PathLike | None = None,
     seed: int = 0,
+    relative: bool = False,
     chunk: int | None = None,
     memory: int | None = None,
     devices: int | Sequence[Any] | None = None,
@@ -72,6 +73,8 @@ def sweep(
             is computed again; a folder of anything else is refused. Of a class of your own its source is compared too, but
             not that of what it calls.
         seed: where all randomness comes from; see the keys in `bts_jax.grid`.
+        relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
+            many pulls. The axis `budget` has the multiples.
         chunk: how many seeds to save at a time; by default what suits the device. A store keeps its own.
         memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
         devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has.
@@ -93,19 +96,20 @@ def sweep(
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
     """
-    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, chunk=chunk, memory=memory, devices=devices, shard=shard,
-                quiet=quiet).dataset()
+    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, relative=relative, chunk=chunk, memory=memory,
+                devices=devices, shard=shard, quiet=quiet).dataset()
 
 
 def fill(
-    policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, chunk: Any = None,
-    memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False, meeting: Meeting | None = None,
+    policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, relative: Any = False,
+    chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False,
+    meeting: Meeting | None = None,
 ) -> Results:
     """Does what `sweep` does, and leaves the results in the store.
 
     With a `meeting` of several processes, each plays its share of what process 0 finds missing.
     """
-    grid = _Grid(policies, bandits, budgets, seeds, seed)
+    grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
     devices = _devices(devices)
     number, count = _share_of(shard, out)
     usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
@@ -139,13 +143,14 @@ def stored(path: str | os.PathLike) -> dict[str, Any]:
         {name: _remade(f"{kind}[{name!r}]", entry, registry) for name, entry in specification[kind].items()}
         for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
-    return {"policies": policies, "bandits": bandits, **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
+    return {"policies": policies, "bandits": bandits, "relative": specification.get("relative", False),
+            **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
 
 
 class _Grid:
     """What is to be played, checked."""
 
-    def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any):
+    def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False):
         self.policies: dict[str, Policy] = _named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = _named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
@@ -153,15 +158,25 @@ class _Grid:
         exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
         self.budgets = amounts.astype(np.int32) if exact else amounts
         self.key = jax.random.key(self.seed, impl="threefry2x32")
-        for name, bandit in self.bandits.items():
-            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), bandit)
+        if not isinstance(relative, bool):
+            raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
+        self.relative, self.units = relative, [1.0] * len(self.bandits)
+        for place, (name, bandit) in enumerate(self.bandits.items()):
+            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
+            if relative:
+                self.units[place] = float(np.min(bandit.cost_mean))
+                if self.units[place] <= 0:
+                    raise ValueError(f"bandits[{name!r}] has an arm that costs nothing, and budgets are relative to the "
+                                     "smallest expected cost: leave it out")
+                self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
         for name, policy in self.policies.items():
-            self._check(f"policies[{name!r}]", policy, next(iter(self.bandits.values())))
+            self._check(f"policies[{name!r}]", policy, 0)
         self.best_costs = [float(best_cost(bandit)) for bandit in self.bandits.values()]
 
-    def _check(self, where: str, policy: Any, bandit: Any) -> None:
+    def _check(self, where: str, policy: Any, place: int) -> None:
+        amounts = self.amounts(place)
         try:
-            game.check(policy, bandit, self.budgets[-1], self.key, self.budgets, None)
+            game.check(policy, list(self.bandits.values())[place], amounts[-1], self.key, amounts, None)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -174,9 +189,14 @@ class _Grid:
     def bandit(self, unit: Unit) -> Bandit:
         return list(self.bandits.values())[unit.bandit]
 
+    def amounts(self, place: int) -> np.ndarray:
+        """The budgets of the bandit in that place."""
+        return self.budgets * self.units[place] if self.relative else self.budgets
+
     def expected_pulls(self, unit: Unit) -> float:
         """Roughly how many pulls a seed of that unit makes: those of the best arm."""
-        budget = self.budgets.sum(dtype=np.float64) if self.told_budget(unit) else float(self.budgets[-1])
+        amounts = self.amounts(unit.bandit)
+        budget = amounts.sum(dtype=np.float64) if self.told_budget(unit) else float(amounts[-1])
         return budget / self.best_costs[unit.bandit]
 
     def work(self, unit: Unit) -> int:
@@ -194,6 +214,7 @@ class _Grid:
             "budgets": [float(budget) for budget in self.budgets],
             "seeds": self.seeds,
             "seed": self.seed,
+            **({"relative": True} if self.relative else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
             "platform": jax.default_backend(),  # CPU and GPU agree in law, not in bits
@@ -322,22 +343,23 @@ def _play(
     grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], budgets: np.ndarray | None = None
 ) -> list[dict[str, np.ndarray]]:
     """What each unit of a call comes to."""
-    budgets = grid.budgets if budgets is None else budgets
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
     words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
     keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32)).ravel()
-    budget, checkpoints, repeats = budgets[-1], budgets, 1
+    rows = [grid.amounts(unit.bandit) if budgets is None else budgets for unit in units]
+    checkpoints, repeats = np.repeat(rows, chunk, 0), 1  # [runs, budgets]
+    budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
-        repeats = len(budgets)
-        budget, checkpoints, keys = np.tile(budgets, len(keys)), None, jnp.repeat(keys, repeats)
+        repeats = len(grid.budgets)
+        budget, checkpoints, keys = checkpoints.ravel(), None, jnp.repeat(keys, repeats)
     bandit = grid.bandit(units[0])
     if not call.alike:
         bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
     batch = simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints, devices=devices)
     runs = jax.device_get(batch)
-    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(budgets), *x.shape[2:]), runs)
+    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(grid.budgets), *x.shape[2:]), runs)
     played = []
     for i, unit in enumerate(call.units):
         seeds = results.seeds(unit)
@@ -456,12 +478,19 @@ def _increasing(budgets: Any) -> np.ndarray:
 def _entry(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A policy or bandit as JSON: its class and its numbers, as they are computed with."""
     entry = {"class": type(thing).__name__, **more}
-    if type(thing) not in registry.values():
+    if not _is_made(thing, registry):
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
         with suppress(OSError, TypeError):  # no source at hand
             entry["code"] = zlib.crc32(inspect.getsource(type(thing)).encode())
-    leaves = jax.tree.leaves_with_path(thing)
-    return {**entry, "fields": {jax.tree_util.keystr(path).removeprefix("."): _listed(leaf) for path, leaf in leaves}}
+    fields = {}
+    for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and _is_made(part, registry)):
+        inner = _is_made(leaf, registry)  # a bandit made from another
+        fields[jax.tree_util.keystr(path).removeprefix(".")] = _entry(leaf, registry) if inner else _listed(leaf)
+    return {**entry, "fields": fields}
+
+
+def _is_made(thing: Any, registry: Mapping[str, Any]) -> bool:
+    return type(thing) in registry.values()
 
 
 def _listed(leaf: Any) -> Any:
@@ -473,7 +502,9 @@ def _remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> A
     if "structure" in entry or entry["class"] not in classes:
         raise ValueError(f"{where} is a {entry['class']}, which is none of ours: go on with this sweep from Python, by the "
                          "call that began it")
-    return classes[entry["class"]](**entry["fields"])
+    fields = {name: _remade(where, value, registry) if isinstance(value, dict) else value
+              for name, value in entry["fields"].items()}
+    return classes[entry["class"]](**fields)
 
 
 class _Bar:

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +29,8 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{str(path)!r} is not TOML ({error}): see bts-jax sweep --example") from None
-    _known("", table, ("seed", "seeds", "budgets", "policies", "bandits"), needed=("seeds", "budgets", "policies", "bandits"))
+    needed = ("seeds", "budgets", "policies", "bandits")
+    _known("", table, ("seed", "seeds", "budgets", "relative", "policies", "bandits"), needed)
     policies, bandits = {}, {}
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)
@@ -43,13 +45,24 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _bandits(name: str, where: str, kind: Any, options: dict[str, Any]) -> Iterator[tuple[str, Bandit]]:
-    """The bandit that a table describes, or the random instances."""
-    if "random" not in options:
+    """The bandit that a table describes, or the random instances; by its arms, or by a class method that makes it."""
+    maker = next((key for key in options if isinstance(inspect.getattr_static(kind, key, None), classmethod)), None)
+    if isinstance(options.get("bandit"), dict):  # of which this one is made
+        inner, within = dict(options["bandit"]), f"{where}.bandit"
+        for label, bandit in _bandits(name, within, _kind(within, inner, BANDITS), inner):
+            yield label, _made(where, kind, {**options, "bandit": bandit})
+        return
+    if maker is None:
         yield name, _made(where, kind, options)
         return
-    _known(where, options, ("random",))
-    options = dict(_tables(where, options)["random"])
-    where = f"{where}.random"
+    _known(where, options, (maker,))
+    options = dict(_tables(where, options)[maker])
+    where = f"{where}.{maker}"
+    if maker != "random":
+        if maker == "load":
+            options["report"] = lambda loaded: print(f"{where}: {loaded}", file=sys.stderr)
+        yield name, _made(where, getattr(kind, maker), options)
+        return
     _known(where, options, None, needed=("num_arms",))
     numbered = "instances" in options
     count = checks.whole(f"{where}.instances", options.pop("instances", 1), 1)

@@ -72,8 +72,6 @@ def figure1(
     Returns:
         The Dataset of all runs, and the report.
     """
-    import matplotlib
-
     from bts_jax.grid import sweep
 
     if scale not in SCALES:
@@ -89,9 +87,7 @@ def figure1(
     dataset = sweep(RIVALS, arms, budgets, seeds, seed=seed, out=folder / "runs.zarr", quiet=quiet)
     text = report(dataset)
     figure = plots.regret(dataset, panel="family", scale="log-log", band="deviation")
-    figure.savefig(folder / "figure1.png", dpi=300)
-    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
-        figure.savefig(folder / "figure1.pdf")
+    plots.save(figure, folder / "figure1")
     (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
     _write_table(dataset, folder / "table.csv")
     return dataset, text

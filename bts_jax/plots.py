@@ -16,6 +16,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -170,7 +171,7 @@ def final_regret(
         if scale == "log" and (everything > 0).all():
             low, high = (everything.min(), everything.max()) if len(everything) else (1, 10)
             axes.set_xlim(low / 1.2, high * 1.2)
-            _decades(axes, "x")
+            decades(axes, "x")
         elif scale == "log":
             _both_ways(axes, "x", -everything.min(), abs(everything).max())
         else:
@@ -236,7 +237,7 @@ def pulls(
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
             _curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
         _span(axes, means, tops)
-        _decades(axes, "y")
+        decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlim(0.5, arms + 0.5)
     _legend(figure, look, f"mean and its 95% interval, over {_sample(groups)}{_caveats(at)}")
@@ -283,6 +284,65 @@ def difference(
     _legend(figure, others, f"mean paired difference and its {level:.0%} interval, over {_sample(groups)}; "
                             f"above 0, {reference} is better{_caveats(dataset)}")
     return figure
+
+
+def relative(
+    dataset: "Dataset",
+    reference: str,
+    *,
+    metric: str = "regret",
+    panel: str = "family",
+    budget: float | None = None,
+    width: float | None = None,
+) -> "Figure":
+    """Regret as a multiple of that of the `reference`, at one budget, the largest unless it is given.
+
+    For each policy the ratio on each instance: its median as a marker and its quartiles as a line; and the ratio of the mean
+    regrets as a diamond, which a few instances may decide. The lowest median, averaged over the panels, stands on top.
+    Instances on which the reference has no regret are left out.
+
+    Args:
+        metric, panel, width: as for `regret`; where a panel has a single instance, its runs take the place of the instances.
+    """
+    at = _at(dataset, budget)
+    groups = _groups(at, metric, panel)
+    _among("reference", reference, *at.policy.values)
+    samples = [{name: values[0] for name, values in _by_policy(sample)} for sample in groups.values()]
+    ratios = [{name: (values / np.where(each[reference] > 0, each[reference], np.nan))[each[reference] > 0]
+               for name, values in each.items()} for each in samples]
+    medians = {name: np.mean([np.log(max(np.median(each[name]), 1e-9)) if len(each[name]) else 0 for each in ratios])
+               for name in ratios[0]}
+    names = sorted(medians, key=lambda name: medians[name])
+    figure, panels = _figure(groups, width, f"{_words(metric)} as a multiple of that of {reference}, at budget "
+                             f"{at.budget.item():,g}", "", names=len(names))
+    look = styles(names)
+    for (axes, _), each, sample in zip(panels, ratios, samples, strict=True):
+        axes.axvline(1, color=look[reference]["color"], linewidth=0.8)
+        for row, name in enumerate(names):
+            values, style = each[name][np.isfinite(each[name])], {**look[name], "linestyle": "none"}
+            if not len(values):
+                continue
+            low, median, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), 1e-3)
+            axes.plot([low, high], [row, row], color=style["color"], linewidth=2, alpha=0.4, solid_capstyle="butt")
+            axes.plot(median, row, markersize=5, **style)
+            mean = np.mean(sample[name]) / np.mean(sample[reference])
+            axes.plot(max(mean, 1e-3), row, marker="D", markersize=3.5, color="black", markerfacecolor="none", linestyle="none",
+                      markeredgewidth=0.7)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, 1e-3) / 1.1, high * 1.1)
+        decades(axes, "x")
+        _name_rows(axes, names)
+    _note(figure, f"median and quartiles over {_sample(groups)}; diamond: ratio of the means{_caveats(at)}")
+    return figure
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Writes a figure as PNG and as PDF: `path` with these suffixes."""
+    import matplotlib
+
+    figure.savefig(f"{path}.png", dpi=300)
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
+        figure.savefig(f"{path}.pdf")
 
 
 def dominance(
@@ -509,7 +569,7 @@ def _span(axes: Any, means: list[np.ndarray], tops: list[np.ndarray]) -> None:
         axes.set_ylim(1, 10)
 
 
-def _decades(axes: Any, which: str) -> None:
+def decades(axes: Any, which: str) -> None:
     """A logarithmic axis with legible labels: 1, 2, 5, 10 … where there is room for them."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -603,7 +663,7 @@ def _scale(axes: Any, scale: str) -> None:
         axes.set_xlim(1, 10)
     for which, scales in (("x", ("log-x", "log-log")), ("y", ("log-y", "log-log"))):
         if scale in scales:
-            _decades(axes, which)
+            decades(axes, which)
         else:
             getattr(axes, f"{which}axis").set_major_formatter(EngFormatter(sep=""))
 

@@ -25,6 +25,8 @@ from jax.typing import ArrayLike
 ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
+SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
+
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
 
 
@@ -101,6 +103,15 @@ def below(word: jax.Array, count: int) -> jax.Array:
     return jnp.where(fair, (word % count).astype(jnp.int32), -1)
 
 
+def one_of(word: jax.Array, count: jax.Array) -> jax.Array:
+    """A whole number below `count`, all being equally likely to 2⁻³²: int32."""
+    # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile everywhere.
+    count = count.astype(jnp.uint32)
+    (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (word, count))
+    middle = (b * d >> 16) + (a * d & 0xFFFF) + (b * c & 0xFFFF)
+    return (a * c + (a * d >> 16) + (b * c >> 16) + (middle >> 16)).astype(jnp.int32)
+
+
 def exponential(word: jax.Array) -> jax.Array:
     """A standard exponential draw from a random word."""
     return -log(unit(word))
@@ -175,7 +186,9 @@ def spare_bits(words: Words) -> jax.Array:
 
 
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
-    """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 0.5 to 10⁷; NaN for other shapes.
+    """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
+
+    Draws too small for float32 are some 10⁻³⁸.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -184,15 +197,17 @@ def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
         True
     """
     shape = jnp.asarray(shape, jnp.float32)
+    power = _exp_minus(_less(shape, bits(key, shape.shape, _BEYOND)[0]))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
-        return propose_gamma(shape, normal_pair(words)[0])
+        value, log_accept = propose_gamma(_raised(shape), normal_pair(words)[0])
+        return value * power, log_accept
 
     return _first_accepted(key, _within(shape), propose)
 
 
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
-    """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 0.5 to 10⁷; NaN for others.
+    """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -201,16 +216,36 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
         True
     """
     a, b = jnp.broadcast_arrays(jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32))
+    luck = bits(key, a.shape, _BEYOND)
+    less = rounded(_less(a, luck[0]) - _less(b, luck[1]))
+    # Both powers may be too small for float32; their quotient is what counts.
+    power_a, power_b = _exp_minus(jnp.maximum(less, 0)), _exp_minus(jnp.maximum(-less, 0))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
-        x, y, log_accept = propose_beta(words, a, b)
-        return x / y, log_accept
+        normals = normal_pair(words)
+        gamma_a, log_a = propose_gamma(_raised(a), normals[0])
+        gamma_b, log_b = propose_gamma(_raised(b), normals[1])
+        x, y = rounded(gamma_a * power_a), rounded(gamma_b * power_b)
+        return x / (x + y), log_a + log_b
 
     return _first_accepted(key, _within(a) & _within(b), propose)
 
 
+# For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
+_BEYOND = 2**32 - 1  # the stream of U, beyond those of all tries
+
+
+def _raised(shape: jax.Array) -> jax.Array:
+    return jnp.where(shape < 0.5, shape + 1, shape)
+
+
+def _less(shape: jax.Array, word: jax.Array) -> jax.Array:
+    """−log U^(1/shape) for a random U, where the shape is to be raised; 0 elsewhere."""
+    return jnp.where(shape < 0.5, rounded(exponential(word) / jnp.where(shape < 0.5, shape, 1)), 0)
+
+
 def _within(shape: jax.Array) -> jax.Array:
-    return (shape >= 0.5) & (shape <= 1e7)
+    return (shape >= SMALLEST_SHAPE) & (shape <= LARGEST_SHAPE)
 
 
 def _first_accepted(
@@ -269,11 +304,21 @@ def propose_beta(words: Words, a: jax.Array, b: jax.Array) -> tuple[jax.Array, j
 
 def _invert_beta(energy: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     """A Beta(a, b) draw from a standard exponential draw E, if a or b is 1: 1 − exp(−E/b) or exp(−E/a)."""
-    x = rounded(jnp.maximum(energy, jnp.float32(2**-25)) * (1 / jnp.where(a == 1, b, a)))
+    scale, p = _exp_parts(rounded(jnp.maximum(energy, jnp.float32(2**-25)) * (1 / jnp.where(a == 1, b, a))))
+    return jnp.where(a == 1, (1 - scale) - p, scale + p)
+
+
+def _exp_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """2⁻ⁿ and exp(−x) − 2⁻ⁿ, the power being the nearest to exp(−x), for 0 ≤ x ≤ 87."""
     # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, that loses nothing to cancellation.
     n = jnp.round(x * jnp.float32(1 / math.log(2)))
     f = rounded(n * jnp.float32(math.log(2))) - x
     p = f * (1 + f * (1 / 2 + f * (1 / 6 + f * (1 / 24 + f * (1 / 120 + f * (1 / 720))))))
     scale = lax.bitcast_convert_type((127 - n.astype(jnp.int32)) << 23, jnp.float32)
-    p = rounded(scale * p)
-    return jnp.where(a == 1, (1 - scale) - p, scale + p)
+    return scale, rounded(scale * p)
+
+
+def _exp_minus(x: jax.Array) -> jax.Array:
+    """exp(−x) for x ≥ 0; as for 87 beyond, where float32 ends."""
+    scale, rest = _exp_parts(jnp.minimum(x, 87))
+    return scale + rest

@@ -14,14 +14,21 @@ INSTANCES = {
         reward_probs=[[0.1, 0.2, 0.3, 0.3, 0.1], [0.4, 0.3, 0.1, 0.1, 0.1], [0, 0, 0.1, 0.3, 0.6], [0.2] * 5],
         cost_probs=[[0.3, 0.3, 0.2, 0.1, 0.1], [0.1, 0.4, 0.3, 0.1, 0.1], [0.05, 0.1, 0.2, 0.3, 0.35], [0.2] * 5],
     ),
+    "beta": bj.Beta(reward_alpha=[0.3, 2, 5], reward_beta=[0.5, 3, 2.5], cost_alpha=[0.2, 1, 3], cost_beta=[0.4, 2, 1]),
+    "correlated": bj.Correlated(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3], correlation=[0.6, -0.5, 0.2]),
+    "empirical": bj.Empirical(reward=[[0, 1, 0.25, 0], [0.5, 0.125, 1, 0.875], [0.125, 0.75, 0, 0]],
+                              cost=[[0.125, 0.875, 0.5, 0], [1, 0.25, 0.375, 0.5], [0.75, 0.25, 0, 0]], rows=[3, 4, 2]),
 }
+INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.75, 0.25, 0],
+                               shift=[0.125, 0.25, 0.125, 0.75, 0.5])
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
-# Every policy on Bernoulli arms; every family with the paper's policy; and, on multinomial arms, those that learn more from
-# feedback between 0 and 1 than its average.
+# Every policy on Bernoulli arms; on multinomial arms the paper's, and those that learn more from feedback between 0 and 1 than
+# its average; on the others one that is soon compiled.
 MOST = [
     (policy, family) for policy in bj.POLICIES for family in bj.BANDITS
-    if family == "bernoulli" or policy == "bts" or (family == "multinomial" and policy in ("joint-bts", "omega-star-ucb"))
+    if family == "bernoulli"
+    or policy in (("bts", "joint-bts", "omega-star-ucb") if family == "multinomial" else ("kube",))
 ]
 
 

@@ -30,6 +30,50 @@ class MultinomialArms:
         )
 
 
+class BetaArms:
+    def __init__(self, reward_alpha, reward_beta, cost_alpha, cost_beta):
+        self.reward, self.cost = np.array([reward_alpha, reward_beta], float), np.array([cost_alpha, cost_beta], float)
+        self.reward_mean, self.cost_mean = (shapes[0] / shapes.sum(0) for shapes in (self.reward, self.cost))
+
+    def pull(self, arm, rng):
+        return rng.beta(*self.reward[:, arm]), rng.beta(*self.cost[:, arm])
+
+
+class CorrelatedArms:
+    """From the chances of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1)."""
+
+    def __init__(self, probs):
+        self.probs = np.asarray(probs, float)
+        self.reward_mean, self.cost_mean = self.probs[:, 2] + self.probs[:, 3], self.probs[:, 1] + self.probs[:, 3]
+
+    def pull(self, arm, rng):
+        outcome = (rng.random((len(arm), 1)) > self.probs[arm].cumsum(1)[:, :-1]).sum(1)
+        return (outcome // 2).astype(float), (outcome % 2).astype(float)
+
+
+class EmpiricalArms:
+    """From a list of (reward, cost) rows for each arm."""
+
+    def __init__(self, tables):
+        self.rows = np.array([len(table) for table in tables])
+        self.tables = np.array([np.resize(table, (max(self.rows), 2)) for table in tables])
+        self.reward_mean, self.cost_mean = np.array([np.mean(table, 0) for table in tables]).T
+
+    def pull(self, arm, rng):
+        picked = self.tables[arm, rng.integers(self.rows[arm])]
+        return picked[:, 0], picked[:, 1]
+
+
+class ScaledArms:
+    def __init__(self, arms, scale, shift):
+        self.arms, self.scale, self.shift = arms, np.asarray(scale, float), np.asarray(shift, float)
+        self.reward_mean, self.cost_mean = arms.reward_mean, self.shift + self.scale * arms.cost_mean
+
+    def pull(self, arm, rng):
+        reward, cost = self.arms.pull(arm, rng)
+        return reward, self.shift[arm] + self.scale[arm] * cost
+
+
 class Seen:
     """What all runs have seen so far: n, Σ reward, Σ cost and their squares per arm, the round, and the counts of trials."""
 

@@ -1,36 +1,49 @@
 """The families of arms: what they declare, what they draw, and what they refuse.
 
-False failures: frequencies are compared at 6 standard errors, 2·10⁻⁹ each, fewer than 100 of them.
+False failures: frequencies are compared at 6 standard errors, 2·10⁻⁹ each, fewer than 200 of them.
 """
+
+import json
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from common import INSTANCES, keys
+from common import INSTANCES, assert_same_bits, keys
+from scipy import stats
 
 import bts_jax as bj
+from bts_jax import grid, gridfile
 
 DRAWS = 50_000
+
+pulled = jax.jit(jax.vmap(lambda bandit, key, arm: bandit.pull(key, arm), (None, 0, None)))
+
+
+def draws_of(bandit, arm, seed=0):
+    """Rewards and costs of many pulls. [DRAWS] each"""
+    return tuple(np.asarray(draws, np.float64) for draws in pulled(bandit, keys(DRAWS, seed), arm))
 
 
 @pytest.mark.parametrize("family", bj.BANDITS)
 def test_pulls_have_the_declared_means(family):
     bandit = INSTANCES[family]
     for arm in range(bandit.num_arms):
-        reward, cost = jax.jit(jax.vmap(lambda key, arm=arm: bandit.pull(key, arm)))(keys(DRAWS))
+        reward, cost = draws_of(bandit, arm)
         for draws, mean in ((reward, bandit.reward_mean[arm]), (cost, bandit.cost_mean[arm])):
-            draws = np.asarray(draws, np.float64)
             assert draws.min() >= 0 and draws.max() <= 1
-            assert abs(draws.mean() - mean) < 6 * draws.std() / DRAWS**0.5 + 1e-9
+            assert abs(draws.mean() - mean) < 6 * draws.std() / DRAWS**0.5 + 1e-7
+        if family in ("correlated", "empirical"):
+            continue
         covariance = np.cov(reward, cost)[0, 1]
-        assert abs(covariance) < 6 * np.std(reward) * np.std(cost) / DRAWS**0.5, "reward and cost are independent"
+        assert abs(covariance) <= 6 * np.std(reward) * np.std(cost) / DRAWS**0.5 + 1e-9, "reward and cost are independent"
 
 
 def test_multinomial_points_have_their_probabilities():
     bandit = INSTANCES["multinomial"]
     for arm in range(bandit.num_arms):
-        reward, cost = jax.vmap(lambda key, arm=arm: bandit.pull(key, arm))(keys(DRAWS, seed=arm))
+        reward, cost = draws_of(bandit, arm, seed=arm)
         for draws, probs in ((reward, bandit.reward_probs[arm]), (cost, bandit.cost_probs[arm])):
             share = np.array([(np.asarray(draws) == point).mean() for point in np.asarray(bandit.support)])
             probs = np.asarray(probs, np.float64)
@@ -39,17 +52,17 @@ def test_multinomial_points_have_their_probabilities():
 
 def test_certain_and_impossible_points_are_that():
     bandit = bj.Multinomial(reward_probs=[[0, 0, 1], [1, 0, 0]], cost_probs=[[0, 1, 0], [0.5, 0, 0.5]])
-    reward, cost = jax.vmap(lambda key: bandit.pull(key, 0))(keys(DRAWS))
+    reward, cost = draws_of(bandit, 0)
     assert (reward == 1).all() and (cost == 0.5).all()
-    reward, cost = jax.vmap(lambda key: bandit.pull(key, 1))(keys(DRAWS))
+    reward, cost = draws_of(bandit, 1)
     assert (reward == 0).all() and not (cost == 0.5).any()
 
 
 def test_the_luck_is_the_rounds_and_not_the_arms():
     """Two arms of one law, pulled with one key, give one answer: policies compared on a seed meet the same luck."""
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
-    for key in keys(50):
-        assert bandit.pull(key, 0) == bandit.pull(key, 1)
+    for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
+        assert (one == other).all()
 
 
 def test_ratio_and_best_arm():
@@ -73,7 +86,7 @@ def test_multinomial_means_by_hand():
 def test_random_instances_come_alone_and_in_batches(family):
     one = family.random(jax.random.key(0), 7)
     assert one.num_arms == 7 and one.reward_mean.shape == (7,)
-    many = jax.vmap(lambda key: family.random(key, 7))(keys(20))
+    many = jax.jit(jax.vmap(lambda key: family.random(key, 7)))(keys(20))
     assert many.cost_mean.shape == (20, 7) and many.best_arm.shape == (20,)
     alone = family.random(keys(20)[3], 7)
     np.testing.assert_array_equal(alone.cost_mean, many.cost_mean[3])
@@ -85,7 +98,260 @@ def test_random_ranges_are_kept():
     assert bandit.reward.min() >= 0.2 and bandit.reward.max() <= 0.3 and (bandit.cost == 0.5).all()
 
 
+def test_beta_arms_have_their_law():
+    """Kolmogorov–Smirnov at p < 10⁻⁹, six times; shapes below 1/2 are among them."""
+    bandit = INSTANCES["beta"]
+    for arm in range(bandit.num_arms):
+        reward, cost = draws_of(bandit, arm)
+        for draws, *shapes in ((reward, bandit.reward_alpha, bandit.reward_beta), (cost, bandit.cost_alpha, bandit.cost_beta)):
+            assert stats.kstest(draws, stats.beta(*(float(shape[arm]) for shape in shapes)).cdf).pvalue > 1e-9
+
+
+def test_beta_shapes_are_uniform_in_their_range():
+    bandit = bj.Beta.random(jax.random.key(0), 5000, shape_range=(2, 4))
+    for shapes in (bandit.reward_alpha, bandit.reward_beta, bandit.cost_alpha, bandit.cost_beta):
+        assert stats.kstest(np.asarray(shapes), stats.uniform(2, 2).cdf).pvalue > 1e-9
+    least = bj.Beta.random(jax.random.key(0), 5000, shape_range=(0, 0))
+    assert (least.cost_alpha == 2**-20).all(), "no shape is 0"
+
+
+def outcomes(reward, cost):
+    return np.array([((reward == r) & (cost == c)).mean() for r in (0, 1) for c in (0, 1)])
+
+
+# Correlations in the middle, at both limits, and of means at which nothing varies.
+JOINT = bj.Correlated(reward=[0.3, 0.7, 0.5, 0.2, 0.6, 1.0], cost=[0.4, 0.6, 0.5, 0.8, 0.9, 0.3],
+                      correlation=[0.25, -0.5, 1.0, -1.0, 0.4082483, 0.0])
+
+
+def test_correlated_arms_have_their_joint_law():
+    np.testing.assert_allclose(JOINT.probs[2:4], [[0.5, 0, 0, 0.5], [0, 0.8, 0.2, 0]], atol=1e-6)
+    np.testing.assert_allclose(JOINT.probs[4], [0.1, 0.3, 0, 0.6], atol=1e-6)  # cost whenever there is a reward
+    probs = np.asarray(JOINT.probs, np.float64)
+    np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-6)
+    for arm in range(JOINT.num_arms):
+        share = outcomes(*draws_of(JOINT, arm))
+        assert (abs(share - probs[arm]) <= 6 * np.sqrt(np.maximum(probs[arm] * (1 - probs[arm]), 0) / DRAWS) + 1e-4).all(), arm
+        assert share[probs[arm] < 1e-7].sum() < 1e-4
+    spread = np.sqrt(JOINT.reward * (1 - JOINT.reward) * JOINT.cost * (1 - JOINT.cost))
+    np.testing.assert_allclose(probs[:, 3] - JOINT.reward * JOINT.cost, spread * JOINT.correlation, atol=1e-6)
+
+
+def test_without_correlation_they_are_bernoulli_arms_with_the_same_luck():
+    bernoulli = INSTANCES["bernoulli"]
+    bandit = bj.Correlated(reward=bernoulli.reward, cost=bernoulli.cost, correlation=0)
+    for arm in range(2):
+        for ours, theirs in zip(draws_of(bandit, arm), draws_of(bernoulli, arm), strict=True):
+            assert (ours == theirs).all()
+
+
+def test_correlated_arms_from_probabilities():
+    bandit = bj.Correlated.from_probs(JOINT.probs)
+    for name in ("reward", "cost", "correlation"):
+        np.testing.assert_allclose(getattr(bandit, name), getattr(JOINT, name), atol=1e-5)
+    table = np.random.default_rng(0).dirichlet([1] * 4, 500)
+    np.testing.assert_allclose(bj.Correlated.from_probs(table).probs, table, atol=1e-5)
+
+
+def test_random_correlations_go_as_far_as_the_means_allow():
+    for wanted in (-1, -0.2, 0, 0.7, 1):
+        bandit = bj.Correlated.random(jax.random.key(3), 500, correlation=wanted)
+        low, high = bandit.limits
+        np.testing.assert_allclose(bandit.correlation, np.clip(wanted, low, high), atol=1e-6)
+        np.testing.assert_array_equal(bandit.cost, bj.Bernoulli.random(jax.random.key(3), 500).cost)
+    both = np.minimum(bandit.reward, bandit.cost)
+    np.testing.assert_allclose(bandit.probs[:, 3], both, atol=1e-6)
+
+
+def test_empirical_rows_are_drawn_as_often_and_together():
+    bandit = INSTANCES["empirical"]
+    for arm, rows in enumerate(bandit.rows.tolist()):
+        reward, cost = draws_of(bandit, arm)
+        seen = np.array([((reward == bandit.reward[arm, i]) & (cost == bandit.cost[arm, i])).mean() for i in range(rows)])
+        assert (abs(seen - 1 / rows) < 6 * np.sqrt((1 - 1 / rows) / rows / DRAWS)).all() and seen.sum() == pytest.approx(1)
+
+
+def test_means_of_many_rows_are_exact():
+    rng = np.random.default_rng(0)
+    reward, cost = rng.random((2, 3, 100_000))
+    rows = [100_000, 99_999, 1]
+    bandit = bj.Empirical(reward=reward, cost=cost, rows=rows)
+    for values, means in ((reward, bandit.reward_mean), (cost, bandit.cost_mean)):
+        np.testing.assert_allclose(means, [row[:n].mean() for row, n in zip(values, rows, strict=True)], rtol=1e-6)
+    ones = bj.Empirical(reward=np.ones((2, 2**19)), cost=np.ones((2, 2**19)))
+    assert (ones.reward_mean == 1).all()
+
+
+TABLE = """ad, clicks, price
+b, 1, 3.5
+a, 0, 1
+a, 1, 4
+b, , 2
+a, 0, -1
+b, 0, 0
+c, 1, 2
+, 1, 1
+b, 1, inf
+d, 0, 0
+d, 1, 0
+b, x, 1
+"""
+
+
+def test_a_table_is_loaded_and_what_is_dropped_is_said(tmp_path):
+    (tmp_path / "ads.csv").write_text(TABLE.replace(", ", ","), encoding="utf-8")
+    said = []
+    columns = {"arm": "ad", "reward": "clicks", "cost": "price"}
+    bandit = bj.Empirical.load(tmp_path / "ads.csv", **columns, min_rows=2, report=said.append)
+    (loaded,) = said
+    assert loaded.arms == ("b", "a") and (loaded.rows, loaded.total) == (4, 12)
+    np.testing.assert_array_equal(bandit.reward, [[1, 0], [0, 1]])
+    np.testing.assert_array_equal(bandit.cost, np.float32([[3.5 / 4, 0], [0.25, 1]]))
+    assert str(loaded) == (
+        "4 of 12 rows kept, 2 arms (b, a); rewards divided by 1, costs by 4\n"
+        "left out: 1 row without a name in ad; 2 rows without a number for clicks; 1 row without a number for price; "
+        "1 row with a negative price; 1 arm with fewer than 2 rows (c); 1 arm whose price is always 0 (d)")
+    with pytest.warns(UserWarning, match="4 of 12 rows kept"):
+        again = bj.Empirical.load(str(tmp_path / "ads.csv"), **columns, min_rows=2, cost_max=8)
+    np.testing.assert_array_equal(again.cost, bandit.cost / 2)
+
+
+def test_a_table_with_nothing_to_drop_is_loaded_silently():
+    rows = {"arm": [1, 2] * 10, "reward": np.arange(20) / 20, "cost": np.arange(1, 21) / 20}
+    bandit = bj.Empirical.load(rows)
+    np.testing.assert_allclose(bandit.reward[0], np.arange(0, 20, 2) / 20, rtol=1e-6)
+    pandas = pytest.importorskip("pandas")
+    frame = bj.Empirical.load(pandas.DataFrame(rows))
+    np.testing.assert_array_equal(frame.cost, bandit.cost)
+
+
+def test_parquet_is_loaded(tmp_path):
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    rows = {"arm": ["x", "y"] * 10, "reward": [0.5] * 20, "cost": [1.0, None] + [2.0] * 18}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    with pytest.warns(UserWarning, match="1 row without a number for cost"):
+        bandit = bj.Empirical.load(tmp_path / "t.parquet", min_rows=9)
+    assert bandit.rows.tolist() == [10, 9] and bandit.cost.max() == 1
+
+
+def test_parquet_without_pyarrow_is_refused_kindly(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="without pyarrow: install it, or save the table as CSV"):
+        bj.Empirical.load(tmp_path / "t.parquet")
+
+
+def test_scaled_costs_by_hand():
+    bandit = INSTANCES["scaled"]
+    np.testing.assert_allclose(bandit.cost_mean, [0.325, 0.25, 0.35, 0.9875, 0.5], rtol=1e-6)
+    assert (bandit.reward_mean == INSTANCES["bernoulli"].reward).all()
+    for arm, levels in enumerate([[0.125, 0.625], [0.25], [0.125, 0.875], [0.75, 1.0], [0.5]]):
+        reward, cost = draws_of(bandit, arm)
+        assert np.unique(np.float32(cost)).tolist() == levels
+        assert (reward == draws_of(INSTANCES["bernoulli"], arm)[0]).all(), "rewards have the luck they had"
+    tenths = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.9, 0.7, 0.6, 0.3, 0.2], shift=[0.1, 0.3, 0.4, 0.7, 0.8])
+    assert all(draws_of(tenths, arm)[1].max() == 1 for arm in range(5)), "and not above, by rounding"
+    sure = bj.Scaled(bandit=INSTANCES["empirical"], scale=0, shift=[0.2, 0.3, 0.4])
+    run = bj.simulate(bj.Oracle(), sure, 10, jax.random.key(0))
+    assert run.rounds[0] == 10 / [0.2, 0.3, 0.4][int(sure.best_arm)], "tenths add up"
+
+
+@pytest.mark.parametrize("family", bj.BANDITS)
+def test_a_store_keeps_every_family(family):
+    entry = json.loads(json.dumps(grid._entry(INSTANCES[family], bj.BANDITS)))
+    again = grid._remade("bandits", entry, bj.BANDITS)
+    assert type(again) is bj.BANDITS[family]
+    assert_same_bits(again, INSTANCES[family])
+
+
+def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
+    bandits = {"scaled": INSTANCES["scaled"], "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25)}
+    whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk=2)
+    (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
+    assert "incomplete" in bj.open_results(tmp_path / "store").state
+    assert bj.sweep(**grid.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
+
+
+FILE = """
+seeds = 5
+budgets = [5, 10]
+[policies.any]
+kind = "uniform"
+[bandits.beta]
+kind = "beta"
+reward_alpha = [1, 2]
+reward_beta = [1, 1]
+cost_alpha = [0.5, 2]
+cost_beta = [1.5, 2]
+[bandits.joint]
+kind = "correlated"
+random = { num_arms = 3, correlation = -1, instances = 2 }
+[bandits.probs]
+kind = "correlated"
+from_probs = { probs = [[0.25, 0.25, 0.25, 0.25], [0.5, 0, 0, 0.5]] }
+[bandits.ads]
+kind = "empirical"
+load = { table = "ads.csv", arm = "ad", reward = "clicks", cost = "price", min_rows = 2 }
+[bandits.hard]
+kind = "bernoulli"
+hard = { num_arms = 4, budget = 1000 }
+[bandits.sure]
+kind = "scaled"
+scale = 0
+shift = [0.25, 0.5]
+bandit = { kind = "bernoulli", reward = [0.5, 0.9], cost = [1, 1] }
+[bandits.cheap]
+kind = "scaled"
+scale = 0.5
+bandit = { kind = "multinomial", random = { num_arms = 3, instances = 2, seed = 7 } }
+"""
+
+
+def test_every_family_can_be_given_in_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ads.csv").write_text(TABLE.replace(", ", ","), encoding="utf-8")
+    (tmp_path / "grid.toml").write_text(FILE, encoding="utf-8")
+    bandits = gridfile.read_toml("grid.toml")["bandits"]
+    assert "bandits.ads.load: 4 of 12 rows kept" in capsys.readouterr().err
+    assert list(bandits) == ["beta", "joint-0", "joint-1", "probs", "ads", "hard", "sure", "cheap-0", "cheap-1"]
+    assert bandits["beta"].ratio.tolist() == [2, float(np.float32(4 / 3))]
+    assert bandits["probs"].correlation.tolist() == [0, 1] and bandits["hard"].num_arms == 4
+    assert bandits["sure"].cost_mean.tolist() == [0.25, 0.5]
+    inner = bj.Multinomial.random(jax.random.fold_in(jax.random.key(7), 1), 3)
+    np.testing.assert_allclose(bandits["cheap-1"].cost_mean, inner.cost_mean / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("old", "new", "named"), [
+    ("scale = 0\n", "scale = 2\n", r"bandits.sure: scale\[0\] = 2.0"),
+    ('{ kind = "bernoulli", reward', '{ kind = "bernouli", reward', "bandits.sure.bandit.kind = 'bernouli' is unknown"),
+    ('bandit = { kind = "bernoulli", reward = [0.5, 0.9], cost = [1, 1] }', "", "the key 'bandit' is missing in bandits.sure"),
+    ("budget = 1000", "budgets = 1000", "unknown key 'budgets' in bandits.hard.hard"),
+    ('"ads.csv"', '"add.csv"', "bandits.ads.load: cannot read 'add.csv'"),
+])
+def test_bad_arms_in_a_file_are_refused_by_name(old, new, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert old in FILE
+    (tmp_path / "ads.csv").write_text(TABLE.replace(", ", ","), encoding="utf-8")
+    (tmp_path / "grid.toml").write_text(FILE.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=named):
+        gridfile.read_toml("grid.toml")
+
+
+def test_given_gaps():
+    gaps = np.array([0.0, 0.1, 0.3])
+    bandit = bj.Bernoulli.with_gaps(gaps, ratio=0.8, cost=[0.5, 1.0, 0.2])
+    np.testing.assert_allclose(bandit.ratio, 0.8 - gaps, rtol=1e-6)
+    np.testing.assert_array_equal(bandit.cost, np.float32([0.5, 1.0, 0.2]))
+
+
+def test_hard_instances():
+    bandit = bj.Bernoulli.hard(10, 5000, scale=2, ratio=1.5, cost=0.4)
+    gap = 2 * np.sqrt(10 * np.log(5000) / 5000)
+    np.testing.assert_allclose(bandit.ratio, [1.5 - gap] * 9 + [1.5], rtol=1e-6)
+    assert (bandit.cost == np.float32(0.4)).all()
+
+
 GOOD = [[0.5, 0.5], [0.5, 0.5]]
+TWO = {"reward": [0.5, 0.5], "cost": [0.5, 0.5]}
 
 
 @pytest.mark.parametrize(("make", "named"), [
@@ -110,6 +376,34 @@ GOOD = [[0.5, 0.5], [0.5, 0.5]]
     (lambda: bj.Multinomial.random(jax.random.key(0), 2, num_points=1), "num_points = 1"),
     (lambda: bj.Bernoulli.random(jax.random.PRNGKey(0), 2), "old-style"),
     (lambda: bj.Multinomial.random(None, 2), "key = None"),
+    (lambda: bj.Beta(reward_alpha=[1, 2], reward_beta=[1, 0], cost_alpha=[1, 1], cost_beta=[1, 1]), r"reward_beta\[1\] = 0"),
+    (lambda: bj.Beta(reward_alpha=[1, 2], reward_beta=[1, 2e7], cost_alpha=[1, 1], cost_beta=[1, 1]), "shapes, finite"),
+    (lambda: bj.Beta.random(jax.random.key(0), 3, shape_range=(-1, 2)), "shape_range"),
+    (lambda: bj.Correlated(reward=[0.5, 0.2], cost=[0.5, 0.8], correlation=0.5),
+     r"correlation\[1\] = 0.5 is not allowed: with reward 0.2 and cost 0.8, give a number in \[-1, 0.25\]"),
+    (lambda: bj.Correlated(reward=[0.5, 1.0], cost=[0.5, 0.8], correlation=[0, 0.1]), r"correlation\[1\] = 0.1 .* \[0, 0\]"),
+    (lambda: bj.Correlated(**TWO, correlation=[0, 1.5]), r"correlation\[1\] = 1.5"),
+    (lambda: bj.Correlated(**TWO, correlation=[0, 0, 0]), r"correlation has shape \(3,\)"),
+    (lambda: bj.Correlated.from_probs([[0.25] * 4, [0.5] * 4]), r"sum of probs\[1\] = 2"),
+    (lambda: bj.Correlated.from_probs([[0.5, 0.5]] * 2), "four probabilities"),
+    (lambda: bj.Correlated.random(jax.random.key(0), 3, correlation=2), "correlation = 2"),
+    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 3]), r"rows\[1\] = 3"),
+    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 0]), r"rows\[1\] = 0"),
+    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 2, 2]), "rows has shape"),
+    (lambda: bj.Empirical(reward=GOOD, cost=[[0.5, 2], [0, 0]]), r"cost\[0, 1\] = 2"),
+    (lambda: bj.Empirical.load("none.csv"), "cannot read 'none.csv'"),
+    (lambda: bj.Empirical.load(7), "table = 7 is not a table"),
+    (lambda: bj.Empirical.load({"ad": ["x"], "reward": [1], "cost": [1]}), "no column 'arm' in the table, which has ad,"),
+    (lambda: bj.Empirical.load({"arm": ["x"] * 20, "reward": [1] * 20, "cost": [1] * 20}), "1 arm to play"),
+    (lambda: bj.Empirical.load({"arm": [0, 1] * 10, "reward": [1] * 20, "cost": [5] * 20}, cost_max=4), "cost_max = 4 .* 5"),
+    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=0.6, shift=[0.3, 0.5]), r"scale \+ shift\[1\] = 1.1"),
+    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=-0.5), r"scale\[0\] = -0.5"),
+    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), shift=[0, 0, 0], scale=[1, 1, 1]), "one for each arm"),
+    (lambda: bj.Scaled(bandit=bj.Bernoulli), "is a class"),
+    (lambda: bj.Bernoulli.with_gaps([0.1, 0.2]), "gaps = .* has no 0"),
+    (lambda: bj.Bernoulli.with_gaps([0, 1.2]), r"gaps\[1\] = 1.2"),
+    (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=3), r"cost\[0\] = 0.5"),
+    (lambda: bj.Bernoulli.hard(10, 20), "budget = 20 makes the gap 1.22"),
     (lambda: jax.jit(lambda r: bj.Bernoulli(reward=r, cost=[0.5] * 3).cost)(np.full(2, 0.5)), "differ in shape"),
 ])
 def test_bad_arms_are_refused_by_name(make, named):

@@ -156,6 +156,8 @@ def test_policies_of_ones_own(tmp_path):
     ({"seeds": 0}, "seeds = 0"),
     ({"seeds": 2.5}, "seeds = 2.5"),
     ({"seed": "x"}, "seed = 'x'"),
+    ({"relative": "min"}, "relative = 'min'"),
+    ({"relative": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}}, "'a'. has an arm that costs"),
     ({"chunk": 0}, "chunk = 0"),
     ({"memory": -1}, "memory = -1"),
     ({"devices": 0}, "devices = 0, and there "),
@@ -233,6 +235,21 @@ def test_a_notebook_has_a_bar_too(monkeypatch, capsys):
         monkeypatch.setattr(tqdm.auto, "tqdm", kind)
         with grid._progress(two, quiet=False) as bar:
             assert isinstance(bar, grid._Bar) == shown
+
+
+def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
+    """Bit for bit the runs with those budgets; told or not, several instances in one call; and a store goes on with them."""
+    bandits = {name: bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, cost]) for name, cost in (("two", 0.25), ("cheap", 0.05))}
+    results = bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, relative=True, out=tmp_path / "store", chunk=2)
+    assert results.budget.values.tolist() == [20, 40]
+    for name, cost in (("two", 0.25), ("cheap", float(np.float32(0.05)))):
+        alone = bj.sweep(["kube", "epsilon-first"], {name: bandits[name]}, [20 * cost, 40 * cost], 3)
+        for variable in ("reward", "cost", "rounds", "regret"):
+            np.testing.assert_array_equal(results.sel(bandit=[name])[variable], alone[variable])
+    (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
+    assert bj.sweep(**grid.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(results.drop_attrs())
+    with pytest.raises(ValueError, match="another grid"):
+        bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, out=tmp_path / "store")
 
 
 # The command line.

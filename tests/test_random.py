@@ -110,7 +110,7 @@ def check_law(draws, law):
         assert stats.binom.sf(count - spread - 1, size, chance) > 1e-10
 
 
-SHAPES = [0.5, 1, 1.5, 2, 3, 10, 100, 1000, 1e5, 1e7]
+SHAPES = [0.1, 0.4, 0.5, 1, 1.5, 2, 3, 10, 100, 1000, 1e5, 1e7]
 MILLION = 1_000_000
 
 
@@ -121,14 +121,36 @@ def test_gamma_draws_have_their_law(shape):
 
 # Equal shapes, 1 on either side, far apart. (Left out: draws that crowd below 1, where float32 has few numbers;
 # their mirror images are here.)
-PAIRS = [(0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e5), (1.5, 1), (2, 3), (3, 1e5), (10, 1.5), (100, 1), (100, 1000), (1e5, 1e5),
-         (1e5, 1e7), (1e7, 1e5)]
+PAIRS = [(0.2, 3), (0.4, 0.45), (0.1, 1), (0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e5), (1.5, 1), (2, 3), (3, 1e5), (10, 1.5),
+         (100, 1), (100, 1000), (1e5, 1e5), (1e5, 1e7), (1e7, 1e5)]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_beta_draws_have_their_law(a, b):
     a, b = np.float32(a), np.float32(b)
     check_law(random.beta(jax.random.key(12), np.full(MILLION, a), b), stats.beta(float(a), float(b)))
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.001, 0.002), (0.01, 2), (3, 0.02), (1e-6, 1e-6)])
+def test_beta_draws_with_tiny_shapes(a, b):
+    """They are all but 0 or 1, which float32 rounds to: so the chances to be below some levels are compared."""
+    a, b = np.float32(a), np.float32(b)
+    draws = np.asarray(random.beta(jax.random.key(16), np.full(MILLION, a), b), np.float64)
+    assert ((draws >= 0) & (draws <= 1)).all()
+    levels = np.array([1e-35, 1e-10, 1e-3, 0.3, 0.7, 0.999])
+    chance = stats.beta(float(a), float(b)).cdf(levels)
+    share = (draws[:, None] <= levels).mean(0)
+    assert (abs(share - chance) <= 6.5 * np.sqrt(chance * (1 - chance) / MILLION) + 10 / MILLION).all(), (share, chance)
+
+
+def test_numbers_below_a_count():
+    """All equally likely, by 6.5 standard errors; and the product's upper half to the last bit."""
+    word = random.bits(jax.random.key(17), (DRAWS,))[0]
+    for count in (1, 2, 7, 1000, 65_537, 2**31 - 1):
+        drawn = np.asarray(random.one_of(word, jnp.full(DRAWS, count, jnp.int32)))
+        assert (drawn == (np.asarray(word, np.uint64) * np.uint64(count) >> np.uint64(32)).astype(np.int64)).all()
+    share = np.bincount(np.asarray(random.one_of(word, jnp.full(DRAWS, 7))), minlength=7) / DRAWS
+    assert (abs(share - 1 / 7) < 6.5 * np.sqrt(6 / 49 / DRAWS)).all()
 
 
 def test_draws_of_one_call_are_independent():
@@ -140,7 +162,7 @@ def test_draws_of_one_call_are_independent():
 
 
 def test_shapes_out_of_range_give_nan_and_do_not_hang():
-    shapes = np.array([0.4, -1.0, np.nan, np.inf, 2e7, 2.0], np.float32)
+    shapes = np.array([9e-7, -1.0, np.nan, np.inf, 2e7, 2.0], np.float32)
     assert np.isnan(random.gamma(jax.random.key(0), shapes)).tolist() == [True] * 5 + [False]
     assert np.isnan(random.beta(jax.random.key(0), shapes, 1.0)).tolist() == [True] * 5 + [False]
     assert np.isnan(random.beta(jax.random.key(0), 1.0, shapes)).tolist() == [True] * 5 + [False]

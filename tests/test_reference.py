@@ -28,9 +28,15 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs of the reference, where it is slow
 
 def reference_arms(family):
     bandit = INSTANCES[family]
-    if family == "bernoulli":
-        return reference.BernoulliArms(bandit.reward, bandit.cost)
-    return reference.MultinomialArms(bandit.reward_probs, bandit.cost_probs, bandit.support)
+    return {
+        "bernoulli": lambda: reference.BernoulliArms(bandit.reward, bandit.cost),
+        "multinomial": lambda: reference.MultinomialArms(bandit.reward_probs, bandit.cost_probs, bandit.support),
+        "beta": lambda: reference.BetaArms(bandit.reward_alpha, bandit.reward_beta, bandit.cost_alpha, bandit.cost_beta),
+        "correlated": lambda: reference.CorrelatedArms(bandit.probs),
+        "empirical": lambda: reference.EmpiricalArms(
+            [np.stack([r, c], 1)[:n] for r, c, n in zip(bandit.reward, bandit.cost, bandit.rows, strict=True)]),
+        "scaled": lambda: reference.ScaledArms(reference_arms("bernoulli"), bandit.scale, bandit.shift),
+    }[family]()
 
 
 def assert_same_mean(ours, theirs, what):

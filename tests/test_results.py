@@ -18,10 +18,11 @@ from bts_jax.grid import _Grid
 from bts_jax.results import VARIABLES, Results, Unit, begin
 
 BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
+BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}
 
 
 def attributes(**changes):
-    arguments = {"policies": ["kube", "epsilon-first"], "bandits": INSTANCES, "budgets": BUDGETS, "seeds": SEEDS, "seed": 0}
+    arguments = {"policies": ["kube", "epsilon-first"], "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "seed": 0}
     return _Grid(**{**arguments, **changes}).attributes()
 
 
@@ -174,7 +175,7 @@ def test_a_frame_half_built_is_finished(store, whole):
     ({"policies": ["kube"]}, r"\['kube'\] asked for"),
     ({"policies": {"kube": bj.KUBE(scale=3), "epsilon-first": bj.EpsilonFirst()}}, "policies.kube.fields.scale: 2.0 in the s"),
     ({"policies": {"kube": bj.BTS(), "epsilon-first": bj.EpsilonFirst()}}, "policies.kube.class: KUBE in the store, BTS asked"),
-    ({"bandits": {**INSTANCES, "bernoulli": bj.Bernoulli(reward=[0.5] * 5, cost=[0.5] * 5)}}, "bandits.bernoulli.fields.cost"),
+    ({"bandits": {**BANDITS, "bernoulli": bj.Bernoulli(reward=[0.5] * 5, cost=[0.5] * 5)}}, "bandits.bernoulli.fields.cost"),
 ])
 def test_a_store_of_another_grid_is_refused_and_left_alone(changes, named, store):
     before = snapshot(store)

@@ -1,11 +1,19 @@
 """What is pulled: one family of arms per file. `BANDITS` names them all."""
 
 from bts_jax.bandits.bernoulli import Bernoulli
+from bts_jax.bandits.beta import Beta
+from bts_jax.bandits.correlated import Correlated
+from bts_jax.bandits.empirical import Empirical
 from bts_jax.bandits.multinomial import Multinomial
+from bts_jax.bandits.scaled import Scaled
 
 BANDITS = {
     "bernoulli": Bernoulli,
     "multinomial": Multinomial,
+    "beta": Beta,
+    "correlated": Correlated,
+    "empirical": Empirical,
+    "scaled": Scaled,
 }
 
-__all__ = ["BANDITS", "Bernoulli", "Multinomial"]
+__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "Multinomial", "Scaled"]

@@ -28,12 +28,12 @@ class Arms:
         """The arm with the largest ratio; the lowest number where several have it."""
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
-    def _settle(self, **fields: int) -> None:
-        """Checks probabilities given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
+    def _settle(self, what: str = "probabilities", low: float = 0, high: float = 1, **fields: int) -> None:
+        """Checks numbers given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
 
         Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them.
         """
-        remedy = "give probabilities, finite numbers in [0, 1]"
+        remedy = f"give {what}, finite numbers in [{low:g}, {high:g}]"
         shapes = {}
         for name, axes in fields.items():
             given = getattr(self, name)
@@ -42,7 +42,7 @@ class Arms:
             if value.ndim < axes:
                 raise ValueError(f"{name} has shape {value.shape}, too few axes: give [{'K, M'[:3 * axes - 2]}]")
             if concrete:
-                checks.require(name, value, (value >= 0) & (value <= 1), remedy)
+                checks.require(name, value, (value >= low) & (value <= high), remedy)
             shapes[name] = value.shape
             object.__setattr__(self, name, jnp.asarray(given, jnp.float32))
         if len(set(shapes.values())) > 1:
@@ -52,12 +52,21 @@ class Arms:
         if shape[-axes] < 2:
             raise ValueError(f"{name} describes {shape[-axes]} arm(s), and a bandit has at least 2: add arms")
 
+    def _spread(self, name: str, shape: tuple[int, ...]) -> None:
+        """Stores a field that is given as one number for all arms as one for each; raises if it has any other shape."""
+        given, remedy = getattr(self, name), "give one for each arm, or one number for all"
+        value = checks.numbers(name, given, remedy) if checks.is_concrete(given) else given
+        if value.ndim and value.shape != shape:
+            raise ValueError(f"{name} has shape {value.shape}, where the arms have {shape}: {remedy}")
+        object.__setattr__(self, name, jnp.broadcast_to(jnp.asarray(given, jnp.float32), shape))
 
-def check_range(name: str, value: tuple[float, float]) -> None:
-    """Raises unless `value` is a range (low, high) within [0, 1]."""
+
+def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
+    """Raises unless `value` is a range (low, high) within [0, `high`]."""
     pair = checks.numbers(name, value, "give a pair (low, high)")
-    if pair.shape != (2,) or not 0 <= pair[0] <= pair[1] <= 1:
-        raise ValueError(f"{name} = {value!r} is not a range within [0, 1]: give (low, high) with 0 ≤ low ≤ high ≤ 1")
+    if pair.shape != (2,) or not 0 <= pair[0] <= pair[1] <= high:
+        raise ValueError(f"{name} = {value!r} is not a range within [0, {high:g}]: give (low, high) with "
+                         f"0 ≤ low ≤ high ≤ {high:g}")
 
 
 def check_num_arms(value: int) -> None:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
@@ -41,7 +42,7 @@ class Bernoulli(Arms):
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         luck = random.settled(random.bits(key))
-        return _trial(luck[0], self.reward_mean[arm]), _trial(luck[1], self.cost_mean[arm])
+        return trial(luck[0], self.reward_mean[arm]), trial(luck[1], self.cost_mean[arm])
 
     @classmethod
     def random(
@@ -66,8 +67,62 @@ class Bernoulli(Arms):
             cost=jax.random.uniform(key_cost, (num_arms,), jnp.float32, *cost_range),
         )
 
+    @classmethod
+    def with_gaps(cls, gaps: ArrayLike, *, ratio: float = 1.0, cost: ArrayLike = 0.5) -> "Bernoulli":
+        """The instance whose arms have these gaps Δ: arm i has the ratio of expected reward to expected cost ρ* − Δ_i.
 
-def _trial(word: jax.Array, probability: jax.Array) -> jax.Array:
+        Args:
+            gaps: of each arm; those of the best are 0, those of others at most ρ*. [K]
+            ratio: ρ*, the best.
+            cost: expected cost of each arm, or one number for all; ρ* times the cost is at most 1. [K]
+
+        Example:
+            >>> Bernoulli.with_gaps([0, 0.25, 0.5], ratio=1.5).ratio.tolist()
+            [1.5, 1.25, 1.0]
+        """
+        remedy = "give a gap for each arm, 0 for the best and no number above its ratio for the others"
+        gap = checks.numbers("gaps", gaps, remedy)
+        best = float(checks.numbers("ratio", ratio, "give one positive number"))
+        checks.require("ratio", best, 0 < best < np.inf, "give one positive number")
+        checks.require("gaps", gap, (gap >= 0) & (gap <= best), remedy)
+        if gap.ndim != 1 or not len(gap) or gap.min() > 0:
+            raise ValueError(f"gaps = {gaps!r} has no 0, or is no list: {remedy}")
+        costs = np.broadcast_to(checks.numbers("cost", cost, "give numbers in [0, 1]"), gap.shape)
+        remedy = f"give a smaller ratio or smaller costs: an expected reward is at most 1, and the ratio {best:g}"
+        checks.require("cost", costs, (best - gap) * costs <= 1, remedy)
+        return cls(reward=(best - gap) * costs, cost=costs)
+
+    @classmethod
+    def hard(
+        cls, num_arms: int, budget: float, *, scale: float = 1.0, ratio: float = 1.0, cost: float = 0.5
+    ) -> "Bernoulli":
+        """An instance on which no policy can do well with this budget: all arms but the last have the gap √(K ln B / B).
+
+        So many arms can hardly be told from the best in that many pulls, and each pull of them costs as much as it can for
+        that. The best arm is the last, as ties are given to the first.
+
+        Args:
+            num_arms: K.
+            budget: B, above 1.
+            scale: what the gap is multiplied with.
+            ratio, cost: as for `with_gaps`, the cost being common to all arms.
+
+        Example:
+            >>> [round(ratio, 3) for ratio in Bernoulli.hard(3, 1000).ratio.tolist()]
+            [0.856, 0.856, 1.0]
+        """
+        check_num_arms(num_arms)
+        remedy = "give one number above 1"
+        amount = float(checks.numbers("budget", budget, remedy))
+        checks.require("budget", amount, 1 < amount < np.inf, remedy)
+        gap = scale * float(np.sqrt(num_arms * np.log(amount) / amount))
+        if not 0 < gap <= ratio:
+            raise ValueError(f"budget = {budget:g} makes the gap {gap:.3g}, which must be above 0 and at most "
+                             f"the ratio, {ratio:g}: give a larger budget or another scale")
+        return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
+
+
+def trial(word: jax.Array, probability: jax.Array) -> jax.Array:
     """0 or 1; NaN if that is no probability, which ends the run."""
     success = random.happens(word, probability).astype(jnp.float32)
     return jnp.where((probability >= 0) & (probability <= 1), success, jnp.nan)

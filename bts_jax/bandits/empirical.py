@@ -1,0 +1,256 @@
+"""Arms from observations: a table of the rewards and costs that were seen, such as an advertising campaign's."""
+
+import csv
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from bts_jax import checks, random
+from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.pytrees import pytree
+from bts_jax.sums import UNIT, coins
+
+MOST_ROWS = 2**19  # of an arm: sums of more would not fit
+
+
+@pytree
+class Empirical(Arms):
+    """Arms that repeat what was observed: a pull draws one of the arm's rows, all as likely, its reward and cost together.
+
+    `Empirical.load` makes one from a file or a DataFrame.
+
+    Args:
+        reward: the observed rewards of each arm, in [0, 1], filled up to the length of the longest with anything. [K, N]
+        cost: the costs that were observed with them. [K, N]
+        rows: how many of each arm's rows count, the first ones; all by default. [K]
+
+    Example:
+        >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]], rows=[3, 1])
+        >>> bandit.cost_mean.tolist()
+        [0.5, 0.25]
+    """
+
+    reward: ArrayLike  # [K, N]
+    cost: ArrayLike  # [K, N]
+    rows: Any = None  # [K] int32
+
+    def _check(self) -> None:
+        self._settle("amounts", reward=2, cost=2)
+        *shape, most = np.shape(self.reward)
+        if not 1 <= most <= MOST_ROWS:
+            raise ValueError(f"reward has {most} rows for each arm: give from 1 to {MOST_ROWS}")
+        given: Any = jnp.full(shape, most, jnp.int32) if self.rows is None else self.rows
+        if np.shape(given) != tuple(shape):
+            raise ValueError(f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: give one number for each")
+        if checks.is_concrete(given):
+            remedy = f"give whole numbers from 1 to {most}, the number of rows there are"
+            rows = checks.numbers("rows", given, remedy)
+            checks.require("rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy)
+        object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
+
+    @property
+    def reward_mean(self) -> jax.Array:
+        return _mean(jnp.asarray(self.reward), jnp.asarray(self.rows))
+
+    @property
+    def cost_mean(self) -> jax.Array:
+        return _mean(jnp.asarray(self.cost), jnp.asarray(self.rows))
+
+    def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = jnp.asarray(self.rows)[arm]
+        row = random.one_of(random.settled(random.bits(key)[0]), rows)
+        good = (rows >= 1) & (rows <= jnp.shape(self.reward)[-1])
+        reward, cost = (jnp.where(good, jnp.asarray(table)[arm, row], jnp.nan) for table in (self.reward, self.cost))
+        return reward, cost
+
+    @classmethod
+    def random(cls, key: jax.Array, num_arms: int, *, num_rows: int = 20) -> "Empirical":
+        """A made-up table: each arm has an upper end for its rewards and one for its costs, and rows uniform below them."""
+        check_num_arms(num_arms)
+        checks.key(key)
+        checks.whole("num_rows", num_rows, 1)
+        key_ends, key_rows = jax.random.split(key)
+        ends = jax.random.uniform(key_ends, (2, num_arms, 1), jnp.float32, 0.02, 1.0)
+        table = ends * jax.random.uniform(key_rows, (2, num_arms, num_rows), jnp.float32)
+        return cls(reward=table[0], cost=table[1])
+
+    @classmethod
+    def load(
+        cls,
+        table: Any,
+        *,
+        arm: str = "arm",
+        reward: str = "reward",
+        cost: str = "cost",
+        reward_max: float | None = None,
+        cost_max: float | None = None,
+        min_rows: int = 10,
+        report: "Callable[[Loaded], Any] | None" = None,
+    ) -> "Empirical":
+        """Arms from a table with one observation in each row.
+
+        Left out are rows of which the arm, the reward or the cost is missing, is not a number, or is negative; then arms with
+        fewer than `min_rows` rows, and arms that never cost anything. What was left out is said in a warning, unless
+        `report` takes it. The arms are numbered in the order in which the table first names them.
+
+        Args:
+            table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
+                mapping from names to columns.
+            arm, reward, cost: the names of the columns.
+            reward_max, cost_max: what rewards and costs are divided by, to be in [0, 1]; by default the largest that is kept,
+                or 1 if that is smaller.
+            min_rows: the fewest rows of an arm.
+            report: called with a `Loaded`, which says what became of the table; such as `print`.
+
+        Example:
+            >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2, 1, 4, 1, 1]}
+            >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2, report=print)
+            4 of 5 rows kept, 2 arms (A, B); rewards divided by 1, costs by 4
+            left out: 1 row without a number for clicks
+            >>> bandit.cost_mean.tolist()
+            [0.75, 0.25]
+        """
+        checks.whole("min_rows", min_rows, 1)
+        columns = _columns(table, [arm, reward, cost])
+        names = ["" if value is None else str(value).strip() for value in columns[arm]]
+        values = {name: _numbers(columns[name]) for name in (reward, cost)}
+        keep = np.ones(len(names), bool)
+        dropped: dict[str, int] = {}
+
+        def drop(reason: str, bad: np.ndarray) -> None:
+            nonlocal keep
+            if count := int((keep & bad).sum()):
+                dropped[f"{_count(count, 'row')} {reason}"] = count
+                keep &= ~bad
+
+        drop(f"without a name in {arm}", np.array([name in ("", "nan", "None", "<NA>", "NaN") for name in names], bool))
+        for name in (reward, cost):
+            drop(f"without a number for {name}", ~np.isfinite(values[name]))
+            drop(f"with a negative {name}", values[name] < 0)
+        places: dict[str, list[int]] = {}
+        for place in np.flatnonzero(keep):
+            places.setdefault(names[place], []).append(int(place))
+        few = {name: rows for name, rows in places.items() if len(rows) < min_rows}
+        free = {name: rows for name, rows in places.items() if name not in few and not values[cost][rows].any()}
+        for reason, arms in ((f"with fewer than {min_rows} rows", few), (f"whose {cost} is always 0", free)):
+            if arms:
+                dropped[f"{_count(len(arms), 'arm')} {reason} ({_listed(arms)})"] = sum(map(len, arms.values()))
+        kept = {name: rows for name, rows in places.items() if name not in few and name not in free}
+        loaded = Loaded(rows=sum(map(len, kept.values())), total=len(names), arms=tuple(kept), dropped=tuple(dropped),
+                        reward_max=_largest("reward_max", reward_max, values[reward], kept),
+                        cost_max=_largest("cost_max", cost_max, values[cost], kept))
+        if len(kept) < 2:
+            raise ValueError(f"the table has {_count(len(kept), 'arm')} to play, and a bandit has at least 2 ({loaded})")
+        most = max(map(len, kept.values()))
+        padded = np.zeros((2, len(kept), most))
+        for row, rows in enumerate(kept.values()):
+            padded[0, row, : len(rows)] = values[reward][rows] / loaded.reward_max
+            padded[1, row, : len(rows)] = values[cost][rows] / loaded.cost_max
+        if report is not None:
+            report(loaded)
+        elif dropped:
+            warnings.warn(str(loaded), stacklevel=2)
+        return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of a table that `Empirical.load` has read; in words if printed."""
+
+    rows: int  # kept
+    total: int  # rows of the table
+    arms: tuple[str, ...]  # their names, by number
+    dropped: tuple[str, ...]  # what was left out, and why
+    reward_max: float  # what rewards were divided by
+    cost_max: float
+
+    def __str__(self) -> str:
+        text = (f"{self.rows:,} of {self.total:,} rows kept, {_count(len(self.arms), 'arm')} ({_listed(self.arms)}); "
+                f"rewards divided by {self.reward_max:g}, costs by {self.cost_max:g}")
+        return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
+
+
+# Means are taken in whole numbers, as those of multinomial arms are, and in two parts, which do not overflow.
+
+
+def _mean(values: jax.Array, rows: jax.Array) -> jax.Array:
+    """The mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
+    there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
+    whole = jnp.where(there, coins(values), 0)
+    high, low = (whole >> 12).sum(-1, dtype=jnp.int32), (whole & 0xFFF).sum(-1, dtype=jnp.int32)
+    return (high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)) / (rows.astype(jnp.float32) * UNIT)
+
+
+def _columns(table: Any, names: list[str]) -> dict[str, Any]:
+    """The named columns of a file, or of a mapping such as a DataFrame."""
+    where = "the table"
+    if isinstance(table, (str, os.PathLike)):
+        where = repr(str(table))
+        path = Path(table)
+        try:
+            if path.suffix.lower() in (".parquet", ".pq"):
+                table = _parquet(path)
+            else:
+                with path.open(newline="", encoding="utf-8-sig") as file:
+                    reader = csv.reader(file)
+                    head = [name.strip() for name in next(reader, [])]
+                    rows = [row for row in reader if row]
+                table = {name: [row[i] if i < len(row) else None for row in rows] for i, name in enumerate(head)}
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
+            raise ValueError(f"cannot read {where} ({reason}): name a CSV or Parquet file") from None
+    elif not hasattr(table, "keys"):
+        raise ValueError(f"table = {table!r} is not a table: give the name of a CSV or Parquet file, or a DataFrame")
+    there = [str(name) for name in table.keys()]  # noqa: SIM118 (of a DataFrame too)
+    for name in names:
+        if name not in there:
+            raise ValueError(f"there is no column {name!r} in {where}, which has {', '.join(there) or 'none'}: name the "
+                             f"columns, as in arm={(there or ['ad'])[0]!r}")
+    return {name: list(table[name]) for name in names}
+
+
+def _parquet(path: Path) -> dict[str, list]:
+    try:
+        from pyarrow import parquet  # type: ignore
+    except ImportError:
+        raise ValueError(f"cannot read {str(path)!r} without pyarrow: install it, or save the table as CSV") from None
+    return parquet.read_table(path).to_pydict()
+
+
+def _numbers(column: list) -> np.ndarray:
+    """A column as float64, NaN where there is no number."""
+
+    def number(value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return np.nan
+
+    return np.array([number(value) for value in column], np.float64)
+
+
+def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str, list[int]]) -> float:
+    largest = max((float(values[rows].max()) for rows in kept.values()), default=1.0)
+    if given is None:
+        return max(largest, 1.0)
+    if not largest <= given < np.inf or given <= 0:
+        raise ValueError(f"{name} = {given!r} is not allowed: give a positive number, at least {largest:g}, which is the "
+                         "largest in the table")
+    return float(given)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _listed(names: Any, most: int = 5) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
