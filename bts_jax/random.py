@@ -6,7 +6,7 @@ family as JAX's default generator, written out so that XLA can fuse it with what
 
 `gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
 accepted. A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
-accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/bts.py`).
+accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/thompson.py`).
 
 Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
 instruction with one rounding instead of two, and where the product or the sum has several uses, whether they do depends on

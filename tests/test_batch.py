@@ -1,10 +1,13 @@
-"""`simulate_batch`: the same bits as `vmap`, whatever the lanes, the devices and the order; and what it refuses."""
+"""`simulate_batch`: the same bits as `vmap`, whatever the lanes, the devices and the order; and what it refuses.
+
+That it plays every policy as `simulate` does is in test_reference.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from common import INSTANCES, MOST, assert_same_bits, batch, keys
+from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
@@ -12,27 +15,19 @@ from bts_jax.contract import told
 from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
 
-CHECKPOINTS = [3, 20.5, 50]
 
-
-@pytest.mark.parametrize(("name", "family"), MOST)
-def test_same_bits_as_vmap(name, family):
-    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
-    reports = []
-    runs = bj.simulate_batch(policy, bandit, 50, keys(77), checkpoints=CHECKPOINTS, lanes=10, report=reports.append)
-    assert_same_bits(runs, batch(policy, bandit, 50, keys(77), checkpoints=CHECKPOINTS))
-    (report,) = reports
-    assert report.runs == 77 and report.devices == len(jax.devices())
-    assert report.rounds == np.asarray(runs.rounds)[:, -1].sum() <= report.calls <= report.computed
-    assert 0.5 < report.utilisation <= 1
-
-
-@pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (64, 1), (1000, 2)])
+@pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (1000, 2)])
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
         pytest.skip("one device")
-    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices])
+    reports = []
+    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices],
+                             report=reports.append)
     assert_same_bits(runs, batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23)))
+    (report,) = reports
+    assert report.runs == 23 and report.devices == devices
+    assert report.rounds == np.asarray(runs.rounds).sum() <= report.calls <= report.computed
+    assert 0.3 < report.utilisation <= 1
 
 
 def test_everything_may_vary():

@@ -1,4 +1,4 @@
-"""A run depends on (policy, bandit, budget, key) and on nothing else: bit for bit, for every policy in the registry."""
+"""A run depends on (policy, bandit, budget, key) and on nothing else: bit for bit. (Policy by policy: test_reference.)"""
 
 import os
 import subprocess
@@ -8,39 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from common import INSTANCES, MOST, assert_same_bits, batch, keys
+from common import INSTANCES, assert_same_bits, batch, keys, take
 
 import bts_jax as bj
-from bts_jax.contract import told
 from bts_jax.pytrees import pytree
 
-BUDGET, CHECKPOINTS = 50, [3, 20.5, 50]
 
-
-def take(runs, index):
-    return jax.tree.map(lambda x: x[index], runs)
-
-
-@pytest.mark.parametrize(("name", "family"), MOST)
-def test_a_run_does_not_depend_on_its_batch(name, family):
-    policy, bandit, many = bj.POLICIES[name](), INSTANCES[family], keys(500)
-    whole = batch(policy, bandit, BUDGET, many, checkpoints=CHECKPOINTS)
-    assert_same_bits(batch(policy, bandit, BUDGET, many[30:37], checkpoints=CHECKPOINTS), take(whole, slice(30, 37)))
-    order = np.random.default_rng(0).permutation(500)
-    assert_same_bits(batch(policy, bandit, BUDGET, many[order], checkpoints=CHECKPOINTS), take(whole, order))
-    for i in (0, 123, 499):
-        assert_same_bits(bj.simulate(policy, bandit, BUDGET, many[i], checkpoints=CHECKPOINTS), take(whole, i))
-    compiled = jax.jit(lambda key: bj.simulate(policy, bandit, BUDGET, key, checkpoints=CHECKPOINTS))
+def test_a_run_does_not_depend_on_its_batch():
+    policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
+    whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
+    assert_same_bits(batch(policy, bandit, 50, many[30:37], checkpoints=checkpoints), take(whole, slice(30, 37)))
+    compiled = jax.jit(lambda key: bj.simulate(policy, bandit, 50, key, checkpoints=checkpoints))
     assert_same_bits(compiled(many[7]), take(whole, 7))
-
-
-@pytest.mark.parametrize(("name", "family"), [(n, f) for n, f in MOST if "budget" not in told(bj.POLICIES[n])])
-def test_a_checkpoint_is_the_run_with_that_budget(name, family):
-    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
-    budgets = [0.7, 3, 20.5, 49, 50, 200]
-    long = batch(policy, bandit, 200, keys(40), checkpoints=budgets)
-    for i, budget in enumerate(budgets):
-        assert_same_bits(batch(policy, bandit, budget, keys(40)), take(long, (slice(None), slice(i, i + 1))))
 
 
 def test_the_batch_may_be_nested_and_over_everything():
@@ -74,35 +53,33 @@ def test_the_kind_of_number_does_not_matter():
                                  checkpoints=jnp.array([10.0, 20.0])), run)
 
 
-@pytest.mark.parametrize("how", ["x64", "one device", "rbg keys"])
-def test_a_run_does_not_depend_on_the_session(how):
-    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work.)"""
-    if jax.default_backend() != "cpu":
-        pytest.skip("the other process would run on this process's accelerator, which is taken")
-    setup = {
-        "x64": "jax.config.update('jax_enable_x64', True)",
-        "one device": "jax.config.update('jax_num_cpu_devices', 1)",
-        "rbg keys": "jax.config.update('jax_default_prng_impl', 'rbg')",
-    }[how]
+def in_another_process(setup):
+    """What some runs come to in a process of their own, configured by `setup`."""
     code = f"""
 import jax, numpy as np
 {setup}
 import bts_jax as bj
 bandit = bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3])
-for name in ('bts', 'kube', 'uniform'):
+for name in ('bts', 'kl-ucb-sc', 'uniform'):
     policy = bj.POLICIES[name]
     keys = jax.random.split(jax.random.key(0), 5)
     run = bj.simulate_batch(policy(), bandit, 30, keys)
     print(name, np.asarray(run.pulls).ravel().tolist(), np.asarray(run.reward).ravel().tolist(), run.pulls.dtype)
 """
-    def run(code):
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                              env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout
-
-    out = run(code)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                         env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout
     assert len(out.splitlines()) == 3
-    if how != "rbg keys":
-        assert out == run(code.replace(setup, ""))
+    return out
+
+
+def test_a_run_does_not_depend_on_the_session():
+    """The same runs in other processes, configured otherwise. (Keys of another kind are other keys: they must work.)"""
+    if jax.default_backend() != "cpu":
+        pytest.skip("the other process would run on this process's accelerator, which is taken")
+    plain = in_another_process("")
+    assert in_another_process("jax.config.update('jax_enable_x64', True)") == plain
+    assert in_another_process("jax.config.update('jax_num_cpu_devices', 1)") == plain
+    in_another_process("jax.config.update('jax_default_prng_impl', 'rbg')")
 
 
 def test_common_luck_across_policies():

@@ -1,28 +1,11 @@
-"""A grid is one program, and other numbers need no other program: counted compilations."""
-
-from contextlib import contextmanager
+"""A grid is one program, and other numbers need no other program: counted compilations. (Policy by policy: test_reference.)"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from common import INSTANCES, keys
+from common import INSTANCES, counted, keys
 
 import bts_jax as bj
-
-_compilations = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, *_, **__: _compilations.append(event) if event.endswith("backend_compile_duration") else None
-)
-
-
-@contextmanager
-def counted():
-    """Counts the programs that XLA compiles meanwhile."""
-    before = len(_compilations)
-    count = []
-    yield count
-    count.extend(_compilations[before:])
 
 
 def test_a_grid_is_one_program_and_its_values_are_data():
@@ -51,25 +34,16 @@ def test_a_grid_is_one_program_and_its_values_are_data():
     assert (np.asarray(again.reward) != np.asarray(runs.reward)).any()
 
 
-@pytest.mark.parametrize("name", bj.POLICIES)
-def test_simulate_itself_compiles_once(name):
-    policy = bj.POLICIES[name]()
-    alone, many = keys(2), keys(6)
-    other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
-    hyper = {"bts": bj.BTS(cost_beta=2.0), "epsilon-first": bj.EpsilonFirst(epsilon=np.float64(0.3)),
-             "pd-bwk": bj.PDBwK(scale=jnp.float32(0.1)), "kube": bj.KUBE(scale=1)}.get(name, policy)
-    bj.simulate(policy, INSTANCES["bernoulli"], 10, alone[0], checkpoints=[5, 10])
-    with counted() as programs:
-        bj.simulate(hyper, other, 12.5, alone[1], checkpoints=np.array([2.5, 7]))
-    assert programs == []
-
-    def sweep(policy, bandit, keys):
+def test_an_eager_vmap_compiles_once():
+    def play(policy, bandit, keys):
         return jax.vmap(bj.simulate, (None, None, None, 0))(policy, bandit, 10, keys)
 
-    sweep(policy, INSTANCES["bernoulli"], many[:3])
+    first, second = keys(3), keys(3, seed=1)
+    other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
+    play(bj.KUBE(), INSTANCES["bernoulli"], first)
     with counted() as programs:
-        sweep(hyper, other, many[3:])
-    assert programs == [], "an eager vmap too"
+        play(bj.KUBE(scale=1), other, second)
+    assert programs == []
 
 
 def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():

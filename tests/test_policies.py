@@ -349,7 +349,8 @@ def decisions(policy, start, runs, rounds):
 
 def assert_chances(arm, ratio):
     """The arms decided on, against how often each is best among draws made otherwise [K, draws]; and one round's arm tells
-    nothing of the next one's, though draws that were not needed are kept. 6.5 standard errors for each of 30 numbers: 3·10⁻⁹."""
+    nothing of the next one's, though draws that were not needed are kept. 6.5 standard errors for each of 30 numbers: 3·10⁻⁹.
+    """
     runs, rounds = arm.shape
     brute = np.bincount(ratio.argmax(0), minlength=5) / ratio.shape[1]
     ours = np.bincount(arm.ravel(), minlength=5) / arm.size
@@ -387,8 +388,8 @@ def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says():
     rng = np.random.default_rng(6)
     reward, cost, pulls = [0.5, 1, 30.5 / 31, 0.625, 0], [0.5, 0, 1, 0.25, 0.25], [0, 1, 31, 2, 1]
     assert_chances(arm, np.stack([
-        (r + rng.normal(size=800_000) / np.sqrt(n + 1)) /
-        truncnorm.rvs(-c * np.sqrt(n + 1), (1 - c) * np.sqrt(n + 1), c, 1 / np.sqrt(n + 1), 800_000, random_state=rng)
+        (r + rng.normal(size=400_000) / np.sqrt(n + 1)) /
+        truncnorm.rvs(-c * np.sqrt(n + 1), (1 - c) * np.sqrt(n + 1), c, 1 / np.sqrt(n + 1), 400_000, random_state=rng)
         for r, c, n in zip(reward, cost, pulls, strict=True)
     ]))
 

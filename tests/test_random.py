@@ -184,6 +184,20 @@ def test_logarithm():
     assert (np.abs(np.asarray(random.log(jnp.array(x))) - exact) <= 2e-7 * np.maximum(np.abs(exact), 0.5)).all()
 
 
+def test_log_excess():
+    """u − log(1 + u) to float32, relatively: near 0, where its plain form loses all digits, as elsewhere."""
+    u = np.r_[np.geomspace(1e-18, 1e12, 60_001), -np.geomspace(1e-18, 0.999, 60_001)].astype(np.float32)
+    wide = u.astype(np.longdouble)
+    exact = np.where(np.abs(u) < 1e-3, wide**2 / 2 - wide**3 / 3 + wide**4 / 4 - wide**5 / 5, wide - np.log1p(wide))
+    np.testing.assert_allclose(np.asarray(random.log_excess(jnp.array(u)), float), exact.astype(float), rtol=2e-6)
+
+
+def test_whole_numbers_below():
+    word = jnp.array([0, 6, 7, 2**32 - 5, 2**32 - 4, 2**32 - 1], jnp.uint32)
+    assert random.below(word, 7).tolist() == [0, 6, 0, 6, -1, -1], "2³² is 4 more than a multiple of 7"
+    assert random.below(word, 8).tolist() == [0, 6, 7, 3, 4, 7], "no word is left over"
+
+
 def test_gamma_log_acceptance_is_right_to_float32():
     """Against the formula in float64, over shapes and normals, where its plain form loses all digits in float32."""
     shape, normal = np.meshgrid(np.geomspace(0.5, 1e7, 60), np.linspace(-6, 6, 241))

@@ -1,19 +1,29 @@
-"""Every policy on every family of arms against an independent simulator (`reference.py`).
+"""Every policy of the registry: against an independent simulator (`reference.py`), and bit for bit against itself.
 
-False failures: each comparison is a two-sided z-test at 6 standard errors, 2·10⁻⁹ under the normal law; with fewer than
-50 comparisons here, below 10⁻⁷ for the file. Means of thousands of runs are close to normal this far out.
+Nearly all of the time goes into compiling, so all of this is made with two programs for each policy: `simulate_batch`, which
+shares hyperparameters and arms among the runs, and `simulate`, of one run, where they are the run's own.
+
+False failures: each comparison with the reference is a two-sided z-test at 6 standard errors, 2·10⁻⁹ under the normal law; with
+some 250 comparisons here, arms counted one by one, below 10⁻⁶ for the file. Means of thousands of runs are close to normal this
+far out.
 """
 
+from types import SimpleNamespace
+
+import jax
 import numpy as np
 import pytest
 import reference
-from common import ALL, INSTANCES, batch, keys
+from common import INSTANCES, MOST, assert_same_bits, batch, counted, keys, take
 
 import bts_jax as bj
+from bts_jax.contract import told
 
-BUDGET = 60
+BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 4_000
-BTS_RUNS = 24_000  # with these a 5% error in BTS's regret is 9 standard errors or more: noticed, surely enough
+KEYS = keys(RUNS)
+BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is 9 standard errors or more: noticed, surely enough
+SLOW = {"kl-ucb-sc": 1_000}  # runs of the reference, where it is slow
 
 
 def reference_arms(family):
@@ -36,31 +46,70 @@ def assert_same_mean(ours, theirs, what):
     return error
 
 
-@pytest.mark.parametrize(("name", "family"), ALL)
-def test_regret_agrees_with_the_reference(name, family):
-    runs = BTS_RUNS if name == "bts" else RUNS
-    bandit, arms = INSTANCES[family], reference_arms(family)
-    reward, cost, pulls = reference.play(name, arms, BUDGET, runs, np.random.default_rng(2015))
-    ours = batch(bj.POLICIES[name](), bandit, BUDGET, keys(runs))
+@pytest.fixture(scope="module", params=MOST, ids="-".join)
+def played(request):
+    """A policy's runs on one bandit; the tests of one such pair follow each other."""
+    name, family = request.param
+    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
+
+    def play(budget=BUDGET, keys=KEYS, checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
+        return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=RUNS)
+
+    return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, play=play, runs=play())
+
+
+def test_regret_agrees_with_the_reference(played):
+    bandit, arms, batches = played.bandit, reference_arms(played.family), BTS_BATCHES if played.name == "bts" else 1
+    more = [played.play(keys=keys(RUNS, seed)) for seed in range(1, batches)]
+    ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), played.runs, *more), (slice(None), slice(2, None)))
     assert not ours.truncated.any()
 
+    runs = SLOW.get(played.name, batches * RUNS)
+    reward, cost, pulls = reference.play(played.name, arms, BUDGET, runs, np.random.default_rng(2015))
     optimum = (arms.reward_mean / arms.cost_mean).max()
     loss = arms.cost_mean * optimum - arms.reward_mean
     assert_same_mean(bj.regret(ours, bandit)[:, 0], optimum * BUDGET - reward, "regret")
     error = assert_same_mean(bj.pseudo_regret(ours, bandit)[:, 0], pulls @ loss, "pseudo-regret")
-    if name == "bts":
+    if played.name == "bts":
         assert 9 * error < 0.05 * (pulls @ loss).mean(), "too few runs to notice a 5% error"
     assert_same_mean(np.asarray(ours.cost)[:, 0], cost, "cost")
     assert_same_mean(np.asarray(ours.pulls)[:, 0].astype(float), pulls.astype(float), "pulls of each arm")
+    if played.family == "bernoulli":  # Lemma 2, run by run, so that the difference's own spread decides
+        difference = (bj.regret(ours, bandit) - bj.pseudo_regret(ours, bandit))[:, 0]
+        assert abs(difference.mean()) < 6 * difference.std(ddof=1) / len(difference) ** 0.5
 
 
-def test_regret_and_pseudo_regret_have_one_mean_on_bernoulli_arms():
-    """Lemma 2. The difference is taken run by run, so that its own spread decides: 6 standard errors."""
-    bandit = INSTANCES["bernoulli"]
-    for name in bj.POLICIES:
-        runs = batch(bj.POLICIES[name](), bandit, BUDGET, keys(RUNS))
-        difference = (bj.regret(runs, bandit) - bj.pseudo_regret(runs, bandit))[:, 0]
-        assert abs(difference.mean()) < 6 * difference.std(ddof=1) / RUNS**0.5, name
+def test_a_run_does_not_depend_on_its_batch(played):
+    order = np.random.default_rng(0).permutation(RUNS)
+    assert_same_bits(played.play(keys=KEYS[order]), take(played.runs, order))
+    for i in (0, 123, RUNS - 1):
+        alone = bj.simulate(played.policy, played.bandit, BUDGET, KEYS[i], checkpoints=CHECKPOINTS)
+        assert_same_bits(alone, take(played.runs, i))
+
+
+def test_a_checkpoint_is_the_run_with_that_budget(played):
+    if "budget" in told(played.policy):
+        pytest.skip("is told the budget")
+    for i, budget in enumerate(CHECKPOINTS):
+        short = played.play(budget, checkpoints=[0.7, budget, 0.7])
+        assert_same_bits(take(short, (slice(None), 1)), take(played.runs, (slice(None), i)))
+
+
+def test_other_values_need_no_other_program(played):
+    if played.family != "bernoulli":
+        pytest.skip("as on Bernoulli arms")
+    other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
+    hyper = jax.tree.map(lambda x: np.float64(1.1 * x), played.policy)
+    many = keys(RUNS, seed=9)
+    for budget, checkpoints in ((10, [2, 3, 5]), (12.5, [2.5, 7, 8])):  # whole numbers and others
+        bj.simulate(played.policy, played.bandit, budget, many[0], checkpoints=checkpoints)
+        played.play(budget, checkpoints=checkpoints)
+    with counted() as programs:
+        bj.simulate(hyper, other, 12.5, many[1], checkpoints=np.array([2.5, 7, 8]))
+    assert programs == []
+    with counted() as programs:
+        played.play(12.5, many, np.array([2.5, 7, 8]), hyper, other)
+    assert programs == [], "a batch"
 
 
 @pytest.mark.parametrize("knows_costs", [False, True])

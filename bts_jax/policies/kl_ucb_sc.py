@@ -21,7 +21,7 @@ class Kept(NamedTuple):
 
 @pytree
 class KLUCBSC(IndexPolicy):
-    """KL-UCB-SC (Watanabe et al., 2017), asymptotically optimal on Bernoulli arms.
+    """KL-UCB-SC (Watanabe et al., IEICE 2017), asymptotically optimal on Bernoulli arms.
 
     In round t, pull the arm with the largest
 
@@ -37,7 +37,7 @@ class KLUCBSC(IndexPolicy):
         x = (r̄ + w)/(1 + w),   y = (c̄ − w)/(1 − w),
 
     and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
-    method finds where it is ln t / n. An r̄ of 0 is taken for 10⁻¹², which changes no index in its first seven digits.
+    method finds where it is ln t / n. An r̄ of 0 is taken for 10⁻¹²; up to 10⁵ pulls this changes the index by 10⁻⁷ of it.
     """
 
     def index(self, state: ArmStatistics) -> jax.Array:
@@ -56,7 +56,6 @@ class KLUCBSC(IndexPolicy):
 
 def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
     """ln(ρc/r) for the largest ρ with K(ρ) ≤ level, K being the least kl(r, x) + kl(c, y) with x/y = ρ; r and c are not 0."""
-
     # Where both divergences are worth what Bernstein's inequality says, or half-way to where y is 0.
     linear = level * (2 / 3)
     x_only = (linear + jnp.sqrt(rounded(linear * linear) + rounded(2 * r * (1 - r) * level))) / jnp.maximum(1 - r, 1e-7)

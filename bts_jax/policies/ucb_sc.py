@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 
 @pytree
 class UCBSCPlus(IndexPolicy):
-    """UCB-SC+ (Watanabe et al., 2017).
+    """UCB-SC+ (Watanabe et al., IEICE 2018).
 
     In round t, pull the arm with the largest
 
