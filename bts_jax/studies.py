@@ -47,6 +47,7 @@ class Size:
     budgets: tuple[float, ...]
     instances: int  # of each kind
     runs: int  # on each instance
+    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # of omega; each takes a program for each policy
 
 
 @dataclass(frozen=True)
@@ -218,8 +219,8 @@ def _omega_settings(size: Size, seed: int) -> dict[str, Any]:
     bandits: dict[str, Bandit] = {}
     for place, arms in enumerate(size.arms):
         for number in range(size.instances):
-            for family, kind in enumerate(("Bernoulli", "Multinomial", "Beta")):
-                key = _key(seed, 3 * place + family, number)
+            for kind in size.families:
+                key = _key(seed, 3 * place + Size.families.index(kind), number)
                 if kind == "Bernoulli":
                     bandit = Bernoulli.random(key, arms)
                 elif kind == "Beta":
@@ -530,7 +531,7 @@ _TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 STUDIES = {
     "omega": Study(
         "All policies on random instances of three families, as in Heyden et al. (KDD 2024).",
-        {"quick": Size((10,), (500, 1500, 5000, 15_000), 20, 1),
+        {"quick": Size((10,), (500, 1500, 5000, 15_000), 20, 1, ("Bernoulli", "Beta")),
          "full": Size((10, 50, 100), tuple(150_000 * part for part in _TENTHS), 100, 1)},
         _omega_settings, _omega_report, _omega_figures),
     "priors": Study(
