@@ -323,8 +323,7 @@ def _compile(
     for call in calls:
         if call.program not in programs:
             # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
-            small = np.maximum(grid.budgets / grid.budgets.max(), 1e-4)
-            programs[call.program] = pool.submit(_play, grid, results, call, devices, budgets=small)
+            programs[call.program] = pool.submit(_play, grid, results, call, devices, largest=1)
     return programs
 
 
@@ -340,16 +339,18 @@ def _play_and_save(program: Future, grid: _Grid, results: Results, call: _Call, 
 
 
 def _play(
-    grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], budgets: np.ndarray | None = None
+    grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], largest: float | None = None
 ) -> list[dict[str, np.ndarray]]:
-    """What each unit of a call comes to."""
+    """What each unit of a call comes to; with smaller budgets, if the largest is given."""
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
     words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
     keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32)).ravel()
-    rows = [grid.amounts(unit.bandit) if budgets is None else budgets for unit in units]
-    checkpoints, repeats = np.repeat(rows, chunk, 0), 1  # [runs, budgets]
+    amounts = np.array([grid.amounts(unit.bandit) for unit in units])
+    if largest is not None:
+        amounts = np.maximum(largest * amounts / amounts.max(), 1e-4)
+    checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
         repeats = len(grid.budgets)

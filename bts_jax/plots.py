@@ -331,6 +331,7 @@ def relative(
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, 1e-3) / 1.1, high * 1.1)
         decades(axes, "x")
+        axes.xaxis.set_major_formatter("{x:g}")
         _name_rows(axes, names)
     _note(figure, f"median and quartiles over {_sample(groups)}; diamond: ratio of the means{_caveats(at)}")
     return figure

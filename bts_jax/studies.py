@@ -47,6 +47,7 @@ class Size:
     budgets: tuple[float, ...]
     instances: int  # of each kind
     runs: int  # on each instance
+    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # of omega; each takes a program for each policy
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,16 @@ def _difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[s
                   f"mean; median ratio {median:.2f} ({limits[0]:.2f} … {limits[1]:.2f}); less on {float(result.wins):.0%}")
 
 
+def _look(dataset: "Dataset") -> dict[str, dict[str, Any]]:
+    """The styles of the policies; of relatives, which share a colour, all but the first have another."""
+    look, taken = plots.styles(dataset.policy.values), set()
+    for style in look.values():
+        if style["color"] in taken:
+            style["color"] = next(color for color in ("#E69F00", "#D55E00", "#56B4E9", "#CC79A7") if color not in taken)
+        taken.add(style["color"])
+    return look
+
+
 def _tally(words: list[str], names: dict[str, str]) -> str:
     """How often each word was the answer, in words."""
     counts = [f"{text} in {words.count(word)}" for word, text in names.items() if word in words]
@@ -208,8 +219,8 @@ def _omega_settings(size: Size, seed: int) -> dict[str, Any]:
     bandits: dict[str, Bandit] = {}
     for place, arms in enumerate(size.arms):
         for number in range(size.instances):
-            for family, kind in enumerate(("Bernoulli", "Multinomial", "Beta")):
-                key = _key(seed, 3 * place + family, number)
+            for kind in size.families:
+                key = _key(seed, 3 * place + Size.families.index(kind), number)
                 if kind == "Bernoulli":
                     bandit = Bernoulli.random(key, arms)
                 elif kind == "Beta":
@@ -312,15 +323,14 @@ def _priors_figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
 # Correlation.
 
-CORRELATIONS = {"quick": (-1.0, -0.5, 0.0, 0.5, 1.0), "full": (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)}
+CORRELATIONS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _correlated_settings(size: Size, seed: int) -> dict[str, Any]:
-    wanted = CORRELATIONS["full" if size.instances > 20 else "quick"]
     bandits: dict[str, Bandit] = {}
     for place, arms in enumerate(size.arms):
         for number in range(size.instances):
-            for correlation in wanted:  # with the same means
+            for correlation in CORRELATIONS:  # with the same means
                 bandits[_named(f"{correlation:+.2f}", arms, number)] = Correlated.random(
                     _key(seed, place, number), arms, correlation=correlation, reward_range=(0.1, 0.9), cost_range=(0.1, 0.9))
     return {"policies": [name for name in ("bts", "joint-bts") if name in POLICIES], "bandits": bandits}
@@ -357,10 +367,10 @@ def _correlated_report(dataset: "Dataset") -> str:
     parts = [f"Regret at budget {dataset.budget.values[-1]:,g}; {_sample(found[0][2])}, with the same means at each "
              f"correlation\n{table(head, rows)}"]
     lines = [f"  {wanted:+.2f}: {change:+.0%} ({low:+.0%} … {high:+.0%})" for wanted, change, low, high in effects if wanted]
-    ends = {"lowers": effects[-1][3] < 0, "raises": effects[-1][2] > 0}
-    verdict = next((word for word, true in ends.items() if true), "does not clearly change")
-    parts.append("\n".join([f"The largest correlation {verdict.upper()} the regret of BTS; mean paired difference to that at "
-                            "correlation 0:", *lines]))
+    ends = ["LOWERS" if high < 0 else "RAISES" if low > 0 else "DOES NOT CLEARLY CHANGE"
+            for _, _, low, high in (effects[-1], effects[0])]
+    parts.append("\n".join([f"The largest correlation {ends[0]} the regret of BTS, the least {ends[1]} it; mean paired "
+                            "difference to that at correlation 0:", *lines]))
     if gains:
         verdict = _tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
         parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
@@ -375,7 +385,7 @@ def _correlated_figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
     found = _correlations(dataset)
     x = [wanted for wanted, _, _ in found]
-    look = plots.styles(dataset.policy.values)
+    look = _look(dataset)
     figure = Figure(figsize=(plots.PAGE, 2.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in map(str, dataset.policy.values):
@@ -395,7 +405,7 @@ def _correlated_figures(dataset: "Dataset") -> dict[str, "Figure"]:
         right.fill_between(x, low, high, color=look["joint-bts"]["color"], alpha=0.15, linewidth=0.5)
         right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
     for axes in (left, right):
-        axes.set_xlabel("correlation of reward and cost, or the nearest possible", fontsize=8)
+        axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
         axes.tick_params(labelsize=7, width=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(linewidth=0.3, color="lightgray")
@@ -480,8 +490,8 @@ def _worst_report(dataset: "Dataset") -> str:
                    + ", ".join(f"{words.count(word)} {text}" for word, text in
                                (("below", "BELOW"), ("like it", "LIKE IT"), ("above", "ABOVE")) if word in words), *lines]),
         "exponent: of the least-squares fit of log regret by log B, with a bootstrap over the runs. A bound O(√(K B ln B))\n"
-        "for all instances would need one that stays at or below that of √(B ln B) as budgets grow. All arms cost 1/2 in the "
-        "mean here.",
+        "for all instances would need one that stays at or below that of √(B ln B) as budgets grow. All arms cost 1/2 in "
+        "the mean here.",
     ])
 
 
@@ -489,7 +499,7 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     from matplotlib.figure import Figure
 
     fitted, fits = _worst(dataset)
-    runs, look = measured(dataset, METRIC), plots.styles(dataset.policy.values)
+    runs, look = measured(dataset, METRIC), _look(dataset)
     figure = Figure(figsize=(plots.COLUMN * 1.2, 4.0), layout="constrained")
     axes = figure.subplots()
     for name, (_, _, (value, low, high)) in fits.items():
@@ -521,7 +531,7 @@ _TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 STUDIES = {
     "omega": Study(
         "All policies on random instances of three families, as in Heyden et al. (KDD 2024).",
-        {"quick": Size((10,), (500, 1500, 5000, 15_000), 20, 1),
+        {"quick": Size((10,), (500, 1500, 5000, 15_000), 20, 1, ("Bernoulli", "Beta")),
          "full": Size((10, 50, 100), tuple(150_000 * part for part in _TENTHS), 100, 1)},
         _omega_settings, _omega_report, _omega_figures),
     "priors": Study(
@@ -531,7 +541,7 @@ STUDIES = {
         _priors_settings, _priors_report, _priors_figures),
     "correlated": Study(
         "What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)",
-        {"quick": Size((10,), (100, 300, 1000, 3000), 16, 8), "full": Size((10,), (300, 1000, 3000, 10_000, 50_000), 100, 50)},
+        {"quick": Size((10,), (100, 300, 1000, 3000), 24, 6), "full": Size((10,), (300, 1000, 3000, 10_000, 50_000), 100, 50)},
         _correlated_settings, _correlated_report, _correlated_figures),
     "worst-case": Study(
         "How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)",

@@ -24,11 +24,10 @@ INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
 # Every policy on Bernoulli arms; on multinomial arms the paper's, and those that learn more from feedback between 0 and 1 than
-# its average; on the others one that is soon compiled.
+# its average; and on every other family one that is soon compiled.
 MOST = [
     (policy, family) for policy in bj.POLICIES for family in bj.BANDITS
-    if family == "bernoulli"
-    or policy in (("bts", "joint-bts", "omega-star-ucb") if family == "multinomial" else ("kube",))
+    if family == "bernoulli" or policy in {"multinomial": ("bts", "joint-bts", "omega-star-ucb")}.get(family, ("kube",))
 ]
 
 
