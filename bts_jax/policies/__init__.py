@@ -7,6 +7,8 @@ from bts_jax.policies.bts import BTS
 from bts_jax.policies.epsilon_first import EpsilonFirst
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.pd_bwk import PDBwK
+from bts_jax.policies.soft_elimination import SoftElimination
+from bts_jax.policies.tempered_bts import TemperedBTS
 from bts_jax.policies.ucb_bv1 import UCBBV1
 from bts_jax.policies.yardsticks import Oracle, Uniform
 
@@ -16,8 +18,12 @@ POLICIES = {
     "pd-bwk": PDBwK,
     "ucb-bv1": UCBBV1,
     "kube": KUBE,
+    "tempered-bts": TemperedBTS,
+    "soft-elimination": SoftElimination,
     "oracle": Oracle,
     "uniform": Uniform,
 }
 
-__all__ = ["BTS", "KUBE", "POLICIES", "UCBBV1", "EpsilonFirst", "Oracle", "PDBwK", "Uniform"]
+__all__ = [
+    "BTS", "KUBE", "POLICIES", "UCBBV1", "EpsilonFirst", "Oracle", "PDBwK", "SoftElimination", "TemperedBTS", "Uniform",
+]
