@@ -20,15 +20,28 @@ from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.game import Run, simulate
 from bts_jax.metrics import interval, paired, pseudo_regret, ranking, regret
-from bts_jax.policies import BTS, KUBE, POLICIES, UCBBV1, EpsilonFirst, Oracle, PDBwK, Uniform
+from bts_jax.policies import (
+    BTS,
+    KUBE,
+    POLICIES,
+    UCBBV1,
+    EpsilonFirst,
+    Oracle,
+    PDBwK,
+    SoftElimination,
+    TemperedBTS,
+    Uniform,
+)
 
 if TYPE_CHECKING:
     from bts_jax.grid import sweep
+    from bts_jax.learn import fit
     from bts_jax.results import open_results
 
 claim_cores()
 
-_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results"}  # imported when used: storage is heavy
+# Imported when used: storage is heavy.
+_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results", "fit": "bts_jax.learn"}
 
 
 def __getattr__(name: str) -> Any:
@@ -56,8 +69,11 @@ __all__ = [
     "Policy",
     "Problem",
     "Run",
+    "SoftElimination",
+    "TemperedBTS",
     "Uniform",
     "__version__",
+    "fit",
     "interval",
     "open_results",
     "paired",

@@ -41,8 +41,6 @@ from bts_jax.sums import Sum, coins
 Values = dict[str, Any]  # a number, or an array of them, for each hyperparameter
 Ranges = Mapping[str, tuple[float, float]]
 
-_DECIDE, _CHOOSE, _PULL, _UPDATE = range(4)  # what random numbers are for
-
 
 class Estimate(NamedTuple):
     """A gradient, and how far off it may be. Each instance is one measurement."""
@@ -325,7 +323,8 @@ def fit(
             bar.close()
     before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
     gain = metrics.interval(sign * (before - after), level=level)
-    return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level, steps=history)
+    return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level,
+               steps=history)
 
 
 def _optax() -> Any:
@@ -380,7 +379,7 @@ class _Space:
     def bounded(self, at: Values) -> Values:
         values = {}
         for name, (low, high) in self.ranges.items():
-            s = 1 / (1 + np.exp(-np.asarray(at[name], np.float64)))
+            s = _logistic(at[name])
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
             values[name] = np.clip(np.float32(value), np.float32(low), np.float32(high))
         return values
@@ -389,10 +388,15 @@ class _Space:
         """The derivatives of the hyperparameters with respect to u."""
         slopes = {}
         for name, (low, high) in self.ranges.items():
-            s = 1 / (1 + np.exp(-np.asarray(at[name], np.float64)))
+            s = _logistic(at[name])
             span = self.bounded(at)[name] * np.log(high / low) if low > 0 else high - low
             slopes[name] = span * s * (1 - s)
         return slopes
+
+
+def _logistic(u: Any) -> np.ndarray:
+    """1 / (1 + e⁻ᵘ), for any u."""
+    return (1 + np.tanh(np.asarray(u, np.float64) / 2)) / 2
 
 
 def _check_objective(objective: str) -> str:
@@ -419,8 +423,8 @@ def _check(policy, bandits, budget, key, objective, logits: bool = False, **posi
         number = checks.numbers(name, value, "give a positive number")
         checks.require(name, number, (number > 0) & (number < np.inf), "give a positive number")
     if logits and not hasattr(policy, "logits"):
-        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what it "
-                         "must return is in bts_jax.learn")
+        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
+                         "it must return is in bts_jax.learn")
     return shape[0]
 
 
@@ -459,15 +463,31 @@ def _worth(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]:
     return lambda reward: ratio(*means).max() * means[1] - means[0]
 
 
-def _blocks(step: Callable, carry: Any, rounds: int) -> tuple[Any, Any]:
-    """`lax.scan` of `step` over the rounds 0, 1, … in √rounds blocks, of which only the starts are kept to go back.
+class _Luck(NamedTuple):
+    """The random numbers of one round. None depends on a hyperparameter."""
 
-    What comes out has as many rounds as fill the last block: `step` must do nothing from `rounds` on.
-    """
+    plays: jax.Array  # bool: the round is one of those to be played, not one that fills the last block
+    decide: jax.Array  # keys
+    pull: jax.Array
+    update: jax.Array
+    noise: jax.Array  # [K] Gumbel draws
+
+
+def _blocks(step: Callable, carry: Any, words: random.Words, rounds: int, num_arms: int) -> tuple[Any, Any]:
+    """`lax.scan` of `step` over the rounds' luck, in √rounds blocks, of which only the starts are kept to go back."""
     size = math.isqrt(rounds - 1) + 1
     count = -(-rounds // size)
-    block = jax.checkpoint(lambda carry, start: lax.scan(step, carry, start + jnp.arange(size)))
-    carry, out = lax.scan(block, carry, size * jnp.arange(count))
+
+    @jax.vmap
+    def luck(t: jax.Array) -> _Luck:
+        decide, choose, pull, update = (random.derive(words, t, purpose) for purpose in range(4))
+        return _Luck(t < rounds, decide, pull, update, noise=random.gumbel(random.bits(choose, (num_arms,))[0]))
+
+    def fold(x: jax.Array) -> jax.Array:
+        return x.reshape(count, size, *x.shape[1:])
+
+    block = jax.checkpoint(lambda carry, part: lax.scan(step, carry, part))
+    carry, out = lax.scan(block, carry, jax.tree.map(fold, luck(jnp.arange(count * size))))
     return carry, jax.tree.map(lambda x: x.reshape(count * size, *x.shape[2:]), out)
 
 
@@ -479,26 +499,25 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
         """One run: for each round the logarithm of its arm's probability, its worth and what was spent before it; cut off."""
         worth, num_arms, goal = _worth(bandit, objective), jnp.shape(bandit.cost_mean)[0], budget[1]
 
-        def step(carry, t):
+        def step(carry, luck: _Luck):
             state, spent, over = carry
-            logits = policy.logits(state, random.derive(words, t, _DECIDE)) / temperature
-            noise = random.gumbel(random.bits(random.derive(words, t, _CHOOSE), (num_arms,))[0])
-            arm = lax.argmax(lax.stop_gradient(logits) + noise, 0, jnp.int32)
-            reward, cost = bandit.pull(random.derive(words, t, _PULL), arm)
+            logits = policy.logits(state, luck.decide) / temperature
+            arm = lax.argmax(lax.stop_gradient(logits) + luck.noise, 0, jnp.int32)
+            reward, cost = bandit.pull(luck.pull, arm)
             paid = spent.add(coins(cost))
-            plays = ~over & (t < rounds)
+            plays = ~over & luck.plays
             earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)  # a pull too dear earns nothing
             out = (
                 jnp.where(plays, jax.nn.log_softmax(logits)[arm], 0),
                 jnp.where(earns, jnp.broadcast_to(worth(reward), (num_arms,))[arm], 0),
                 spent.value(),
             )
-            state = policy.update(state, arm, reward, cost, random.derive(words, t, _UPDATE))
+            state = policy.update(state, arm, reward, cost, luck.update)
             spent = jax.tree.map(partial(jnp.where, plays), paid, spent)
             return (state, spent, over | spent.reaches(goal)), out
 
         start = game.first_state(policy, bandit, budget[0]), Sum.zeros(), jnp.bool_(False)
-        (_, _, over), out = _blocks(step, start, rounds)
+        (_, _, over), out = _blocks(step, start, words, rounds, num_arms)
         return *out, ~over
 
     def surrogate(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
@@ -535,22 +554,19 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
         worth, num_arms = _worth(bandit, objective), jnp.shape(bandit.cost_mean)[0]
         arms = jnp.arange(num_arms)
 
-        def step(carry, t):
+        def step(carry, luck: _Luck):
             state, left, total = carry
-            logits = policy.logits(state, random.derive(words, t, _DECIDE))
-            if getattr(policy, "softmax", False):
-                logits += random.gumbel(random.bits(random.derive(words, t, _CHOOSE), (num_arms,))[0])
+            logits = policy.logits(state, luck.decide) + (luck.noise if getattr(policy, "softmax", False) else 0)
             weight = jax.nn.softmax(logits / temperature)
-            reward, cost = jax.vmap(bandit.pull, (None, 0))(random.derive(words, t, _PULL), arms)
-            counts = jnp.where(t < rounds, jnp.minimum(left, 1), 0)
-            states = jax.vmap(policy.update, (None, 0, 0, 0, None))(
-                state, arms, reward, cost, random.derive(words, t, _UPDATE)
-            )
+            reward, cost = jax.vmap(bandit.pull, (None, 0))(luck.pull, arms)
+            counts = jnp.where(luck.plays, jnp.minimum(left, 1), 0)
+            states = jax.vmap(policy.update, (None, 0, 0, 0, None))(state, arms, reward, cost, luck.update)
             state = jax.tree.map(lambda x: jnp.tensordot(weight, x.astype(jnp.float32), 1), states)
             return (state, left - counts * (weight @ cost), total + counts * (weight @ worth(reward))), None
 
         first = game.first_state(policy, bandit, budget[0])
-        (_, left, total), _ = _blocks(step, (jax.tree.map(_relaxed, first), budget[0], jnp.float32(0)), rounds)
+        start = jax.tree.map(_relaxed, first), budget[0], jnp.float32(0)
+        (_, left, total), _ = _blocks(step, start, words, rounds, num_arms)
         return total, left > 0.01
 
     def objective_of(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
@@ -566,6 +582,6 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
 def _relaxed(leaf: jax.Array) -> jax.Array:
     """A part of a policy's state as numbers of which weighted means can be taken."""
     if not (jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)):
-        raise ValueError(f"the policy's state has an array of {leaf.dtype}, of which there is no weighted mean: keep numbers in "
-                         "it, or take another method than pathwise")
+        raise ValueError(f"the policy's state has an array of {leaf.dtype}, of which there is no weighted mean: keep numbers "
+                         "in it, or take another method than pathwise")
     return leaf.astype(jnp.float32)

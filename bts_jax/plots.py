@@ -33,6 +33,7 @@ _TEXT, _SMALL = 8, 7  # points
 _KNOWN = {
     "bts": ("#0072B2", "o"), "epsilon-first": ("#E69F00", "s"), "pd-bwk": ("#009E73", "^"), "ucb-bv1": ("#CC79A7", "D"),
     "kube": ("#D55E00", "v"), "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
+    "tempered-bts": ("#56B4E9", "P"), "soft-elimination": ("#661100", "h"),
 }
 _OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #AA8800".split()
 _MARKERS = "P p h < > d 8 H 1".split()

@@ -82,6 +82,14 @@ def pd_bwk_index(seen, problem):
     return np.minimum(reward + phi(reward), 1) / np.maximum(cost - phi(cost), 0)
 
 
+def soft_elimination(seen, problem, rng):
+    reward, cost = (seen.reward + 1) / (seen.n + 2), (seen.cost + 1) / (seen.n + 2)
+    ratio = reward / cost
+    best = ratio.max(1, keepdims=True)
+    weight = np.exp(-2 * seen.n * (cost * (best - ratio) / (best + 1)) ** 2).cumsum(1)
+    return (rng.random((len(weight), 1)) * weight[:, -1:] > weight).sum(1)
+
+
 def by_index(index):
     return lambda seen, problem, rng: pick(index(seen, problem), seen.n)
 
@@ -107,6 +115,8 @@ POLICIES = {
     "pd-bwk": lambda: by_index(pd_bwk_index),
     "ucb-bv1": lambda: by_index(ucb_bv1_index),
     "kube": lambda: by_index(kube_index),
+    "tempered-bts": lambda: bts,  # with the sharpness that it has by default
+    "soft-elimination": lambda: soft_elimination,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),
 }
