@@ -4,17 +4,24 @@
 
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial; BANDITS names them all
-Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; the yardsticks Oracle, Uniform; POLICIES names them all
+Policies    BTS, EpsilonFirst, PDBwK, UCBBV1, KUBE; to be learnt, TemperedBTS, SoftElimination; the yardsticks Oracle,
+            Uniform; POLICIES names them all
 Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
-Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); samplers in bts_jax.random
+Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
+Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
+The paper   its experiments in bts_jax.paper, and on the command line: bts-jax --help
+
+Each has a docstring with the rule, the arguments and an example: help(bts_jax.BTS). What is new is in CHANGELOG.md, in this
+package's folder.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
+from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Multinomial
 from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
@@ -73,6 +80,8 @@ __all__ = [
     "TemperedBTS",
     "Uniform",
     "__version__",
+    "check_bandit",
+    "check_policy",
     "fit",
     "interval",
     "open_results",

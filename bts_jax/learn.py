@@ -63,8 +63,8 @@ def smoothed_gradient(
 ) -> Estimate:
     """The gradient for a policy whose hyperparameters are drawn at random before the run; any policy will do.
 
-    Each hyperparameter is drawn from a normal distribution of standard deviation `spread` on the scale that `fit` uses:
-    about the share by which it varies, where its range is wide. Runs come in pairs, with opposite draws, on one
+    Each hyperparameter is drawn from a normal distribution of standard deviation `spread` on the scale u that `fit` uses:
+    about the share by which it varies, in the middle of its range. Runs come in pairs, with opposite draws, on one
     instance and with the same luck; half the difference of what they come to, times the draw over `spread`, is the
     estimate (evolution strategies; the score function of that draw). It is exact for the mean objective over such
     draws, which differs from the objective by the order of spread².
@@ -234,8 +234,10 @@ def fit(
     """Learns hyperparameters for a distribution of problems, and measures on fresh ones whether that was worth it.
 
     Every step draws new problems, estimates the gradient on them, and takes a step of an optax optimiser (`pip install
-    'bts-jax[learn]'`). Hyperparameters stay within their ranges: one with the range (low, high) is low · (high / low)^s, or
-    low + (high − low) s where low is not positive, and s = 1 / (1 + e⁻ᵘ) with u unbounded, which is what is learnt.
+    'bts-jax[learn]'`). Hyperparameters stay within their ranges: one with the range (low, high) is low · (high / low)^s with
+    s = 1 / (1 + e^(−4u / ln(high / low))), and u, which is unbounded, is what is learnt. In the middle of the range u is the
+    logarithm of the hyperparameter, up to a constant; a step of 0.1 changes it by a tenth, and by less near the ends. Where low
+    is not positive it is low + (high − low) / (1 + e^(−4u)).
 
     Three sets of problems are kept apart: those of the training, new at every step; the held-out ones, on which the real
     policy is measured every few steps, to keep the best and to stop; and the fresh ones, for the result alone.
@@ -373,13 +375,13 @@ class _Space:
         for name, (low, high) in self.ranges.items():
             value = np.asarray(getattr(self.whole, name), np.float64)
             s = np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low)
-            at[name] = np.log(s / (1 - s))
+            at[name] = np.log(s / (1 - s)) / _pace(low, high)
         return at
 
     def bounded(self, at: Values) -> Values:
         values = {}
         for name, (low, high) in self.ranges.items():
-            s = _logistic(at[name])
+            s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
             values[name] = np.clip(np.float32(value), np.float32(low), np.float32(high))
         return values
@@ -388,15 +390,18 @@ class _Space:
         """The derivatives of the hyperparameters with respect to u."""
         slopes = {}
         for name, (low, high) in self.ranges.items():
-            s = _logistic(at[name])
-            span = self.bounded(at)[name] * np.log(high / low) if low > 0 else high - low
-            slopes[name] = span * s * (1 - s)
+            s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
+            slopes[name] = 4 * s * (1 - s) * (self.bounded(at)[name] if low > 0 else high - low)
         return slopes
 
 
-def _logistic(u: Any) -> np.ndarray:
-    """1 / (1 + e⁻ᵘ), for any u."""
-    return (1 + np.tanh(np.asarray(u, np.float64) / 2)) / 2
+def _pace(low: float, high: float) -> float:
+    return 4 / np.log(high / low) if low > 0 else 4.0
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + e⁻ˣ), for any x."""
+    return (1 + np.tanh(x / 2)) / 2
 
 
 def _check_objective(objective: str) -> str:

@@ -147,9 +147,10 @@ def test_the_smoothed_gradient_is_that_of_the_smoothed_expectation():
     node, weight = special.roots_hermitenorm(5)
     low, high = policy.learnable["scale"]
     s = np.log(0.2 / low) / np.log(high / low)
-    at = np.log(s / (1 - s)) + spread * node
-    values = [exact(low * (high / low) ** (1 / (1 + np.exp(-u))), "pseudo_regret", ROUNDS) for u in at]
-    slope = 0.2 * np.log(high / low) * s * (1 - s)
+    pace = 4 / np.log(high / low)
+    at = np.log(s / (1 - s)) / pace + spread * node
+    values = [exact(low * (high / low) ** (1 / (1 + np.exp(-pace * u))), "pseudo_regret", ROUNDS) for u in at]
+    slope = 0.2 * 4 * s * (1 - s)
     assert_close(found, "scale", (weight * node * values).sum() / weight.sum() / spread / slope)
 
 
