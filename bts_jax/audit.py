@@ -32,7 +32,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)
-    checkpoints = [budget / 2, budget]
+    checkpoints = np.array([budget / 2, budget])
     runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
     if np.isnan(runs.reward).any():
         wrong.append("runs end with NaN: it answers an arm that is not there, or none at all 65,536 times in a row (or the "
@@ -41,7 +41,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
         wrong.append("runs hit the limit of rounds: on arms that cost something, that is all but impossible")
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
     if "budget" not in told(policy):
-        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=checkpoints[:1] * 2))(keys)
+        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=checkpoints[[0, 0]]))(keys)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append("a run with half the budget is not the first half of the run, though it is not told the budget")
     wrong += _one_by_one(policy, bandit, budget)
@@ -82,8 +82,9 @@ def check_bandit(bandit: Bandit) -> None:
     if not wrong:
         if not _same(bandit.pull(keys[0], arms[0]), bandit.pull(keys[0], arms[0])):
             wrong.append("pull with the same key and arm gives two answers: take all randomness from the key")
-        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, 20, key, checkpoints=[20], max_rounds=1000))(keys[:_RUNS])
-        wrong += _differences(Uniform(), bandit, 20, keys[:_RUNS], [20], runs, max_rounds=1000)
+        keys, end = keys[:_RUNS], np.array([20])
+        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, 20, key, checkpoints=end, max_rounds=1000))(keys)
+        wrong += _differences(Uniform(), bandit, 20, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
 

@@ -189,7 +189,7 @@ def _gamma(key: jax.Array, shape: jax.Array) -> jax.Array:
 @_gamma.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     draw = _gamma(*primals)
-    return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]
+    return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]  # type: ignore
 
 
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:

@@ -49,5 +49,6 @@ class TemperedBTS(BTS):
     def posterior(
         self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
     ) -> tuple[jax.Array, jax.Array]:
-        a, b = (rounded(self.sharpness * count.astype(jnp.float32)) for count in (successes, pulls - successes))
+        sharpness = jnp.asarray(self.sharpness)
+        a, b = (rounded(sharpness * count.astype(jnp.float32)) for count in (successes, pulls - successes))
         return a + alpha, b + beta
