@@ -488,11 +488,8 @@ def _blocks(step: Callable, carry: Any, words: random.Words, rounds: int, num_ar
         decide, choose, pull, update = (random.derive(words, t, purpose) for purpose in range(4))
         return _Luck(t < rounds, decide, pull, update, noise=random.gumbel(random.bits(choose, (num_arms,))[0]))
 
-    def fold(x: jax.Array) -> jax.Array:
-        return x.reshape(count, size, *x.shape[1:])
-
-    block = jax.checkpoint(lambda carry, part: lax.scan(step, carry, part))
-    carry, out = lax.scan(block, carry, jax.tree.map(fold, luck(jnp.arange(count * size))))
+    block = jax.checkpoint(lambda carry, first: lax.scan(step, carry, luck(first + jnp.arange(size))))
+    carry, out = lax.scan(block, carry, size * jnp.arange(count))
     return carry, jax.tree.map(lambda x: x.reshape(count * size, *x.shape[2:]), out)
 
 

@@ -115,7 +115,6 @@ POLICIES = {
     "pd-bwk": lambda: by_index(pd_bwk_index),
     "ucb-bv1": lambda: by_index(ucb_bv1_index),
     "kube": lambda: by_index(kube_index),
-    "tempered-bts": lambda: bts,  # with the sharpness that it has by default
     "soft-elimination": lambda: soft_elimination,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),

@@ -275,3 +275,13 @@ SOFT, MANY = bj.SoftElimination(), copies(3)
 def test_bad_input_is_refused_by_name(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_memory_grows_as_the_root_of_the_rounds():
+    """A hundred times as many rounds, and about ten times the memory: twenty at most."""
+    arguments = {"optimism": jnp.float32(1)}, *learn._settled(Optimist(), copies(2), BUDGET), KEY, jnp.float32(0.2)
+    need = [
+        learn._pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
+        for rounds in (100, 10_000)
+    ]
+    assert need[1].temp_size_in_bytes < 20 * need[0].temp_size_in_bytes
