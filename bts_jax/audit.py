@@ -28,7 +28,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
 
     Example:
         >>> import bts_jax as bj
-        >>> bj.check_policy(bj.BTS(), bj.Bernoulli(reward=[0.3, 0.6], cost=[0.6, 0.5]))
+        >>> bj.check_policy(bj.Uniform(), bj.Bernoulli(reward=[0.3, 0.6], cost=[0.6, 0.5]))
     """
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)

@@ -82,7 +82,7 @@ def smoothed_gradient(
         >>> import jax, bts_jax as bj
         >>> bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(jax.random.split(jax.random.key(0), 50))
         >>> estimate = smoothed_gradient(bj.KUBE(), bandits, 50, jax.random.key(1), ranges={"scale": (0.1, 10)})
-        >>> sorted(estimate.gradient), estimate.error["scale"] > 0
+        >>> sorted(estimate.gradient), bool(estimate.error["scale"] > 0)
         (['scale'], True)
     """
     space = _Space(policy, ranges)
