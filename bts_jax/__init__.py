@@ -5,18 +5,24 @@
 Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
-            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; the
-            yardsticks Oracle, Uniform; POLICIES names them all
+            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
+            learnt, TemperedBTS, SoftElimination; the yardsticks Oracle, Uniform; POLICIES names them all
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
-Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); samplers in bts_jax.random
+Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
+Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
+The paper   its experiments in bts_jax.paper, and on the command line: bts-jax --help
+
+Each has a docstring with the rule, the arguments and an example: help(bts_jax.BTS). What is new is in CHANGELOG.md, in this
+package's folder.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
+from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import claim_cores, simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
@@ -43,17 +49,21 @@ from bts_jax.policies import (
     OmegaUCB,
     Oracle,
     PDBwK,
+    SoftElimination,
+    TemperedBTS,
     UCBSCPlus,
     Uniform,
 )
 
 if TYPE_CHECKING:
     from bts_jax.grid import sweep
+    from bts_jax.learn import fit
     from bts_jax.results import open_results
 
 claim_cores()
 
-_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results"}  # imported when used: storage is heavy
+# Imported when used: storage is heavy.
+_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results", "fit": "bts_jax.learn"}
 
 
 def __getattr__(name: str) -> Any:
@@ -98,9 +108,14 @@ __all__ = [
     "Problem",
     "Run",
     "Scaled",
+    "SoftElimination",
+    "TemperedBTS",
     "UCBSCPlus",
     "Uniform",
     "__version__",
+    "check_bandit",
+    "check_policy",
+    "fit",
     "interval",
     "open_results",
     "paired",

@@ -59,7 +59,8 @@ class Policy(Protocol):
 
     The class may have an attribute `told`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
     it, the policy is told nothing. It may have an attribute `ignores_no_pull = True`, a promise that `update` returns the
-    state as it is if the arm is −1; runs are somewhat faster for it.
+    state as it is if the arm is −1; runs are somewhat faster for it. What a policy needs so that gradients can be taken
+    through its decisions, a method `logits`, is in `bts_jax.learn`.
     """
 
     def init(self, problem: Problem) -> State:

@@ -320,18 +320,23 @@ def _twice(tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.concatenate([x, x], -1), tree)
 
 
-def _start(setting: Setting) -> _Progress:
-    reward, cost = jnp.asarray(setting.bandit.reward_mean), jnp.asarray(setting.bandit.cost_mean)
+def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
+    """The policy's state before the first round, when it has been told what it is to be told."""
+    reward, cost = jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)
     known = {
-        "budget": setting.budget,
+        "budget": budget,
         "min_cost": cost.min(),
         "cost_mean": cost,
         "best_arm": lax.argmax(ratio(reward, cost), 0, jnp.int32),
     }
-    problem = Problem(num_arms=cost.shape[0], **{fact: known[fact] for fact in told(setting.policy)})
+    problem = Problem(num_arms=cost.shape[0], **{fact: known[fact] for fact in told(policy)})
+    return jax.tree.map(jnp.asarray, policy.init(problem))
+
+
+def _start(setting: Setting) -> _Progress:
     zero = jnp.int32(0)
     return _Progress(
-        policy=jax.tree.map(jnp.asarray, setting.policy.init(problem)),
+        policy=first_state(setting.policy, setting.bandit, setting.budget),
         calls=zero,
         undecided=zero,
         rounds=zero,
@@ -339,7 +344,7 @@ def _start(setting: Setting) -> _Progress:
         earned=Sum.zeros(),
         last_cost=zero,
         last_reward=zero,
-        pulls=jnp.zeros(cost.shape, jnp.int32),
+        pulls=jnp.zeros(jnp.shape(setting.bandit.cost_mean), jnp.int32),
         goal=jax.tree.map(lambda x: x[0], setting.checkpoints),
         limit=setting.limits[0],
         waiting=jnp.bool_(False),

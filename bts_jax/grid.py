@@ -16,7 +16,6 @@ import heapq
 import inspect
 import json
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -29,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from bts_jax import checks, game
+from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import best_cost, simulate_batch
@@ -550,14 +549,11 @@ class _NoBar:
 @contextmanager
 def _progress(grid: _Grid, quiet: bool) -> Iterator[Any]:
     """A bar on the terminal or in the notebook. Elsewhere, or without tqdm, there is none."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        quiet = True
-    if quiet or not (sys.stderr.isatty() or any(".notebook" in base.__module__ for base in tqdm.__mro__)):  # type: ignore
+    tqdm = progress.bar(quiet)
+    if tqdm is None:
         yield _NoBar()
         return
     pairs = product(range(len(grid.policies)), range(len(grid.bandits)))
     total = sum(int(grid.seeds * grid.expected_pulls(Unit(*pair, 0))) for pair in pairs)
-    with tqdm(total=total, unit="pull", unit_scale=True, leave=False, desc="starting", dynamic_ncols=True) as bar:  # type: ignore
+    with tqdm(total=total, unit="pull", unit_scale=True, leave=False, desc="starting", dynamic_ncols=True) as bar:
         yield _Bar(grid, bar)

@@ -43,6 +43,7 @@ _KNOWN = {
     "omega-ucb": ("#009E73", "h"), "omega-star-ucb": ("#009E73", "*"), "ucb-sc-plus": ("#000000", "D"),
     "kl-ucb-sc": ("#000000", "o"), "ucb-b2": ("#CC79A7", "P"), "gaussian-bts": ("#0072B2", "s"), "joint-bts": ("#0072B2", "X"),
     "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
+    "tempered-bts": ("#0072B2", "P"), "soft-elimination": ("#661100", "h"),
 }
 _OTHERS = "#332288 #CC6677 #44AA99 #882255 #999933 #88CCEE #AA4499 #117733 #AA8800".split()
 _MARKERS = "P p h < > d 8 H 1".split()

@@ -185,10 +185,18 @@ def spare_bits(words: Words) -> jax.Array:
     return words[1] & jnp.uint32(0x7FF)
 
 
+def gumbel(word: jax.Array) -> jax.Array:
+    """A standard Gumbel draw from a random word: the largest of `logits + gumbel` is an arm drawn by softmax."""
+    return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
+
+
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
     Draws too small for float32 are some 10⁻³⁸.
+
+    A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
+    derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -196,7 +204,11 @@ def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
         >>> abs(float(draws.mean()) - 2.5) < 0.1
         True
     """
-    shape = jnp.asarray(shape, jnp.float32)
+    return _gamma(key, jnp.asarray(shape, jnp.float32))
+
+
+@jax.custom_jvp
+def _gamma(key: jax.Array, shape: jax.Array) -> jax.Array:
     power = _exp_minus(_less(shape, bits(key, shape.shape, _BEYOND)[0]))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
@@ -204,6 +216,12 @@ def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
         return value * power, log_accept
 
     return _first_accepted(key, _within(shape), propose)
+
+
+@_gamma.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    draw = _gamma(*primals)
+    return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]  # type: ignore
 
 
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:

@@ -275,6 +275,14 @@ def joint_bts(seen, problem, rng):
     return ((both + reward) / total / ((both + cost) / total)).argmax(1)
 
 
+def soft_elimination(seen, problem, rng):
+    reward, cost = (seen.reward + 1) / (seen.n + 2), (seen.cost + 1) / (seen.n + 2)
+    ratio = reward / cost
+    best = ratio.max(1, keepdims=True)
+    weight = np.exp(-2 * seen.n * (cost * (best - ratio) / (best + 1)) ** 2).cumsum(1)
+    return (rng.random((len(weight), 1)) * weight[:, -1:] > weight).sum(1)
+
+
 def by_index(index):
     return lambda seen, problem, rng: pick(index(seen, problem), seen.n)
 
@@ -318,6 +326,7 @@ POLICIES = {
     "b-greedy": lambda: b_greedy,
     "gaussian-bts": lambda: gaussian_bts,
     "joint-bts": lambda: joint_bts,
+    "soft-elimination": lambda: soft_elimination,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),
 }

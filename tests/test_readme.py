@@ -12,10 +12,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_there_are_examples():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["quickstart", "sweep", "comparing", "theory", "policy of one's own"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["quickstart", "sweep", "comparing", "theory", "learning", "policy of one's own"])
 def test_examples_run(block, capsys):
     names = {}
     exec(block, names)

@@ -14,6 +14,8 @@ from bts_jax.policies.kl_ucb_sc import KLUCBSC
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
+from bts_jax.policies.soft_elimination import SoftElimination
+from bts_jax.policies.tempered_bts import TemperedBTS
 from bts_jax.policies.ucb_b2 import UCBB2
 from bts_jax.policies.ucb_bv1 import UCBBV1
 from bts_jax.policies.ucb_bv2 import UCBBV2
@@ -40,6 +42,8 @@ POLICIES = {
     "ucb-b2": UCBB2,
     "gaussian-bts": GaussianBTS,
     "joint-bts": JointBTS,
+    "tempered-bts": TemperedBTS,
+    "soft-elimination": SoftElimination,
     "oracle": Oracle,
     "uniform": Uniform,
 }
@@ -65,6 +69,8 @@ __all__ = [
     "OmegaUCB",
     "Oracle",
     "PDBwK",
+    "SoftElimination",
+    "TemperedBTS",
     "UCBSCPlus",
     "Uniform",
 ]

@@ -56,6 +56,9 @@ class BTS:
 
     told: ClassVar[tuple[str, ...]] = ()
     ignores_no_pull: ClassVar[bool] = True
+    learnable: ClassVar[dict[str, tuple[float, float]]] = dict.fromkeys(
+        ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"), (0.5, 1000.0)
+    )
 
     reward_alpha: ArrayLike = 1.0
     reward_beta: ArrayLike = 1.0
@@ -74,8 +77,7 @@ class BTS:
         reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))
 
         def propose(words: random.Words, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike):
-            failures = state.pulls - successes
-            return random.propose_beta(words, successes.astype(jnp.float32) + alpha, failures.astype(jnp.float32) + beta)
+            return random.propose_beta(words, *self.posterior(successes, state.pulls, alpha, beta))
 
         # θ^r = x / y and θ^c = v / w
         x, y, log_reward = propose(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
@@ -83,6 +85,19 @@ class BTS:
         accepted = accepts(reward_words, cost_words, log_reward + log_cost)
         arm, draws = state.draws.decide(accepted, x * w / (y * v))
         return arm, state._replace(draws=draws)
+
+    def logits(self, state: BTSState, key: jax.Array) -> jax.Array:
+        """log θ^r − log θ^c for draws of `key`, which have derivatives; the largest is at the arm to pull. [K]"""
+        shapes = (*self.posterior(state.reward_successes, state.pulls, self.reward_alpha, self.reward_beta),
+                  *self.posterior(state.cost_successes, state.pulls, self.cost_alpha, self.cost_beta))
+        a, b, c, d = jnp.log(random.gamma(key, jnp.stack(shapes)))  # Beta(a, b) is one Gamma draw's share of two
+        return (a - jnp.logaddexp(a, b)) - (c - jnp.logaddexp(c, d))
+
+    def posterior(
+        self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
+    ) -> tuple[jax.Array, jax.Array]:
+        """The parameters of the arms' Beta distributions, after so many successes of so many pulls. [K] each"""
+        return successes.astype(jnp.float32) + alpha, (pulls - successes).astype(jnp.float32) + beta
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
         luck = random.settled(random.bits(key))

@@ -1,0 +1,131 @@
+"""Whether a policy or a bandit of your own keeps the contract: `check_policy`, `check_bandit`.
+
+Both play some runs and say what is wrong, in one `ValueError` with all of it; if nothing is, they return nothing. They
+cannot prove that a policy follows its paper. For that, compare its decisions with a slow and obvious version of your own.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax import game
+from bts_jax.batch import simulate_batch
+from bts_jax.contract import Bandit, Policy, told
+from bts_jax.game import simulate
+from bts_jax.policies import Uniform
+
+_RUNS, _DRAWS = 12, 20_000
+
+
+def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
+    """Raises a `ValueError` that says all that is wrong with a policy, as far as some runs on `bandit` can tell.
+
+    Runs must come to an end; be the same bit for bit alone, in a batch and on few lanes; and, unless the policy is told
+    the budget, be the beginnings of runs with a larger one. The policy must be a function of its state and key. One that says
+    `ignores_no_pull` must; one that has `logits` must return K finite numbers.
+
+    Example:
+        >>> import bts_jax as bj
+        >>> bj.check_policy(bj.Uniform(), bj.Bernoulli(reward=[0.3, 0.6], cost=[0.6, 0.5]))
+    """
+    name, wrong = f"policy {type(policy).__name__}", []
+    keys = jax.random.split(jax.random.key(0), _RUNS)
+    checkpoints = np.array([budget / 2, budget])
+    runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
+    if np.isnan(runs.reward).any():
+        wrong.append("runs end with NaN: it answers an arm that is not there, or none at all 65,536 times in a row (or the "
+                     "bandit pays what is no number in [0, 1]: see check_bandit)")
+    if np.asarray(runs.truncated).any():
+        wrong.append("runs hit the limit of rounds: on arms that cost something, that is all but impossible")
+    wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
+    if "budget" not in told(policy):
+        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=checkpoints[[0, 0]]))(keys)
+        if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
+            wrong.append("a run with half the budget is not the first half of the run, though it is not told the budget")
+    wrong += _one_by_one(policy, bandit, budget)
+    if wrong:
+        raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+
+
+def check_bandit(bandit: Bandit) -> None:
+    """Raises a `ValueError` that says all that is wrong with a bandit, as far as pulls and runs can tell.
+
+    Every arm's rewards and costs must be numbers in [0, 1] with the means that the bandit declares, up to 6 standard errors
+    of 20,000 pulls, and the same for the same key; and runs the same alone and in a batch.
+
+    Example:
+        >>> import bts_jax as bj
+        >>> bj.check_bandit(bj.Bernoulli(reward=[0.3, 0.6], cost=[0.6, 0.5]))
+    """
+    name, wrong = f"bandit {type(bandit).__name__}", []
+    game.check_contracts(Uniform(), bandit)
+    means = {"reward": np.asarray(bandit.reward_mean), "cost": np.asarray(bandit.cost_mean)}
+    if means["reward"].ndim != 1 or means["reward"].shape != means["cost"].shape or len(means["cost"]) < 2:
+        raise ValueError(f"{name}: reward_mean and cost_mean have shapes {means['reward'].shape} and {means['cost'].shape}: "
+                         "return [K] for both, of one bandit with at least 2 arms")
+    keys, arms = jax.random.split(jax.random.key(0), _DRAWS), jnp.arange(len(means["cost"]))
+    drawn = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))(keys, arms)
+    for kind, draws in zip(means, drawn, strict=True):
+        if np.shape(draws) != (len(arms), _DRAWS):
+            wrong.append(f"pull returns a {kind} of shape {np.shape(draws)[2:]}: return scalars")
+            continue
+        draws = np.asarray(draws, np.float64)
+        for arm, (values, mean) in enumerate(zip(draws, means[kind], strict=True)):
+            outside = values[~((values >= 0) & (values <= 1))]
+            if len(outside):
+                wrong.append(f"arm {arm}'s {kind} is not always a number in [0, 1]: it is {outside[0]}")
+            elif abs(values.mean() - mean) > 6 * values.std() / _DRAWS**0.5 + 1e-6:
+                wrong.append(f"arm {arm}'s mean {kind} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
+                             f"{mean:.4f}")
+    if not wrong:
+        if not _same(bandit.pull(keys[0], arms[0]), bandit.pull(keys[0], arms[0])):
+            wrong.append("pull with the same key and arm gives two answers: take all randomness from the key")
+        keys, end = keys[:_RUNS], np.array([20])
+        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, 20, key, checkpoints=end, max_rounds=1000))(keys)
+        wrong += _differences(Uniform(), bandit, 20, keys, end, runs, max_rounds=1000)
+    if wrong:
+        raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+
+
+def _differences(policy, bandit, budget, keys, checkpoints, runs, **limits) -> list[str]:
+    """What is wrong if runs are not the same alone or on few lanes as in a batch."""
+    remedy = ("float32 results that decide something must not depend on how they are compiled: see random.settled and "
+              "random.rounded, and take all randomness from the key")
+    wrong = []
+    alone = simulate(policy, bandit, budget, keys[3], checkpoints=checkpoints, **limits)
+    if not _same(alone, jax.tree.map(lambda x: x[3], runs)):
+        wrong.append(f"a run alone is not the run in a batch: {remedy}")
+    if not _same(simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=5, **limits), runs):
+        wrong.append(f"runs on five lanes are not the runs in a batch: {remedy}")
+    return wrong
+
+
+def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
+    """What is wrong with single calls, in a state after some pulls."""
+    wrong, key = [], jax.random.key(1)
+    policy, bandit = jax.tree.map(lambda leaf: jnp.asarray(game.settle(leaf)), (policy, bandit))
+    num_arms = np.shape(bandit.cost_mean)[0]
+    state = game.first_state(policy, bandit, jnp.float32(budget))
+    for i in range(2 * num_arms):
+        reward, cost = jnp.float32(i % 3 == 0), jnp.float32(i % 2 == 0)
+        state = policy.update(state, jnp.int32(i % num_arms), reward, cost, jax.random.key(i))
+    if not all(_same(policy(state, key), policy(state, key)) for _ in range(3)):
+        wrong.append("two calls with the same state and key give two answers: take all randomness from the key, and keep "
+                     "nothing outside of the state")
+    nothing = policy.update(state, jnp.int32(-1), jnp.float32(1), jnp.float32(1), key)
+    if getattr(policy, "ignores_no_pull", False) and not _same(nothing, state):
+        wrong.append("update changes the state for arm −1, though the class says ignores_no_pull: "
+                     "x.at[contract.place_of(arm, K)] changes nothing there")
+    if hasattr(policy, "logits"):
+        logits = np.asarray(policy.logits(state, key))
+        if logits.shape != (num_arms,) or not np.isfinite(logits).all():
+            wrong.append(f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm")
+    return wrong
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal in every leaf, shape and bit."""
+    left, right = ([np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in (left, right))
+    return [(x.shape, x.tobytes()) for x in left] == [(x.shape, x.tobytes()) for x in right]

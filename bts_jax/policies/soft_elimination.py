@@ -1,0 +1,77 @@
+"""Soft elimination: arms fade out as evidence against them grows."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from bts_jax import checks, random
+from bts_jax.contract import Problem
+from bts_jax.policies.index import ArmStatistics
+from bts_jax.pytrees import pytree
+from bts_jax.random import rounded, settled
+
+
+class Kept(NamedTuple):
+    pulls: jax.Array  # [K] n, as a float
+    ratio: jax.Array  # [K] r̂/ĉ
+    cost: jax.Array  # [K] ĉ
+
+
+@pytree
+class SoftElimination:
+    """Soft elimination (SoftElim of Boutilier et al., NeurIPS 2020), made for budgets.
+
+    Pull arm i with a probability proportional to
+
+        exp(−2 n_i δ_i² / scale²),   δ_i = ĉ_i (ρ̂* − ρ̂_i) / (ρ̂* + 1),   ρ̂_i = r̂_i / ĉ_i,   ρ̂* = max_j ρ̂_j.
+
+    δ_i is how far both estimates of arm i, of its reward and of its cost, must be off for its ratio to be the best
+    (the paper's δ_i(γ) at γ = 1); the source has the gap between mean rewards in its place.
+
+    Told in advance: nothing.
+
+    Where the source pulls every arm once first, the estimates here are those of a uniform prior,
+    r̂ = (Σ rewards + 1) / (n + 2) and likewise ĉ: they are never undefined or zero, and an arm that was never pulled
+    has as large a probability as the best.
+
+    Args:
+        scale: how much to explore, from 0.001 to 1000; 1 in the source, before anything is learnt.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ()
+    ignores_no_pull: ClassVar[bool] = True
+    softmax: ClassVar[bool] = True
+    learnable: ClassVar[dict[str, tuple[float, float]]] = {"scale": (0.01, 100.0)}
+
+    scale: ArrayLike = 1.0
+
+    def _check(self) -> None:
+        checks.hyperparameter(self, "scale", 1e-3, 1e3)
+
+    def init(self, problem: Problem) -> ArmStatistics:
+        none = jnp.zeros(problem.num_arms, jnp.float32)
+        return ArmStatistics.zeros(problem.num_arms, self.keep)._replace(kept=self.keep(none, none, none))
+
+    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
+        noise = random.gumbel(random.bits(key, state.pulls.shape)[0])
+        return lax.argmax(settled(self.logits(state, key) + noise), 0, jnp.int32), state
+
+    def logits(self, state: ArmStatistics, key: jax.Array) -> jax.Array:
+        """The logarithm of the probability of each arm, up to a constant. [K]"""
+        arms: Kept = state.kept
+        best = settled(arms.ratio.max())
+        gap = arms.cost * (best - arms.ratio) / (best + 1)
+        return -rounded(rounded(gap * gap) * rounded(settled(2 / (self.scale * self.scale)) * arms.pulls))
+
+    @staticmethod
+    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
+        reward, cost = (settled((rounded(n * mean) + 1) / (n + 2)) for mean in (reward_mean, cost_mean))
+        return Kept(pulls=n, ratio=reward / cost, cost=cost)
+
+    def update(
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost, self.keep)

@@ -1,0 +1,89 @@
+"""What `check_policy` and `check_bandit` find wrong, and what they let pass."""
+
+import chex
+import jax.numpy as jnp
+import pytest
+from common import INSTANCES
+from jax.typing import ArrayLike
+
+import bts_jax as bj
+
+BANDIT = INSTANCES["bernoulli"]
+
+
+@chex.dataclass(frozen=True)
+class Turns:
+    """Pulls the arms in turn."""
+
+    def init(self, problem):
+        return jnp.arange(problem.num_arms)
+
+    def __call__(self, state, key):
+        return state[0], state
+
+    def update(self, state, arm, reward, cost, key):
+        return jnp.roll(state, -1)
+
+
+def test_what_keeps_the_contract_passes():
+    bj.check_policy(bj.TemperedBTS(sharpness=2.7, reward_alpha=1.3), BANDIT)
+    bj.check_bandit(INSTANCES["multinomial"])
+
+
+@chex.dataclass(frozen=True)
+class Lost(Turns):
+    def __call__(self, state, key):
+        return state[0] + 3, state
+
+
+@chex.dataclass(frozen=True)
+class Forgetful(Turns):
+    ignores_no_pull = True
+
+    def logits(self, state, key):
+        return jnp.log(state[:2] * 0.0)
+
+
+CALLS = []
+
+
+@chex.dataclass(frozen=True)
+class Fickle(Turns):
+    def __call__(self, state, key):
+        CALLS.append(self)
+        return jnp.int32(len(CALLS) % 5), state
+
+
+@pytest.mark.parametrize(("policy", "named"), [
+    (Lost(), ["runs end with NaN"]),
+    (Forgetful(), ["update changes the state for arm −1", "logits returns .*: return 5 finite numbers"]),
+    (Fickle(), ["two calls with the same state and key"]),
+])
+def test_what_is_wrong_with_a_policy_is_said(policy, named):
+    with pytest.raises(ValueError, match=f"policy {type(policy).__name__} does not keep the contract") as error:
+        bj.check_policy(policy, BANDIT)
+    for words in named:
+        assert error.match(words)
+
+
+@chex.dataclass(frozen=True)
+class Constant:
+    """Arms that always pay the same."""
+
+    reward_mean: ArrayLike
+    cost_mean: ArrayLike
+    factor: ArrayLike = 1.0
+
+    def pull(self, key, arm):
+        return self.reward_mean[arm], self.factor * self.cost_mean[arm]
+
+
+def test_what_is_wrong_with_a_bandit_is_said():
+    means = {"reward_mean": jnp.array([0.2, 0.5]), "cost_mean": jnp.array([0.5, 0.75])}
+    bj.check_bandit(Constant(**means))
+    with pytest.raises(ValueError, match=r"arm 0's mean cost was 0.2500 in 20,000 pulls, and cost_mean says 0.5000"):
+        bj.check_bandit(Constant(**means, factor=0.5))
+    with pytest.raises(ValueError, match=r"arm 1's cost is not always a number in \[0, 1\]: it is 1.5"):
+        bj.check_bandit(Constant(**means, factor=2.0))
+    with pytest.raises(ValueError, match="have shapes"):
+        bj.check_bandit(Constant(reward_mean=jnp.ones(3), cost_mean=jnp.ones(2)))
