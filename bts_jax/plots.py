@@ -319,6 +319,7 @@ def relative(
     look = styles(names)
     for (axes, _), each, sample in zip(panels, ratios, samples, strict=True):
         axes.axvline(1, color=look[reference]["color"], linewidth=0.8)
+        drawn = [1.0]
         for row, name in enumerate(names):
             values, style = each[name][np.isfinite(each[name])], {**look[name], "linestyle": "none"}
             if not len(values):
@@ -326,11 +327,11 @@ def relative(
             low, median, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), 1e-3)
             axes.plot([low, high], [row, row], color=style["color"], linewidth=2, alpha=0.4, solid_capstyle="butt")
             axes.plot(median, row, markersize=5, **style)
-            mean = np.mean(sample[name]) / np.mean(sample[reference])
-            axes.plot(max(mean, 1e-3), row, marker="D", markersize=3.5, color="black", markerfacecolor="none", linestyle="none",
+            mean = max(np.mean(sample[name]) / np.mean(sample[reference]), 1e-3)
+            drawn += [low, high, mean]
+            axes.plot(mean, row, marker="D", markersize=3.5, color="black", markerfacecolor="none", linestyle="none",
                       markeredgewidth=0.7)
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(low, 1e-3) / 1.1, high * 1.1)
+        axes.set_xlim(min(drawn) / 1.2, max(drawn) * 1.2)
         decades(axes, "x")
         axes.xaxis.set_major_formatter("{x:g}")
         _name_rows(axes, names)

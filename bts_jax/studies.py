@@ -266,7 +266,10 @@ def _omega_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     figures = {}
     for family in dict.fromkeys(dataset.family.values.tolist()):
         part = dataset.isel(bandit=(dataset.family == family).values)
-        figures[f"ratios-{family.lower()}"] = plots.relative(part, "bts", metric=METRIC)
+        figure = plots.relative(part, "bts", metric=METRIC)
+        figure.supxlabel(f"{METRIC.replace('_', '-')} as a multiple of that of bts, at a budget of\n"
+                         f"{part.budget.values[-1]:,g} times the smallest expected cost", fontsize=8)
+        figures[f"ratios-{family.lower()}"] = figure
     ranks = ranking(_last(dataset), metric=METRIC).isel(budget=0).sortby("mean_rank").policy.values.tolist()
     shown = [name for name in dataset.policy.values if name == "bts" or name in ranks[:6]]
     few = dataset.sel(policy=shown).isel(bandit=(dataset.num_arms == dataset.num_arms.min()).values)
@@ -530,7 +533,7 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
 _TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 STUDIES = {
     "omega": Study(
-        "All policies on random instances of three families, as in Heyden et al. (KDD 2024).",
+        "All policies on random instances, as in Heyden et al. (KDD 2024).",
         {"quick": Size((10,), (500, 1500, 5000, 15_000), 20, 1, ("Bernoulli", "Beta")),
          "full": Size((10, 50, 100), tuple(150_000 * part for part in _TENTHS), 100, 1)},
         _omega_settings, _omega_report, _omega_figures),
