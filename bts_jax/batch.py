@@ -220,7 +220,7 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     else:
         most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
     if at_once < 0.75 * share:
-        return min(most, busy)
+        return min(most, busy, share)
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 
 
