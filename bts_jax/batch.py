@@ -106,9 +106,10 @@ def simulate_batch(
         checkpoints = np.expand_dims(budget, -1)
     devices = list(jax.local_devices() if devices is None else devices)[:size]
 
-    def rows(x: Any, axes: int) -> Any:
-        """`x` with N first, repeated where it is common to all runs."""
-        return x if jnp.ndim(x) > axes else jnp.broadcast_to(x, (size, *jnp.shape(x)))
+    def rows(x: Any, axes: int) -> np.ndarray:
+        """`x` with N first, repeated where it is common to all runs; in NumPy, which has nothing to compile for a new shape."""
+        x = np.asarray(x)
+        return x if x.ndim > axes else np.broadcast_to(x, (size, *x.shape))
 
     # Longest first, dealt out to and fro; filled up with copies of the last run, so that all devices get as many.
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
@@ -119,16 +120,17 @@ def simulate_batch(
     dealt[1::2] = dealt[1::2, ::-1]
     order = dealt.T.ravel()
     own = (
-        [leaf[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
+        [np.asarray(leaf)[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
         jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),
-        rows(keys, 0)[order],
+        rows(jax.random.key_data(keys), 1)[order],
         jax.tree.map(lambda x: rows(x, 1)[order], game.money(checkpoints)),
-        None if max_rounds is None else rows(np.asarray(max_rounds), 0)[order],
+        None if max_rounds is None else rows(max_rounds, 0)[order],
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
     width = max(int(width), 2)  # as `game.play` has it
-    runs, calls, blocks = jax.device_get(_program(structure, varies, width, tuple(devices))(own, common))
+    program = _program(structure, varies, str(jax.random.key_impl(keys)), width, tuple(devices))
+    runs, calls, blocks = jax.device_get(program(own, common))
 
     back = np.empty(size, np.int64)
     back[order] = np.arange(len(order))
@@ -156,7 +158,7 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tuple) -> Any:
+def _program(structure: Any, varies: tuple[bool, ...], impl: str, width: int, devices: tuple) -> Any:
     """The program that plays a share of a batch on each device, compiled for these and for the shapes it is called with."""
 
     def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
@@ -164,7 +166,8 @@ def _program(structure: Any, varies: tuple[bool, ...], width: int, devices: tupl
         return jax.tree.unflatten(structure, [next(parts[varied]) for varied in varies])
 
     def play_share(own: Any, common: list) -> tuple[Run, jax.Array, jax.Array]:
-        own_leaves, budget, keys, checkpoints, limits = own
+        own_leaves, budget, words, checkpoints, limits = own
+        keys = jax.random.wrap_key_data(words, impl=impl)
 
         def prepare(leaves, *rest):
             return game.prepare(*assemble(leaves, common), *rest)
