@@ -11,11 +11,14 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
+IDS = ["quickstart", "sweep", "comparing", "theory", "arms", "learning", "policy of one's own"]
+
+
 def test_there_are_examples():
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["quickstart", "sweep", "comparing", "theory", "learning", "policy of one's own"])
+@pytest.mark.parametrize("block", BLOCKS, ids=IDS)
 def test_examples_run(block, capsys):
     names = {}
     exec(block, names)

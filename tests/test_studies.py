@@ -10,7 +10,7 @@ import bts_jax as bj
 from bts_jax import grid, plots, studies
 from bts_jax.cli import main
 from bts_jax.grid import _Grid
-from bts_jax.results import begin
+from bts_jax.results import VARIABLES, begin
 from bts_jax.studies import STUDIES, Size
 
 TINY = {
@@ -29,7 +29,7 @@ def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relati
     results = begin(attributes, seeds, None)
     rng = np.random.default_rng(0)
     for unit in results.missing:
-        shapes = {name: (len(budgets), seeds, *array.shape[4:]) for name, array in results.arrays.items()}
+        shapes = {name: (len(budgets), seeds, *[results.sizes["arm"]] * (name == "pulls")) for name in VARIABLES}
         values = {name: rng.uniform(5, 50, shape) for name, shape in shapes.items()}
         results.put(unit, {**values, "truncated": np.zeros(shapes["truncated"], bool)})
     return results.dataset()
