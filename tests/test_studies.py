@@ -50,7 +50,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     dataset, report = studies.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"
-    assert not set(dataset.policy.values) & set(studies.YARDSTICKS)
+    assert not set(dataset.policy.values) & set(studies.LEFT_OUT)
     kinds = {row["kind"] for row in rows}
     assert len(rows) == len(kinds) * dataset.sizes["policy"] * dataset.sizes["budget"]
     first = dataset.isel(policy=0, budget=0).pseudo_regret
