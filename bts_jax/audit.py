@@ -76,7 +76,7 @@ def check_bandit(bandit: Bandit) -> None:
             outside = values[~((values >= 0) & (values <= 1))]
             if len(outside):
                 wrong.append(f"arm {arm}'s {kind} is not always a number in [0, 1]: it is {outside[0]}")
-            elif abs(values.mean() - mean) > 6 * values.std() / _DRAWS**0.5 + 1e-6:
+            elif abs(values.mean() - mean) > _error(float(mean)):
                 wrong.append(f"arm {arm}'s mean {kind} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
                              f"{mean:.4f}")
     if not wrong:
@@ -87,6 +87,11 @@ def check_bandit(bandit: Bandit) -> None:
         wrong += _differences(Uniform(), bandit, 20, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+
+
+def _error(mean: float) -> float:
+    """How far the mean of the draws may be off: Bernstein's inequality, as for 6 standard errors of Bernoulli trials."""
+    return 6 * (max(mean * (1 - mean), 0) / _DRAWS) ** 0.5 + 20 / _DRAWS
 
 
 def _differences(policy, bandit, budget, keys, checkpoints, runs, **limits) -> list[str]:

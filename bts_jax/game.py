@@ -211,10 +211,11 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     """(2b + 200) / (smallest positive expected cost). [C]
 
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
-    probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (With no arm that costs anything, μ is taken as 1.)
+    probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a coin counts as nothing; with no arm that
+    costs anything, μ is taken as 1.)
     """
     cost = jnp.asarray(bandit.cost_mean)
-    smallest = jnp.min(jnp.where(cost > 0, cost, 1))
+    smallest = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1))
     return jnp.minimum(jnp.ceil((2 * amounts + 200) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
 
 

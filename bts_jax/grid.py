@@ -12,13 +12,14 @@ Several processes deal the units out among each other, by rules that each can fo
 """
 
 import base64
+import dataclasses
 import heapq
 import inspect
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -171,6 +172,8 @@ class _Grid:
         for name, policy in self.policies.items():
             self._check(f"policies[{name!r}]", policy, 0)
         self.best_costs = [float(best_cost(bandit)) for bandit in self.bandits.values()]
+        self.arms = [np.shape(bandit.cost_mean)[-1] for bandit in self.bandits.values()]
+        self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
 
     def _check(self, where: str, policy: Any, place: int) -> None:
         amounts = self.amounts(place)
@@ -183,10 +186,10 @@ class _Grid:
         return "budget" in told(self.policy(unit))
 
     def policy(self, unit: Unit) -> Policy:
-        return list(self.policies.values())[unit.policy]
+        return self._policies[unit.policy]
 
     def bandit(self, unit: Unit) -> Bandit:
-        return list(self.bandits.values())[unit.bandit]
+        return self._bandits[unit.bandit]
 
     def amounts(self, place: int) -> np.ndarray:
         """The budgets of the bandit in that place."""
@@ -200,7 +203,7 @@ class _Grid:
 
     def work(self, unit: Unit) -> int:
         """Roughly how long a seed of that unit takes, in pulls times arms."""
-        return round(self.expected_pulls(unit) * np.shape(self.bandit(unit).cost_mean)[-1])
+        return round(self.expected_pulls(unit) * self.arms[unit.bandit])
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
@@ -258,7 +261,7 @@ def _groups(grid: _Grid, units: list[Unit]) -> dict[Any, list[Unit]]:
     for unit in sorted(units, key=grid.work, reverse=True):
         bandit = grid.bandit(unit)
         # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
-        alone = None if type(bandit) in BANDITS.values() else unit.bandit
+        alone = None if _is_made(bandit, BANDITS) else unit.bandit
         groups.setdefault((unit.policy, _kind(bandit), alone), []).append(unit)
     return groups
 
@@ -328,8 +331,9 @@ def _compile(
 
 def _play_and_save(program: Future, grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> list[np.ndarray]:
     """Returns the rounds of each unit."""
-    wait([program])
-    if program.exception() is not None:  # which is raised where it is asked for
+    try:
+        program.result()
+    except (Exception, CancelledError):  # which is raised where it is asked for
         return []
     played = _play(grid, results, call, devices)
     for unit, values in zip(call.units, played, strict=True):
@@ -357,7 +361,10 @@ def _play(
     bandit = grid.bandit(units[0])
     if not call.alike:
         bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
-    batch = simulate_batch(grid.policy(units[0]), bandit, budget, keys, checkpoints=checkpoints, devices=devices)
+    # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
+    policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
+                          grid.policy(units[0]))
+    batch = simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices)
     runs = jax.device_get(batch)
     runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(grid.budgets), *x.shape[2:]), runs)
     played = []
@@ -393,7 +400,7 @@ def _values(run: Run, bandit: Bandit, most_arms: int) -> dict[str, np.ndarray]:
 
 def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
     """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
-    arms = max(np.shape(bandit.cost_mean)[-1] for bandit in grid.bandits.values())
+    arms = max(grid.arms)
     of_a_seed = 3 * len(grid.budgets) * (4 * arms + 40)  # recorded, stored and fetched
     cpu, usual = jax.default_backend() == "cpu", _usual_runs()
     fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
@@ -490,7 +497,11 @@ def _entry(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, An
 
 
 def _is_made(thing: Any, registry: Mapping[str, Any]) -> bool:
-    return type(thing) in registry.values()
+    """Whether a thing is one of ours, and so is all that it is made of."""
+    if type(thing) not in registry.values():
+        return False
+    parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
+    return all(part is None or jax.tree_util.all_leaves([part]) or _is_made(part, registry) for part in parts)
 
 
 def _listed(leaf: Any) -> Any:

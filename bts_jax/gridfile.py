@@ -103,5 +103,5 @@ def _made(where: str, make: Any, options: dict[str, Any]) -> Any:
     _known(where, options, names, needed)
     try:
         return make(**options)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # such as a list where a number should be
         raise ValueError(f"{where}: {error}") from None

@@ -208,7 +208,8 @@ class Fit:
                             for name in self.steps[0]["hyperparameters"])
         return (f"{type(self.policy).__name__}: {changed}\n"
                 f"{self.objective} on {len(self.before):,} fresh problems: {self.before.mean():.4g} → {self.after.mean():.4g}; "
-                f"gain {self.gain.mean:.3g}, {self.level:.0%} interval {self.gain.low:.3g} to {self.gain.high:.3g}: {verdict}")
+                f"gain {self.gain.mean:.3g}, {100 * self.level:g}% interval {self.gain.low:.3g} to {self.gain.high:.3g}: "
+                f"{verdict}")
 
 
 def fit(
@@ -278,6 +279,7 @@ def fit(
                              ("every", every, 1), ("patience", patience, 1)):
         checks.whole(name, value, low)
     checks.key(key)
+    metrics.interval([0.0], level=level)  # complains of a wrong level now, not at the end
     space = _Space(policy, ranges)
     sign = 1 if _check_objective(objective) == "pseudo_regret" else -1  # what is multiplied by it is made small
     draw = jax.jit(jax.vmap(bandits))
@@ -289,7 +291,9 @@ def fit(
         return _measure(simulate_batch(policy, drawn, budget, jax.random.split(key_runs, size)), drawn, objective)
 
     if method != "smoothed" and options.get("max_rounds") is None:  # one horizon for all steps: one program
-        options["max_rounds"] = _horizon(draw(jax.random.split(key_held_out, 1024)), budget)
+        drawn = draw(jax.random.split(key_held_out, 1024))
+        _check(policy, drawn, budget, key, objective)
+        options["max_rounds"] = _horizon(drawn, budget)
     estimate = partial(METHODS[method], budget=budget, ranges=space.ranges, objective=objective, **options)
     optimizer = optax.adam(0.1) if optimizer is None else optimizer
     at = space.start()
@@ -383,7 +387,8 @@ class _Space:
         for name, (low, high) in self.ranges.items():
             s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
-            values[name] = np.clip(np.float32(value), np.float32(low), np.float32(high))
+            within = np.nextafter(np.float32([low, high]), np.float32([high, low]))  # a policy at a limit could not go on
+            values[name] = np.clip(np.float32(value), *within)
         return values
 
     def slope(self, at: Values) -> Values:

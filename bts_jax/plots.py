@@ -13,6 +13,7 @@ Where a family has a single instance the sample is its runs. Each figure says wh
 """
 
 import io
+import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -110,12 +111,15 @@ def regret(
     _among("scale", scale, "linear", "log-x", "log-y", "log-log")
     _among("band", band, "interval", "deviation", "quantiles")
     groups = _groups(dataset, metric, panel)
+    if wanted and _is_relative(dataset):
+        raise ValueError(f"theory = {theory!r} is about budgets in units of cost, and those of this dataset are multiples of "
+                         "each bandit's smallest expected cost: leave it out")
     if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
         raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
                          "panel = 'bandit', or select one")
     what = {"interval": f"mean and its {level:.0%} interval", "deviation": "mean ± one standard deviation",
             "quantiles": f"mean, and the middle {level:.0%}"}[band]
-    figure, panels = _figure(groups, width, "budget (units of cost)", f"{_words(metric)} (units of reward)")
+    figure, panels = _figure(groups, width, _budget(dataset), f"{_words(metric)} (units of reward)")
     look = styles(dataset.policy.values)
     for axes, sample in panels:
         logarithmic, means, tops = scale in ("log-y", "log-log"), [], []
@@ -265,7 +269,7 @@ def difference(
     _among("scale", scale, "linear", "log-x", "log-log")
     groups = _groups(dataset, metric, panel)
     _among("reference", reference, *dataset.policy.values)
-    figure, panels = _figure(groups, width, "budget (units of cost)",
+    figure, panels = _figure(groups, width, _budget(dataset),
                              f"{_words(metric)} minus that of {reference}\n(units of reward)")
     look = styles(dataset.policy.values)
     others = {name: style for name, style in look.items() if name != reference}
@@ -532,6 +536,15 @@ def _caveats(dataset: "Dataset") -> str:
     missing = int((~np.isfinite(dataset.regret)).sum())
     return (f"; {_count(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
         f"; {_count(missing, 'run')} without a finite regret" if missing else "")
+
+
+def _budget(dataset: "Dataset") -> str:
+    """What the budgets are, for an axis."""
+    return f"budget ({'multiples of the smallest expected cost' if _is_relative(dataset) else 'units of cost'})"
+
+
+def _is_relative(dataset: "Dataset") -> bool:
+    return bool(json.loads(dataset.attrs.get("specification", "{}")).get("relative"))
 
 
 def _words(metric: str) -> str:

@@ -87,6 +87,9 @@ class Results:
     def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
         """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]."""
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
+        # There are many kinds of NaN, of which the store gives back one.
+        values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
+                  for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
         if self.path is not None:
             try:
                 for name in self._stored:
@@ -142,7 +145,9 @@ class Results:
 
     def saved(self) -> int:
         """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
-        return sum(1 for _ in (self.path / "checksum").glob("c.*")) if self.path else int(self.done.sum())
+        if self.path is None:
+            return int(self.done.sum())
+        return sum(path.suffix != ".partial" for path in (self.path / "checksum").glob("c.*"))
 
     def _blank(self) -> dict[str, np.ndarray]:
         return {name: np.full([self.sizes[axis] for axis in _axes(name)], fill, dtype)
@@ -169,9 +174,7 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     """
     path = Path(path)
     attributes, chunk = _root(path)
-    results = Results(attributes, chunk, path)
-    results.load()
-    return results.dataset()
+    return Results(attributes, chunk, path).dataset()
 
 
 def begin(
@@ -217,7 +220,7 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
     while True:
         with contextlib.suppress(ValueError):
             found, chunk = _root(path)
-            if found == theirs:
+            if found == theirs and len(_arrays(path)) == len(VARIABLES) + 1:
                 break
         if time.monotonic() > until:
             raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "

@@ -1,7 +1,7 @@
 """Studies beyond the paper, as presets: a comparison of the whole field, and the paper's three open questions.
 
-    omega       the setting of Heyden et al. (KDD 2024): random instances of three families, a budget of 150,000 times the
-                smallest expected cost, all policies
+    omega       the setting of Heyden et al. (KDD 2024): random instances of three families (two, in the quick size), a budget
+                of 150,000 times the smallest expected cost, all policies
     priors      Beta priors against each other and against a Gaussian one (the paper's future work 2)
     correlated  what it does to BTS that reward and cost of an arm depend on each other (future work 3)
     worst-case  how regret grows with the budget where the gaps are the worst for each budget (future work 1)

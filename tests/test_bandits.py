@@ -404,6 +404,10 @@ TWO = {"reward": [0.5, 0.5], "cost": [0.5, 0.5]}
     (lambda: bj.Bernoulli.with_gaps([0, 1.2]), r"gaps\[1\] = 1.2"),
     (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=3), r"cost\[0\] = 0.5"),
     (lambda: bj.Bernoulli.hard(10, 20), "budget = 20 makes the gap 1.22"),
+    (lambda: bj.Bernoulli.hard(3, [100, 200]), r"budget has shape \(2,\): give one number above 1"),
+    (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=[1, 2]), r"ratio has shape \(2,\)"),
+    (lambda: bj.Bernoulli.with_gaps([0, 0.2], cost=[0.5] * 3), r"cost has shape \(3,\), and there are 2 gaps"),
+    (lambda: bj.Empirical.load({"arm": ["a", "b"], "reward": [1.0], "cost": [1.0, 1.0]}), "differ in length"),
     (lambda: jax.jit(lambda r: bj.Bernoulli(reward=r, cost=[0.5] * 3).cost)(np.full(2, 0.5)), "differ in shape"),
 ])
 def test_bad_arms_are_refused_by_name(make, named):

@@ -451,3 +451,25 @@ def test_importing_bts_jax_needs_neither_xarray_nor_zarr_nor_tqdm():
             "try: bts_jax.sweep\nexcept ImportError: print('needed when used')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "needed when used\n"
+
+
+@chex.dataclass(frozen=True)
+class Fixed:
+    """Always pulls the first arm of its list."""
+
+    order: np.ndarray
+
+    def init(self, problem):
+        return jnp.int32(0)
+
+    def __call__(self, state, key):
+        return self.order[0], state
+
+    def update(self, state, arm, reward, cost, key):
+        return state
+
+
+def test_an_array_among_the_hyperparameters_is_no_batch():
+    order = np.array([1, 0, 0], np.int32)
+    results = bj.sweep({"fixed": Fixed(order=order)}, {"two": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5])}, [5], len(order))
+    assert (results.pulls.sel(arm=0) == 0).all() and (results.pulls.sel(arm=1) >= 5).all()

@@ -272,3 +272,10 @@ def test_missing_and_infinite_regret_are_told(value):
         figure.canvas.draw()
         texts = " ".join(text.get_text() for text in figure.findobj() if hasattr(text, "get_text"))
         assert "without a finite regret" in " ".join(texts.split())
+
+
+def test_multiples_are_not_taken_for_units_of_cost():
+    multiples = data(bandits=1).assign_attrs(specification='{"relative": true}')
+    assert "multiples of the smallest expected cost" in words(plots.regret(multiples))
+    with pytest.raises(ValueError, match="in units of cost"):
+        plots.regret(multiples, theory=True)

@@ -483,6 +483,7 @@ def test_policies_know_only_what_they_are_told():
     (lambda: bj.BTS(reward_alpha=0.1), "reward_alpha = 0.1"),
     (lambda: bj.BTS(cost_beta=np.inf), "cost_beta = inf"),
     (lambda: bj.KUBE(scale=-1), "scale = -1"),
+    (lambda: bj.GaussianBTS(variance=1e-50), "variance = 1e-50"),  # 0 to float32
     (lambda: bj.PDBwK(scale=np.nan), "scale = nan"),
     (lambda: bj.FractionalKUBE(scale=-1), "scale = -1"),
     (lambda: bj.BudgetUCB(min_cost=2), "min_cost = 2"),

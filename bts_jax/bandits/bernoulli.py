@@ -1,5 +1,7 @@
 """Bernoulli arms: rewards and costs are 0 or 1 (the paper's Section 2)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,12 +84,15 @@ class Bernoulli(Arms):
         """
         remedy = "give a gap for each arm, 0 for the best and no number above its ratio for the others"
         gap = checks.numbers("gaps", gaps, remedy)
-        best = float(checks.numbers("ratio", ratio, "give one positive number"))
+        best = _number("ratio", ratio, "give one positive number")
         checks.require("ratio", best, 0 < best < np.inf, "give one positive number")
         checks.require("gaps", gap, (gap >= 0) & (gap <= best), remedy)
         if gap.ndim != 1 or not len(gap) or gap.min() > 0:
             raise ValueError(f"gaps = {gaps!r} has no 0, or is no list: {remedy}")
-        costs = np.broadcast_to(checks.numbers("cost", cost, "give numbers in [0, 1]"), gap.shape)
+        costs = checks.numbers("cost", cost, "give numbers in [0, 1]")
+        if costs.shape not in ((), gap.shape):
+            raise ValueError(f"cost has shape {costs.shape}, and there are {len(gap)} gaps: give one number, or one for each")
+        costs = np.broadcast_to(costs, gap.shape)
         remedy = f"give a smaller ratio or smaller costs: an expected reward is at most 1, and the ratio {best:g}"
         checks.require("cost", costs, (best - gap) * costs <= 1, remedy)
         return cls(reward=(best - gap) * costs, cost=costs)
@@ -113,13 +118,21 @@ class Bernoulli(Arms):
         """
         check_num_arms(num_arms)
         remedy = "give one number above 1"
-        amount = float(checks.numbers("budget", budget, remedy))
+        amount, best, factor = (_number(name, value, remedy if name == "budget" else "give one number")
+                                for name, value in (("budget", budget), ("ratio", ratio), ("scale", scale)))
         checks.require("budget", amount, 1 < amount < np.inf, remedy)
-        gap = scale * float(np.sqrt(num_arms * np.log(amount) / amount))
-        if not 0 < gap <= ratio:
-            raise ValueError(f"budget = {budget:g} makes the gap {gap:.3g}, which must be above 0 and at most "
-                             f"the ratio, {ratio:g}: give a larger budget or another scale")
+        gap = factor * float(np.sqrt(num_arms * np.log(amount) / amount))
+        if not 0 < gap <= best:
+            raise ValueError(f"budget = {amount:g} makes the gap {gap:.3g}, which must be above 0 and at most "
+                             f"the ratio, {best:g}: give a larger budget or another scale")
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
+
+
+def _number(name: str, value: Any, remedy: str) -> float:
+    number = checks.numbers(name, value, remedy)
+    if number.ndim:
+        raise ValueError(f"{name} has shape {number.shape}: {remedy}")
+    return float(number)
 
 
 def trial(word: jax.Array, probability: jax.Array) -> jax.Array:

@@ -28,7 +28,8 @@ class Empirical(Arms):
     `Empirical.load` makes one from a file or a DataFrame.
 
     Args:
-        reward: the observed rewards of each arm, in [0, 1], filled up to the length of the longest with anything. [K, N]
+        reward: the observed rewards of each arm, in [0, 1], filled up with numbers in [0, 1] to the length of the
+            longest. [K, N]
         cost: the costs that were observed with them. [K, N]
         rows: how many of each arm's rows count, the first ones; all by default. [K]
 
@@ -214,7 +215,14 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
         if name not in there:
             raise ValueError(f"there is no column {name!r} in {where}, which has {', '.join(there) or 'none'}: name the "
                              f"columns, as in arm={(there or ['ad'])[0]!r}")
-    return {name: list(table[name]) for name in names}
+    try:
+        columns = {name: list(table[name]) for name in names}
+    except TypeError:
+        raise ValueError(f"a column of {where} is no list: give lists of equal length") from None
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns of {where} differ in length ({lengths}): give one entry of each for every row")
+    return columns
 
 
 def _parquet(path: Path) -> dict[str, list]:

@@ -33,7 +33,8 @@ class EpsilonFirst:
     Told in advance: the budget.
 
     Where the paper is silent: every arm is pulled at least once, even when that costs more than εB. The averages are
-    frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm.
+    frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm. An arm that has not cost
+    anything by then has an infinite ratio, and is committed to; of several the least pulled.
 
     Args:
         epsilon: the share ε of the budget to explore with, in (0, 1); 0.1 in the paper.
