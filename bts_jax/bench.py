@@ -22,6 +22,7 @@ from bts_jax.batch import Report, simulate_batch
 from bts_jax.policies import POLICIES
 
 RUNS = 500
+NAMES = ("bts", "kube", "ucb-bv1", "pd-bwk")
 # Arms, and budgets that give each program enough to do: with BTS, with the index policies, and the obvious JAX program.
 SIZES = ((10, 2000, 8000, 40), (100, 1000, 3000, 10))
 ON_A_GPU = ((10, 20_000, 20_000), (100, 4_000, 50_000), (10, 500, 50_000), (100, 500, 50_000), (100, 20_000, 1_000))
@@ -52,7 +53,7 @@ def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
         for num_arms, of_bts, of_others, small in SIZES:
             bandit = _problem(num_arms)
             reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
-            for name in ("bts", "kube", "ucb-bv1", "pd-bwk"):
+            for name in NAMES:
                 progress(f"{name}, {num_arms} arms")
                 budget = of_bts if name == "bts" else of_others
                 ours = _ours(name, bandit, budget, RUNS)

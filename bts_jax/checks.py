@@ -81,9 +81,9 @@ def hyperparameter(
         return
     remedy = f"give a number in {'(' if low_excluded else '['}{low:g}, {high:g}{')' if high_excluded else ']'}"
     array = numbers(name, value, remedy)
-    single, low, high = array.astype(np.float32), np.float32(low), np.float32(high)  # as it is computed with
-    above = single > low if low_excluded else single >= low
-    below = single < high if high_excluded else single <= high
+    single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)  # as it is computed with
+    above = single > least if low_excluded else single >= least
+    below = single < most if high_excluded else single <= most
     require(name, array, above & below, remedy)
     if not isinstance(value, (float, jax.Array)):
         object.__setattr__(owner, name, array.astype(np.float32) if array.ndim else float(array))

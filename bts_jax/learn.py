@@ -387,8 +387,8 @@ class _Space:
         for name, (low, high) in self.ranges.items():
             s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
-            within = np.nextafter(np.float32([low, high]), np.float32([high, low]))  # a policy at a limit could not go on
-            values[name] = np.clip(np.float32(value), *within)
+            least, most = np.float32(low), np.float32(high)  # and not those themselves: a policy at a limit could not go on
+            values[name] = np.clip(np.float32(value), np.nextafter(least, most), np.nextafter(most, least))
         return values
 
     def slope(self, at: Values) -> Values:

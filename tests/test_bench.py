@@ -40,6 +40,7 @@ def test_peers_have_our_regret(peer):
 
 def test_bench_measures_and_prints(monkeypatch, capsys):
     monkeypatch.setattr(bench, "RUNS", 6)
+    monkeypatch.setattr(bench, "NAMES", ("bts", "kube"))
     monkeypatch.setattr(bench, "SIZES", ((3, 5, 6, 3),))
     monkeypatch.setattr(bench, "ON_A_GPU", ((3, 6, 5),))
     cli.main(["bench", "--json"])

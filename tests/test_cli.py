@@ -12,24 +12,24 @@ from bts_jax.cli import main
 
 
 def test_run_prints_a_table(capsys):
-    main(["run", "--policy", "bts", "kube", "--arms", "4", "--budget", "30", "--seeds", "130"])
+    main(["run", "--policy", "uniform", "kube", "--arms", "3", "--budget", "30", "--seeds", "130"])
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0].startswith("bernoulli bandit, 4 arms") and "130 runs, seed 0" in lines[0]
+    assert lines[0].startswith("bernoulli bandit, 3 arms") and "130 runs, seed 0" in lines[0]
     assert lines[1].split()[:3] == ["policy", "regret", "pseudo-regret"]
-    assert [line.split()[0] for line in lines[2:4]] == ["bts", "kube"]
+    assert [line.split()[0] for line in lines[2:4]] == ["uniform", "kube"]
     assert err == "", "no bar without a terminal"
 
 
 def test_run_is_reproducible_and_simulates_what_it_says(capsys):
     import jax
 
-    arguments = ["run", "--policy", "kube", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
+    arguments = ["run", "--policy", "uniform", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
     main([*arguments, "--seed", "5"])
     row = capsys.readouterr().out.splitlines()[2].split()
     key_bandit, key_runs = jax.random.split(jax.random.key(5))
     bandit = bj.Multinomial.random(key_bandit, 3)
-    runs = jax.vmap(lambda key: bj.simulate(bj.KUBE(), bandit, 12.5, key))(jax.random.split(key_runs, 70))
+    runs = jax.vmap(lambda key: bj.simulate(bj.Uniform(), bandit, 12.5, key))(jax.random.split(key_runs, 70))
     assert row[1] == f"{bj.regret(runs, bandit).mean():,.1f}"
     assert f"{runs.rounds.mean():,.1f}" in row
 
