@@ -471,5 +471,6 @@ class Fixed:
 
 def test_an_array_among_the_hyperparameters_is_no_batch():
     order = np.array([1, 0, 0], np.int32)
-    results = bj.sweep({"fixed": Fixed(order=order)}, {"two": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5])}, [5], len(order))
+    bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5])
+    results = bj.sweep({"fixed": Fixed(order=order)}, {"two": bandit}, [5], len(order))
     assert (results.pulls.sel(arm=0) == 0).all() and (results.pulls.sel(arm=1) >= 5).all()
