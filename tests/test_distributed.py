@@ -68,6 +68,7 @@ def small():
     return bj.sweep(["uniform"], TWO, [5, 10], 7)
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(small, tmp_path, programs):
     process = python("-c", DEVICES, devices=8, programs=programs, cwd=tmp_path)
     out, err = process.communicate()

@@ -13,6 +13,8 @@ from bts_jax.grid import _Grid
 from bts_jax.results import VARIABLES, begin
 from bts_jax.studies import STUDIES, Size
 
+pytestmark = pytest.mark.slow  # compiles much
+
 TINY = {
     "omega": Size((3,), (20, 40), 2, 1),
     "priors": Size((3,), (5, 10), 2, 2),
@@ -85,7 +87,7 @@ def test_the_settings_are_those_of_the_publications():
     size = STUDIES["omega"].sizes["full"]
     assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and (size.instances, size.runs) == (100, 1)
     settings = studies._omega_settings(Size((10,), (1,), 2, 1), 0)
-    assert settings["policies"] == [name for name in bj.POLICIES if name not in ("oracle", "uniform")]
+    assert settings["policies"] == [name for name in bj.POLICIES if name not in ("oracle", "uniform", "tempered-bts")]
     assert {type(bandit) for bandit in settings["bandits"].values()} == {bj.Bernoulli, bj.Multinomial, bj.Beta}
     joint = studies._correlated_settings(Size((4,), (1,), 1, 1), 0)["bandits"]
     assert len({np.asarray(bandit.cost).tobytes() for bandit in joint.values()}) == 1, "the same means"
