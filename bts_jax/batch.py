@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,11 +100,50 @@ def simulate_batch(
         ((50, 1), Array(True, dtype=bool))
     """
     started = time.perf_counter()
+    batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
+    runs, calls, blocks = play([batch])[0]
+    if report is not None:
+        report(Report(
+            runs=batch.size,
+            devices=len(batch.devices),
+            lanes=min(batch.kind.width, batch.share),
+            rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
+            calls=int(calls.sum(dtype=np.int64)),
+            computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * min(batch.kind.width, batch.share),
+            blocks=tuple(map(int, blocks)),
+            seconds=time.perf_counter() - started,
+        ))
+    return jax.tree.map(jnp.asarray, runs)
+
+
+class Kind(NamedTuple):
+    """What the program of a batch depends on, besides shapes and devices."""
+
+    structure: Any  # of policy and bandit
+    varies: tuple[bool, ...]  # which of their leaves differ from run to run
+    impl: str  # of the keys
+    width: int  # lanes on each device
+
+
+class Batch(NamedTuple):
+    """Runs laid out for the devices."""
+
+    kind: Kind
+    own: Any  # what differs from run to run, each device's share after the other's
+    common: list
+    back: np.ndarray  # [size], where each run is
+    size: int
+    share: int  # runs on each device
+    devices: tuple
+
+
+def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, lanes=None, devices=None) -> Batch:
+    """A batch from the arguments of `simulate_batch`, checked."""
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
     leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
     if checkpoints is None:
         checkpoints = np.expand_dims(budget, -1)
-    devices = list(jax.local_devices() if devices is None else devices)[:size]
+    devices = tuple(jax.local_devices() if devices is None else devices)[:size]
 
     def rows(x: Any, axes: int) -> np.ndarray:
         """`x` with N first, repeated where it is common to all runs; in NumPy, which has nothing to compile for a new shape."""
@@ -119,6 +158,8 @@ def simulate_batch(
     dealt = np.pad(longest, (0, share * len(devices) - size), mode="edge").reshape(share, len(devices))
     dealt[1::2] = dealt[1::2, ::-1]
     order = dealt.T.ravel()
+    back = np.empty(size, np.int64)
+    back[order] = np.arange(len(order))
     own = (
         [np.asarray(leaf)[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
         jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),
@@ -128,26 +169,21 @@ def simulate_batch(
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    width = max(int(width), 2)  # as `game.play` has it
-    program = _program(structure, varies, str(jax.random.key_impl(keys)), width, tuple(devices))
-    runs, calls, blocks = jax.device_get(program(own, common))
+    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), max(int(width), 2))  # at least 2, as `game.play` has it
+    return Batch(kind, own, common, back, size, share, devices)
 
-    back = np.empty(size, np.int64)
-    back[order] = np.arange(len(order))
-    runs = jax.tree.map(lambda x: jnp.asarray(x[back]), runs)
-    played = Report(
-        runs=size,
-        devices=len(devices),
-        lanes=min(width, share),
-        rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
-        calls=int(calls[back].sum(dtype=np.int64)),
-        computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * min(width, share),
-        blocks=tuple(map(int, blocks)),
-        seconds=time.perf_counter() - started,
-    )
-    if report is not None:
-        report(played)
-    return runs
+
+def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
+    """Plays several batches in one program, on the same devices: a GPU has room for small ones side by side.
+
+    Returns for each the runs, how often each called its policy, and how many blocks each device played.
+    """
+    program = _program(tuple(batch.kind for batch in batches), batches[0].devices)
+    played = jax.device_get(program([(batch.own, batch.common) for batch in batches]))
+    return [
+        (jax.tree.map(lambda x, batch=batch: x[batch.back], runs), calls[batch.back], blocks)
+        for batch, (runs, calls, blocks) in zip(batches, played, strict=True)
+    ]
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:
@@ -158,37 +194,45 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def _program(structure: Any, varies: tuple[bool, ...], impl: str, width: int, devices: tuple) -> Any:
-    """The program that plays a share of a batch on each device, compiled for these and for the shapes it is called with."""
+def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
+    """The program that plays a share of each batch on each device, compiled for these and for the shapes it is called with."""
 
-    def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
-        parts = {True: iter(own), False: iter(common)}
-        return jax.tree.unflatten(structure, [next(parts[varied]) for varied in varies])
-
-    def play_share(own: Any, common: list) -> tuple[Run, jax.Array, jax.Array]:
-        own_leaves, budget, words, checkpoints, limits = own
-        keys = jax.random.wrap_key_data(words, impl=impl)
-
-        def prepare(leaves, *rest):
-            return game.prepare(*assemble(leaves, common), *rest)
-
-        setting = jax.vmap(prepare)(own_leaves, budget, keys, checkpoints, limits)
-        lanes_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
-        nothing = jax.tree.map(lambda _: None, setting)
-        policy, bandit = assemble(lanes_last[0], [None] * len(common))
-        shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)
-        record, calls, blocks = game.play(
-            lanes_last[1]._replace(policy=policy, bandit=bandit),
-            nothing._replace(policy=shared_policy, bandit=shared_bandit),
-            width,
-        )
-        runs = jax.vmap(game.finish)(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record), budget, checkpoints)
-        return runs, calls, blocks[None]
+    def play_shares(batches: list) -> list[tuple[Run, jax.Array, jax.Array]]:
+        games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
+        results = []
+        for (record, calls, blocks), (own, _) in zip(game.play(games), batches, strict=True):
+            _, budget, _, checkpoints, _ = own
+            runs = jax.vmap(game.finish)(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record), budget, checkpoints)
+            results.append((runs, calls, blocks[None]))
+        return results
 
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
-    share = jax.shard_map(play_share, mesh=mesh, in_specs=(each, same), out_specs=each, check_vma=False)
+    share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
     return jax.jit(share, compiler_options=_options(devices[0]))
+
+
+def _game(kind: Kind, own: Any, common: list) -> game.Game:
+    """A batch's share as `game.play` wants it."""
+    own_leaves, budget, words, checkpoints, limits = own
+    keys = jax.random.wrap_key_data(words, impl=kind.impl)
+
+    def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
+        parts = {True: iter(own), False: iter(common)}
+        return jax.tree.unflatten(kind.structure, [next(parts[varied]) for varied in kind.varies])
+
+    def prepare(leaves, *rest):
+        return game.prepare(*assemble(leaves, common), *rest)
+
+    setting = jax.vmap(prepare)(own_leaves, budget, keys, checkpoints, limits)
+    own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
+    policy, bandit = assemble(own_leaves, [None] * len(common))
+    shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)
+    return game.Game(
+        setting._replace(policy=policy, bandit=bandit),
+        jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
+        kind.width,
+    )
 
 
 # On a GPU, a block of calls is launched as one graph, and kernels that do not need each other run at the same time: with 500

@@ -14,7 +14,9 @@ runs to it. Rounds are played in blocks; a run that passes a checkpoint waits fo
 are recorded for all runs together.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -222,7 +224,7 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
 @jax.custom_batching.custom_vmap
 def _play(setting: Setting) -> Run:
     """Plays the runs on the last axis of every array in `setting`, all of them at once."""
-    return play(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])[0]
+    return play([Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])])[0][0]
 
 
 @_play.def_vmap
@@ -239,77 +241,131 @@ def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
     return record, jax.tree.map(lambda _: True, record)
 
 
-def play(own: Setting, common: Setting, width: int) -> tuple[Run, jax.Array, jax.Array]:
-    """Plays many runs, `width` of them at a time, but at least 2; a lane whose run has ended goes on with the next in line.
+class Game(NamedTuple):
+    """Many runs of one policy, to be played `width` at a time; a lane whose run has ended goes on with the next in line.
 
     What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
-    other has an array. Returns what was recorded, how often each run called its policy [runs], and how many blocks were
-    played. All that is called here is written for one run, and mapped over the lanes.
+    other has an array.
     """
-    runs = own.limits.shape[-1]
+
+    own: Setting
+    common: Setting
+    width: int
+
+
+class _Table(NamedTuple):
+    """Where a game stands."""
+
+    part: Any  # of `own`, what the lanes play; nothing, if every run has a lane
+    now: _Progress
+    record: Run
+    blocks: jax.Array  # int32, how many were played
+    queue: Any = None  # unless every run has a lane
+
+
+class _Queue(NamedTuple):
+    run: jax.Array  # [lanes] int32, which run a lane plays: `runs` or more for none
+    line: jax.Array  # int32, the next run in line
+    stored: Run  # of the runs that have ended
+    calls: jax.Array  # [runs] int32, likewise
+
+
+def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
+    """Plays several games in one loop, which lasts as long as the longest.
+
+    Returns for each what was recorded, how often each run called its policy [runs], and how many blocks were played.
+    """
     # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
-    width = max(width, 2)
-    if runs == 1:
-        return jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, play(_twice(own), common, 2))
+    alone = [game.own.limits.shape[-1] == 1 for game in games]
+    dealers = [
+        _Dealer(_twice(own) if single else own, common, max(width, 2))
+        for (own, common, width), single in zip(games, alone, strict=True)
+    ]
     turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
 
-    def setting_of(part: Setting) -> Setting:
-        return jax.tree.map(lambda x, y: y if x is None else x, part, common, is_leaf=lambda x: x is None)
+    def call(tables: list[_Table], nows: list[_Progress]) -> list[_Progress]:
+        return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
 
-    def each(function):
+    def block(tables: list[_Table]) -> list[_Table]:
+        nows = [table.now for table in tables]
+        nows = lax.fori_loop(0, block_size(), lambda _, nows: call(tables, nows), nows, unroll=turn)
+        return [dealer.tend(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
+
+    def goes_on(tables: list[_Table]) -> jax.Array:
+        return reduce(jnp.logical_or, [dealer.goes_on(table) for dealer, table in zip(dealers, tables, strict=True)])
+
+    tables = lax.while_loop(goes_on, block, [dealer.start() for dealer in dealers])
+    results = [dealer.result(table) for dealer, table in zip(dealers, tables, strict=True)]
+    return [
+        jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, result) if single else result
+        for single, result in zip(alone, results, strict=True)
+    ]
+
+
+class _Dealer:
+    """What happens to the lanes of one game. All that is called here is written for one run, and mapped over the lanes."""
+
+    def __init__(self, own: Setting, common: Setting, width: int):
+        self.own, self.common, self.width = own, common, width
+        self.runs = own.limits.shape[-1]
+        self.queues = width < self.runs
+
+    def each(self, function: Any) -> Any:
+        def setting_of(part: Setting) -> Setting:
+            return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
+
         return lanes(lambda part, *rest: function(setting_of(part), *rest))
 
-    def call(part, now):
-        arm, thought = each(_decide)(part, now)
+    def start(self) -> _Table:
+        if not self.queues:
+            return _Table(None, *self.fresh(self.own), jnp.int32(0))
+        run = jnp.arange(self.width, dtype=jnp.int32)
+        part = self.take(run)
+        queue = _Queue(run, jnp.int32(self.width), self.each(_blank)(self.own), jnp.zeros(self.runs, jnp.int32))
+        return _Table(part, *self.fresh(part), jnp.int32(0), queue)
+
+    def fresh(self, part: Setting) -> tuple[_Progress, Run]:
+        return self.each(_start)(part), self.each(_blank)(part)
+
+    def take(self, index: jax.Array) -> Setting:
+        return jax.tree.map(lambda x: x[..., index], self.own)
+
+    def call(self, table: _Table, now: _Progress) -> _Progress:
+        """One call of the policy in every lane."""
+        part = table.part if self.queues else self.own
+        arm, thought = self.each(_decide)(part, now)
         # What the policy has not touched is told by its being the same array.
         thought = jax.tree.map(lambda new, old: None if new is old else new, thought, now.policy)
-        pull = random.settled(each(_pull)(part, now, arm))
-        return each(_advance)(part, now, pull, thought)
+        pull = random.settled(self.each(_pull)(part, now, arm))
+        return self.each(_advance)(part, now, pull, thought)
 
-    def block(part, now, record):
-        now = lax.fori_loop(0, block_size(), lambda _, now: call(part, now), now, unroll=turn)
-        return each(_record)(part, now, record)
+    def tend(self, table: _Table, now: _Progress) -> _Table:
+        """At the end of a block: checkpoints are recorded, and lanes given to the next in line."""
+        now, record = self.each(_record)(table.part if self.queues else self.own, now, table.record)
+        table = table._replace(now=now, record=record, blocks=table.blocks + 1)
+        return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
 
-    if width >= runs:
-
-        def go_on(carry):
-            now, record, blocks = carry
-            return *block(own, now, record), blocks + 1
-
-        start = each(_start)(own), each(_blank)(own), jnp.int32(0)
-        now, record, blocks = lax.while_loop(lambda carry: ~carry[0].waiting.all(), go_on, start)
-        return record, now.calls, blocks
-
-    def take(index):
-        return jax.tree.map(lambda x: x[..., index], own)
-
-    def refill(carry):
+    def refill(self, table: _Table) -> _Table:
         """Stores the runs that have ended, and gives their lanes the next in line."""
-        part, now, record, run, line, stored, calls, blocks = carry
-        ended = now.waiting & (run < runs)
-        place = jnp.where(ended, run, runs)  # out of range: dropped
+        now, record, (run, line, stored, calls) = table.now, table.record, table.queue
+        ended = now.waiting & (run < self.runs)
+        place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
         calls = calls.at[place].set(now.calls, mode="drop")
         run = jnp.where(ended, line + jnp.cumsum(ended) - 1, run).astype(jnp.int32)
         line = line + ended.sum(dtype=jnp.int32)
-        part = take(jnp.minimum(run, runs - 1))
-        fresh = ended & (run < runs)
-        now, record = jax.tree.map(
-            lambda new, old: jnp.where(fresh, new, old), (each(_start)(part), each(_blank)(part)), (now, record)
-        )
-        return part, now, record, run, line, stored, calls, blocks
+        part = self.take(jnp.minimum(run, self.runs - 1))
+        anew = ended & (run < self.runs)
+        now, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.fresh(part), (now, record))
+        return table._replace(part=part, now=now, record=record, queue=_Queue(run, line, stored, calls))
 
-    def advance(carry):
-        part, now, record, *rest, blocks = carry
-        carry = part, *block(part, now, record), *rest, blocks + 1
-        return lax.cond(carry[1].waiting.any(), refill, lambda carry: carry, carry)
+    def goes_on(self, table: _Table) -> jax.Array:
+        return (table.queue.run < self.runs).any() if self.queues else ~table.now.waiting.all()
 
-    run = jnp.arange(width, dtype=jnp.int32)
-    part = take(run)
-    start = (part, each(_start)(part), each(_blank)(part), run, jnp.int32(width), each(_blank)(own),
-             jnp.zeros(runs, jnp.int32), jnp.int32(0))
-    *_, stored, calls, blocks = lax.while_loop(lambda carry: (carry[3] < runs).any(), advance, start)
-    return stored, calls, blocks
+    def result(self, table: _Table) -> tuple[Run, jax.Array, jax.Array]:
+        if self.queues:
+            return table.queue.stored, table.queue.calls, table.blocks
+        return table.record, table.now.calls, table.blocks
 
 
 def block_size() -> int:
