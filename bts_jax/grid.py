@@ -6,8 +6,9 @@ What is run does not depend on how: the run of seed number s on a bandit has the
 
 whatever the policy, so that all policies meet the same luck, and what else is in the grid changes no number.
 
-A grid is computed in units, see `results`. Several of a kind make a call, which all devices of a process share, each in a loop
-of its own; two calls are under way at a time, so that a device which is done with its part of one goes on with the next.
+A grid is computed in units, see `results`. Several of a kind make a call, and calls that leave a GPU room a party, which is one
+program. All devices of a process share it, each in a loop of its own; two parties are under way at a time, so that a device
+which is done with its part of one goes on with the next.
 Several processes deal the units out among each other, by rules that each can follow alone, and save in one store.
 """
 
@@ -32,7 +33,7 @@ import xarray as xr
 from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import best_cost, simulate_batch
+from bts_jax.batch import Batch, best_cost, lay_out, play
 from bts_jax.contract import Bandit, Policy, told
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
@@ -40,7 +41,8 @@ from bts_jax.policies import POLICIES
 from bts_jax.processes import Meeting
 from bts_jax.results import Results, Unit, begin, join, now, read_specification
 
-UNDER_WAY = 2  # calls at a time
+UNDER_WAY = 2  # parties at a time
+PARTY = 6  # batches in a program: with more it takes long to compile
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
@@ -124,15 +126,19 @@ def fill(
             results = _begin_together(meeting, grid.attributes(), chunk, out)
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
-        calls = _calls(grid, results, todo, most)
+        parties = _parties(_calls(grid, results, todo, most), chunk=results.chunk)
         with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 8)) as compilers:
-            programs = _compile(grid, results, calls, devices, compilers)
-            played = [players.submit(_play_and_save, programs[call.program], grid, results, call, devices) for call in calls]
-            for call, work in zip(calls, played, strict=True):
-                bar.say(call.units, "" if programs[call.program].done() else "compiling ")
-                _patiently(programs[call.program], bar.tick)
-                bar.say(call.units)
-                bar.advance(call.units, _patiently(work, bar.tick))
+            programs = _compile(grid, results, parties, devices, compilers)
+            played = [
+                players.submit(_play_and_save, program, grid, results, party, devices)
+                for program, party in zip(programs, parties, strict=True)
+            ]
+            for party, program, work in zip(parties, programs, played, strict=True):
+                units = [unit for call in party for unit in call.units]
+                bar.say(units, "" if program.done() else "compiling ")
+                _patiently(program, bar.tick)
+                bar.say(units)
+                bar.advance(units, _patiently(work, bar.tick))
     return results
 
 
@@ -247,7 +253,7 @@ def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, ou
 
 
 class _Call(NamedTuple):
-    """One call to the devices. Calls of the same program have the same shapes."""
+    """A batch of runs. Calls of the same program have the same shapes."""
 
     units: list[Unit]  # which have the policy in common, and the kind of bandit
     size: int  # how many units the call is made for: the rest is filled up with repeats
@@ -302,6 +308,16 @@ def _calls(grid: _Grid, results: Results, units: list[Unit], most: int) -> list[
     return sorted(calls, key=lambda call: -sum(map(grid.work, call.units)))
 
 
+def _parties(calls: list[_Call], chunk: int) -> list[list[_Call]]:
+    """Calls that are played side by side in one program: small ones of several policies on the same bandits."""
+    same: dict[Any, list[_Call]] = {}
+    for place, call in enumerate(calls):
+        alone = call.size * chunk > _small_call()
+        same.setdefault((*(unit._replace(policy=0) for unit in call.units), alone and place), []).append(call)
+    parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
+    return [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
+
+
 def _kind(thing: Any) -> Any:
     leaves, structure = jax.tree.flatten(thing)
     return structure, tuple(np.shape(leaf) for leaf in leaves)
@@ -318,33 +334,49 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def _compile(
-    grid: _Grid, results: Results, calls: list[_Call], devices: Sequence[Any], pool: ThreadPoolExecutor
-) -> dict[Any, Future]:
-    """Begins to compile all that the calls need, several programs at a time."""
+    grid: _Grid, results: Results, parties: list[list[_Call]], devices: Sequence[Any], pool: ThreadPoolExecutor
+) -> list[Future]:
+    """Begins to compile all that the parties need, several programs at a time."""
     programs = {}
-    for call in calls:
-        if call.program not in programs:
+    for party in parties:
+        key = tuple(call.program for call in party)
+        if key not in programs:
             # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
-            programs[call.program] = pool.submit(_play, grid, results, call, devices, largest=1)
-    return programs
+            programs[key] = pool.submit(_play, grid, results, party, devices, largest=1)
+    return [programs[tuple(call.program for call in party)] for party in parties]
 
 
-def _play_and_save(program: Future, grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> list[np.ndarray]:
+def _play_and_save(
+    program: Future, grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]
+) -> list[np.ndarray]:
     """Returns the rounds of each unit."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
         return []
-    played = _play(grid, results, call, devices)
-    for unit, values in zip(call.units, played, strict=True):
+    played = _play(grid, results, party, devices)
+    for unit, values in played:
         results.put(unit, values)
-    return [values["rounds"] for values in played]
+    return [values["rounds"] for _, values in played]
 
 
 def _play(
-    grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], largest: float | None = None
-) -> list[dict[str, np.ndarray]]:
-    """What each unit of a call comes to; with smaller budgets, if the largest is given."""
+    grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any], largest: float | None = None
+) -> list[tuple[Unit, dict[str, np.ndarray]]]:
+    """What each unit of a party comes to; with smaller budgets, if the largest is given."""
+    played = []
+    batches = [_lay_out(grid, results, call, devices, largest) for call in party]
+    for call, (runs, _, _) in zip(party, play(batches), strict=True):
+        runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
+        for i, unit in enumerate(call.units):
+            seeds = results.seeds(unit)
+            run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
+            played.append((unit, _values(run, grid.bandit(unit), results.sizes["arm"])))
+    return played
+
+
+def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], largest: float | None) -> Batch:
+    """The runs of a call."""
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
@@ -364,15 +396,7 @@ def _play(
     # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(units[0]))
-    batch = simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices)
-    runs = jax.device_get(batch)
-    runs = jax.tree.map(lambda x: x.reshape(call.size, chunk, len(grid.budgets), *x.shape[2:]), runs)
-    played = []
-    for i, unit in enumerate(call.units):
-        seeds = results.seeds(unit)
-        run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
-        played.append(_values(run, grid.bandit(unit), results.sizes["arm"]))
-    return played
+    return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices)
 
 
 def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
@@ -411,6 +435,11 @@ def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
 def _usual_runs() -> int:
     """How many runs at a time suit a device."""
     return 100 if jax.default_backend() == "cpu" else 2**15
+
+
+def _small_call() -> int:
+    """How many seeds leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
+    return 0 if jax.default_backend() == "cpu" else 2**12
 
 
 # What users pass in, and what is written into the store.

@@ -20,6 +20,7 @@ from test_results import assert_same
 
 import bts_jax as bj
 from bts_jax import grid, gridfile
+from bts_jax.batch import play
 from bts_jax.cli import main
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
@@ -68,6 +69,15 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
     part = bj.sweep(*chosen, BUDGETS, SEEDS, seed=4, **how)
     there = whole.sel(policy=policies, bandit=bandits, arm=part.arm)
     assert_same(part.drop_attrs(), there.drop_attrs())
+
+
+def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch):
+    monkeypatch.setattr(grid, "_small_call", lambda: 2**12)
+    sizes = []
+    monkeypatch.setattr(grid, "play", lambda batches: sizes.append(len(batches)) or play(batches))
+    part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
+    assert sizes == [2, 2]  # both policies: once to compile, once to play
+    assert_same(part.drop_attrs(), whole.sel(bandit=["a", "b"]).drop_attrs())
 
 
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
