@@ -1,27 +1,28 @@
 """The labelled result of a grid, in memory and on disk.
 
 A grid is computed in units: one policy on one bandit with a range of seeds and all budgets. On disk it is one zarr store, which
-`xarray.open_zarr` reads too. Every file in it is replaced as a whole. A unit counts once its checksum is there, which is
-written last and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The
-root of the store holds the specification, from which all else but the numbers follows, and is made anew if need be.
+`xarray.open_zarr` reads too; the files of a unit are written and read here, by zarr's rules, since they are many and small, for
+which zarr takes its time. Every file is replaced as a whole. A unit counts once its checksum is there, which is written last
+and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The root of the store
+holds the specification, from which all else but the numbers follows, and is made anew if need be.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import tempfile
 import time
+import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 import zarr
+from numcodecs.zstd import Zstd
 from zarr.codecs import ZstdCodec
 from zarr.storage import MemoryStore
 
@@ -46,6 +47,7 @@ EXPLAINED = {
     "pseudo_regret": "expected regret of the arms that were pulled",
 }
 _NOT_DONE = -1
+_ZSTD = Zstd(level=1)
 
 
 class Unit(NamedTuple):
@@ -70,7 +72,6 @@ class Results:
         self.labels = _labels(json.loads(attributes["specification"]))
         self.sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
         self.done = np.zeros((self.sizes["policy"], self.sizes["bandit"], -(-self.sizes["seed"] // chunk)), bool)
-        self._stored = {} if path is None else _arrays(path)
         self._kept = self._blank() if path is None else None
 
     @property
@@ -92,12 +93,9 @@ class Results:
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
         if self.path is not None:
             try:
-                for name in self._stored:
-                    if (file := self._file(name, unit)).is_dir():  # which is not ours to delete
-                        file.rename(file.with_name(f".{file.name}-folder"))
                 for name, value in values.items():
-                    self._stored[name][self._place(unit)] = value
-                self._stored["checksum"][unit] = _checksum(values)
+                    self._write(name, unit, value)
+                self._write("checksum", unit, np.array(_checksum(values)))
             except OSError as error:
                 raise _unwritable(self.path, error) from error
         self._keep(unit, values, self._kept)
@@ -110,28 +108,39 @@ class Results:
         if self.path is None:
             return
         self.done[:] = False
-        if units is not None and len(units) < self.done.size:
-            for unit in units:
-                self._load(unit, self._stored, unit, into)
-            return
-        step = max(2**20 // (self.sizes["budget"] * self.sizes["seed"] * self.sizes["arm"]), 1)
-        for policy, first in product(range(self.sizes["policy"]), range(0, self.sizes["bandit"], step)):
-            block = policy, slice(first, first + step)
-            try:  # many at once
-                source, shift = {name: array[block][None] for name, array in self._stored.items()}, (policy, first)
-            except Exception:  # something is damaged, which makes its decoder raise whatever it likes
-                source, shift = self._stored, (0, 0)
-            for bandit, part in product(range(*block[1].indices(self.sizes["bandit"])), range(self.done.shape[2])):
-                self._load(Unit(policy, bandit, part), source, Unit(policy - shift[0], bandit - shift[1], part), into)
+        for unit in self.units if units is None else units:
+            with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
+                values = {name: self._read(name, unit) for name in VARIABLES}
+                if self._read("checksum", unit) == _checksum(values):
+                    self._keep(unit, values, into)
 
-    def _load(self, unit: Unit, source: Mapping[str, Any], there: Unit, into: dict[str, np.ndarray] | None) -> None:
-        """Reads a unit, which in the source is found as `there`."""
-        try:
-            values = {name: np.asarray(source[name][self._place(there)]) for name in VARIABLES}
-            if int(source["checksum"][there]) == _checksum(values):
-                self._keep(unit, values, into)
-        except Exception:
-            return
+    def _write(self, name: str, unit: Unit, value: np.ndarray) -> None:
+        """Writes a file of the store: the chunk of an array that belongs to a unit, and to no other."""
+        file, blank = self._file(name, unit), self._blank_chunk(name)
+        if file.is_dir():  # which is not ours to delete
+            file.rename(file.with_name(f".{file.name}-folder"))
+        chunk = blank.copy()
+        chunk[(slice(None), slice(value.shape[1])) if value.ndim else ()] = value
+        if np.array_equal(chunk, blank, equal_nan=chunk.dtype.kind == "f"):
+            file.unlink(missing_ok=True)  # as zarr has it
+        else:
+            _replace(file, _ZSTD.encode(chunk.astype(chunk.dtype.newbyteorder("<"))))
+
+    def _read(self, name: str, unit: Unit) -> np.ndarray:
+        """What is in such a file."""
+        chunk = self._blank_chunk(name)
+        with contextlib.suppress(FileNotFoundError):
+            content = _ZSTD.decode(self._file(name, unit).read_bytes())
+            chunk = np.frombuffer(content, chunk.dtype.newbyteorder("<")).astype(chunk.dtype).reshape(chunk.shape)
+        seeds = self.seeds(unit)
+        return chunk[()] if name == "checksum" else chunk[:, : seeds.stop - seeds.start]
+
+    def _blank_chunk(self, name: str) -> np.ndarray:
+        if name == "checksum":
+            return np.array(_NOT_DONE, np.int64)
+        sizes = {**self.sizes, "seed": self.chunk}
+        dtype, fill = VARIABLES[name]
+        return np.full([sizes[axis] for axis in _axes(name)[2:]], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
         """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
@@ -147,7 +156,7 @@ class Results:
         """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
         if self.path is None:
             return int(self.done.sum())
-        return sum(path.suffix != ".partial" for path in (self.path / "checksum").glob("c.*"))
+        return sum(1 for _ in (self.path / "checksum").glob("c.*"))
 
     def _blank(self) -> dict[str, np.ndarray]:
         return {name: np.full([self.sizes[axis] for axis in _axes(name)], fill, dtype)
@@ -220,7 +229,7 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
     while True:
         with contextlib.suppress(ValueError):
             found, chunk = _root(path)
-            if found == theirs and len(_arrays(path)) == len(VARIABLES) + 1:
+            if found == theirs and all((path / name / "zarr.json").exists() for name in (*VARIABLES, "checksum")):
                 break
         if time.monotonic() > until:
             raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
@@ -268,16 +277,6 @@ def _texts(values: Any) -> np.ndarray:
     return np.array(list(values), str)
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays in a store, those that can be opened."""
-    group = zarr.open_group(path, mode="r+", use_consolidated=False, zarr_format=3)
-    found = {}
-    for name in (*VARIABLES, "checksum"):
-        with contextlib.suppress(Exception):  # damaged: to be mended, or not there yet
-            found[name] = group[name]
-    return found
-
-
 def _axes(name: str) -> tuple[str, ...]:
     return (*AXES, "arm") if name == "pulls" else AXES
 
@@ -318,7 +317,7 @@ def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
             chunks=tuple(of_a_unit[axis] for axis in axes),
             dtype=dtype,
             fill_value=fill,
-            compressors=ZstdCodec(level=1),
+            compressors=ZstdCodec(level=_ZSTD.level),
             chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
             dimension_names=axes,
             attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
@@ -330,9 +329,9 @@ def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
     """Makes a store that has nothing but its root, at one stroke. If there is one by now, that one stays."""
     path = path.resolve()  # a link is no place for a folder
     path.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    building = _beside(path)
+    building.mkdir()
     try:
-        building.chmod(0o777 & ~_umask())
         (building / "zarr.json").write_bytes(_frame(attributes, chunk)["zarr.json"])
         os.rename(building, path)
     except OSError:
@@ -340,12 +339,6 @@ def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _mend(path: Path, attributes: dict[str, Any], chunk: int) -> None:
@@ -368,15 +361,19 @@ def _same(file: Path, content: bytes) -> bool:
 
 def _replace(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, building = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    building = _beside(file)
     try:
-        with os.fdopen(handle, "wb") as out:
+        with building.open("xb") as out:
             out.write(content)
-        os.chmod(building, 0o666 & ~_umask())
-        os.replace(building, file)
+        building.replace(file)
     except BaseException:
-        Path(building).unlink(missing_ok=True)
+        building.unlink(missing_ok=True)
         raise
+
+
+def _beside(path: Path) -> Path:
+    """A name that nothing else has."""
+    return path.with_name(f".{path.name}-{uuid.uuid4().hex}")
 
 
 def _is_empty(path: Path) -> bool:

@@ -22,6 +22,7 @@ import bts_jax as bj
 from bts_jax import grid, gridfile
 from bts_jax.batch import play
 from bts_jax.cli import main
+from bts_jax.results import Results
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
 BANDITS = {
@@ -440,13 +441,11 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
 
 
 def test_a_full_disk_ends_with_one_line(folder, capsys, monkeypatch):
-    import zarr.storage._local as local
-
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_put", full)
+        patch.setattr(Results, "_write", full)
         with pytest.raises(SystemExit) as ended:
             main(["sweep", "small.toml"])
     err = capsys.readouterr().err

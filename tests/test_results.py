@@ -14,6 +14,7 @@ import xarray as xr
 from common import INSTANCES
 
 import bts_jax as bj
+import bts_jax.results
 from bts_jax.grid import _Grid
 from bts_jax.results import VARIABLES, Results, Unit, begin
 
@@ -217,10 +218,8 @@ def test_an_unwritable_folder_is_named(tmp_path, store):
 
 @pytest.mark.parametrize("after", [0, 1, 7, 8, 20])
 def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole):
-    import zarr.storage._local as local
-
     results = begin(attributes(), CHUNK, tmp_path / "store")
-    writes, write = iter(range(10**6)), local._put
+    writes, write = iter(range(10**6)), bts_jax.results._replace
 
     def full(*args, **kwargs):
         if next(writes) >= after:
@@ -228,7 +227,7 @@ def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole
         return write(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_put", full)
+        patch.setattr(bts_jax.results, "_replace", full)
         with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
             fill(results)
     again = begin(attributes(), CHUNK, tmp_path / "store")
