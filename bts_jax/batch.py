@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
@@ -209,7 +210,24 @@ def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
-    return jax.jit(share, compiler_options=_options(devices[0]))
+    if not _has_graphs(devices[0]):
+        return jax.jit(share)
+    unrolled, plain = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED), jax.jit(share, compiler_options=_GRAPHS)
+
+    def program(batches: list) -> Any:
+        # A block is a loop in a loop. XLA cannot unroll it if there is another in it, such as that of Beta arms.
+        return (plain if loops(unrolled.trace(batches).jaxpr.jaxpr) > 2 else unrolled)(batches)
+
+    return program
+
+
+def loops(jaxpr: Any) -> int:
+    """How deep loops are in each other."""
+    deepest = 0
+    for equation in jaxpr.eqns:
+        inner = max(map(loops, core.jaxprs_in_params(equation.params)), default=0)
+        deepest = max(deepest, inner + (equation.primitive.name in ("while", "scan")))
+    return deepest
 
 
 def _game(kind: Kind, own: Any, common: list) -> game.Game:
@@ -239,21 +257,21 @@ def _game(kind: Kind, own: Any, common: list) -> game.Game:
 # runs a call takes a third less time. None of this touches what a kernel computes.
 _GRAPHS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
-    "xla_gpu_command_buffer_unroll_loops": True,
     "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
 }
+_UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True}
 
 
 @lru_cache
-def _options(device: Any) -> dict[str, Any] | None:
-    """What to tell the compiler; nothing if it is another one, or of a version that does not know these options."""
+def _has_graphs(device: Any) -> bool:
+    """Whether its compiler knows these options: another one, or another version, may not."""
     if device.platform != "gpu":
-        return None
+        return False
     try:
-        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
-        return None
-    return _GRAPHS
+        return False
+    return True
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:

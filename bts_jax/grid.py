@@ -127,7 +127,7 @@ def fill(
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         parties = _parties(_calls(grid, results, todo, most), chunk=results.chunk)
-        with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 8)) as compilers:
+        with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 16)) as compilers:
             programs = _compile(grid, results, parties, devices, compilers)
             played = [
                 players.submit(_play_and_save, program, grid, results, party, devices)

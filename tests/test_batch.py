@@ -11,6 +11,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
+from bts_jax.batch import _program, lay_out, loops
 from bts_jax.contract import told
 from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
@@ -126,3 +127,12 @@ def test_lanes_are_vmap(function):
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_loops_in_loops_are_counted():
+    """XLA's GPU compiler cannot unroll a block in whose calls there is a loop; only this tells that there is."""
+    depth = {}
+    for family in ("bernoulli", "beta"):
+        laid = lay_out(bj.Uniform(), INSTANCES[family], 5, keys(3))
+        depth[family] = loops(_program((laid.kind,), laid.devices).trace([(laid.own, laid.common)]).jaxpr.jaxpr)
+    assert depth == {"bernoulli": 2, "beta": 3}
