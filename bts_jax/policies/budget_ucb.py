@@ -1,20 +1,12 @@
 """Budget-UCB: an upper confidence bound on the ratio, given a lower bound on the costs."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
+from bts_jax.policies.index import ArmStatistics, Averages, FloorPolicy, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    width: jax.Array  # [K] 1/√n
 
 
 @pytree
@@ -35,17 +27,14 @@ class BudgetUCB(FloorPolicy):
     """
 
     min_cost: ArrayLike | None = None
+    keep = Averages.of
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Kept = state.kept
+        arms: Averages = state.kept
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
         e = rounded(settled(jnp.sqrt(2 * log_t)) * arms.width)
         dearest = over(jnp.minimum(arms.reward + e, 1), jnp.maximum(arms.cost - e, state.fact))
         # Where nothing is uncertain, e = 0, an infinite ratio does not count.
         slack = jnp.where(e > 0, rounded(e * dearest), 0)
         return over(arms.reward + e + slack, arms.cost)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))

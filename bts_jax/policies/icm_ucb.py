@@ -1,34 +1,23 @@
 """i-UCB, c-UCB, m-UCB and b-greedy: four ways to explore, from one paper."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.policies.index import ArmStatistics, IndexPolicy, choose, over
+from bts_jax.policies.index import ArmStatistics, Averages, IndexPolicy, choose, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    width: jax.Array  # [K] 1/√n
 
 
 class _Family(IndexPolicy):
     """What the three have in common: e_i = α √(ln(t − 1) / n_i)."""
 
     alpha: ArrayLike
+    keep = Averages.of
 
     def _check(self) -> None:
         checks.hyperparameter(self, "alpha", 0, 1e6)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
 
     def _radius(self, state: ArmStatistics) -> jax.Array:
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))

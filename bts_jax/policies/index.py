@@ -49,6 +49,18 @@ class ArmStatistics(NamedTuple):
 Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm
 
 
+class Averages(NamedTuple):
+    """What several policies keep of an arm."""
+
+    reward: jax.Array  # [K] r̄
+    cost: jax.Array  # [K] c̄
+    width: jax.Array  # [K] 1/√n
+
+    @classmethod
+    def of(cls, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> "Averages":
+        return cls(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
+
+
 class IndexPolicy:
     """A policy that pulls the arm with the largest index.
 
