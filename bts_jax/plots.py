@@ -24,7 +24,7 @@ import numpy as np
 
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
-from bts_jax.metrics import Interval, interval, kinds, measured
+from bts_jax.metrics import Interval, interval, kinds, measured, split
 from bts_jax.theory import bts_bound, lower_bound_slope
 
 if TYPE_CHECKING:
@@ -462,8 +462,7 @@ def _groups(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
             raise ValueError("panel = 'family' needs the coordinates family and num_arms, which dataset lacks: pass it "
                              "as sweep returns it, or give 'bandit' or 'all'")
         titles = kinds(dataset)
-    groups = {title: values.isel(bandit=[i for i, other in enumerate(titles) if other == title])
-              for title in dict.fromkeys(titles)}
+    groups = split(values, titles)
     if len(groups) > MOST_PANELS:
         raise ValueError(f"panel = {panel!r} makes {len(groups)} panels, and more than {MOST_PANELS} are not legible: select "
                          "fewer bandits, or give 'family' or 'all'")

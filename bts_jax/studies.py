@@ -27,7 +27,7 @@ import numpy as np
 from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.contract import Bandit
-from bts_jax.metrics import interval, kinds, measured, paired, ranking
+from bts_jax.metrics import by_kind, interval, measured, paired, ranking
 from bts_jax.policies import BTS, POLICIES
 from bts_jax.text import table
 
@@ -119,12 +119,6 @@ def _labelled(dataset: "Dataset") -> "Dataset":
     return dataset.assign_coords(family=("bandit", [str(name).rsplit("-", 2)[0] for name in dataset.bandit.values]))
 
 
-def _kinds(dataset: "Dataset") -> dict[str, "Dataset"]:
-    titles = kinds(dataset)
-    return {title: dataset.isel(bandit=[i for i, other in enumerate(titles) if other == title])
-            for title in dict.fromkeys(titles)}
-
-
 def _last(dataset: "Dataset") -> "Dataset":
     return dataset.isel(budget=[-1])
 
@@ -197,7 +191,7 @@ def _write_table(dataset: "Dataset", path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["kind", "policy", "told", "budget", "mean regret", "95% from", "95% to", "median", "lower quartile",
                          "upper quartile", "mean rank", "instances", "runs on each"])
-        for kind, part in _kinds(dataset).items():
+        for kind, part in by_kind(dataset).items():
             ranks = ranking(part, metric=METRIC)
             runs = measured(part, METRIC)
             for policy in map(str, ranks.policy.values):
@@ -234,7 +228,7 @@ def _omega_settings(size: Size, seed: int) -> dict[str, Any]:
 
 def _omega_report(dataset: "Dataset") -> str:
     parts, star, winners = [], [], []
-    for title, part in _kinds(dataset).items():
+    for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {_sample(part)}\n"
                      f"{_standing(part)}")
         ranks = ranking(_last(part), metric=METRIC).isel(budget=0)
@@ -252,7 +246,7 @@ def _omega_report(dataset: "Dataset") -> str:
     told = [str(name) for name in dataset.policy.values if "cost" in dataset.told.sel(policy=name).item()]
     if told:
         lines = []
-        for title, part in _kinds(dataset).items():
+        for title, part in by_kind(dataset).items():
             medians = {str(name): float(np.median(_on_instances(part, str(name)))) for name in part.policy.values}
             nothing = [str(name) for name in part.policy.values if part.told.sel(policy=name).item() == "nothing"]
             with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
@@ -306,12 +300,12 @@ def _priors_settings(size: Size, seed: int) -> dict[str, Any]:
 
 def _priors_report(dataset: "Dataset") -> str:
     parts = ["Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for costs; pessimist: the reverse"]
-    for title, part in _kinds(dataset).items():
+    for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {_sample(part)}\n{_standing(part)}")
     for name in map(str, dataset.policy.values):
         if name == "bts":
             continue
-        found = [(title, *_difference(part, name)) for title, part in _kinds(dataset).items()]
+        found = [(title, *_difference(part, name)) for title, part in by_kind(dataset).items()]
         verdict = _tally([word for _, word, _ in found], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
         parts.append("\n".join([f"{name} in place of the uniform prior", f"  {verdict.upper()}",
                                 *(f"  {title}: {line}" for title, _, line in found)]))
@@ -343,7 +337,7 @@ def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
     """What was wanted, the mean correlation of the arms, and the runs; in increasing order."""
     arms = json.loads(dataset.specification)["bandits"]
     rows = []
-    for part in _kinds(dataset).values():
+    for part in by_kind(dataset).values():
         mean = np.mean([arms[str(name)]["fields"]["correlation"] for name in part.bandit.values])
         rows.append((float(part.family.values[0]), float(mean), part))
     return sorted(rows, key=lambda row: row[0])
