@@ -238,6 +238,11 @@ def split(data: Any, titles: list[str]) -> dict[str, Any]:
     return {title: data.isel(bandit=np.array(titles) == title) for title in dict.fromkeys(titles)}
 
 
+def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """`values` over `base`, where that is positive; the others are left out."""
+    return values[base > 0] / base[base > 0]
+
+
 def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
     # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.

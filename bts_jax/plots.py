@@ -24,7 +24,7 @@ import numpy as np
 
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
-from bts_jax.metrics import Interval, interval, kinds, measured, split
+from bts_jax.metrics import Interval, interval, kinds, measured, multiples, split
 from bts_jax.theory import bts_bound, lower_bound_slope
 
 if TYPE_CHECKING:
@@ -313,8 +313,7 @@ def relative(
     groups = _groups(at, metric, panel)
     _among("reference", reference, *at.policy.values)
     samples = [{name: values[0] for name, values in _by_policy(sample)} for sample in groups.values()]
-    ratios = [{name: (values / np.where(each[reference] > 0, each[reference], np.nan))[each[reference] > 0]
-               for name, values in each.items()} for each in samples]
+    ratios = [{name: multiples(values, each[reference]) for name, values in each.items()} for each in samples]
     medians = {name: np.mean([np.log(max(np.median(each[name]), 1e-9)) if len(each[name]) else 0 for each in ratios])
                for name in ratios[0]}
     names = sorted(medians, key=lambda name: medians[name])

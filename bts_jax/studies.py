@@ -27,7 +27,7 @@ import numpy as np
 from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, interval, measured, paired, ranking
+from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
 from bts_jax.policies import BTS, POLICIES
 from bts_jax.text import table
 
@@ -130,7 +130,7 @@ def _on_instances(dataset: "Dataset", policy: str) -> np.ndarray:
 
 def _ratio(mine: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
     """The median ratio over the instances, and the limits of its 95% interval (bootstrap)."""
-    ratio = (mine / np.where(base > 0, base, np.nan))[base > 0]
+    ratio = multiples(mine, base)
     if not len(ratio):
         return np.nan, np.nan, np.nan
     draws = np.random.default_rng(0).integers(len(ratio), size=(2000, len(ratio)))
