@@ -25,6 +25,7 @@ import numpy as np
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
 from bts_jax.metrics import Interval, interval, kinds, measured, multiples, split
+from bts_jax.text import counted
 from bts_jax.theory import bts_bound, lower_bound_slope
 
 if TYPE_CHECKING:
@@ -379,8 +380,8 @@ def dominance(
     axes.spines[:].set_visible(False)
     axes.set_ylabel("this policy …", fontsize=_TEXT)
     axes.set_xlabel("… has less regret than this one", fontsize=_TEXT)
-    _note(figure, f"share of {_count(count, 'instance')}, by mean {_words(metric)} over {_count(at.sizes['seed'], 'run')} each "
-                  f"at budget {at.budget.item():,g}{_caveats(at)}")
+    _note(figure, f"share of {counted(count, 'instance')}, by mean {_words(metric)} over {counted(at.sizes['seed'], 'run')} "
+                  f"each at budget {at.budget.item():,g}{_caveats(at)}")
     return figure
 
 
@@ -519,21 +520,17 @@ def _sample(groups: dict[str, "DataArray"]) -> str:
     """What the sample of the panels is, in words."""
     parts = []
     for values in groups.values():
-        runs = _count(values.sizes["seed"], "run")
-        parts.append(runs if values.sizes["bandit"] == 1 else f"{_count(values.sizes['bandit'], 'instance')} of {runs} each")
+        runs = counted(values.sizes["seed"], "run")
+        parts.append(runs if values.sizes["bandit"] == 1 else f"{counted(values.sizes['bandit'], 'instance')} of {runs} each")
     return " or ".join(dict.fromkeys(parts))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _caveats(dataset: "Dataset") -> str:
     """A run that hit its limit of rounds is never hidden, nor one that is missing, or whose regret is infinite."""
     truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
     missing = int((~np.isfinite(dataset.regret)).sum())
-    return (f"; {_count(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
-        f"; {_count(missing, 'run')} without a finite regret" if missing else "")
+    return (f"; {counted(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
+        f"; {counted(missing, 'run')} without a finite regret" if missing else "")
 
 
 def _budget(dataset: "Dataset") -> str:

@@ -29,7 +29,7 @@ from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.contract import Bandit
 from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
 from bts_jax.policies import BTS, POLICIES
-from bts_jax.text import table
+from bts_jax.text import counted, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,8 +154,7 @@ def _standing(part: "Dataset") -> str:
 
 
 def _sample(dataset: "Dataset") -> str:
-    count, runs = dataset.sizes["bandit"], dataset.sizes["seed"]
-    return f"{count} instance{'s' * (count != 1)}, {runs} run{'s' * (runs != 1)} on each"
+    return f"{counted(dataset.sizes['bandit'], 'instance')}, {counted(dataset.sizes['seed'], 'run')} on each"
 
 
 def _difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
