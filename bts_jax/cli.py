@@ -6,13 +6,14 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bts_jax import progress
 from bts_jax.text import table
 
 
@@ -154,7 +155,7 @@ def _run(arguments: argparse.Namespace) -> None:
     filled = keys[np.arange(chunks * size) % arguments.seeds]
 
     rows = []
-    with _progress(len(names) * arguments.seeds, arguments.quiet) as advance:
+    with progress.counting(len(names) * arguments.seeds, "run", arguments.quiet) as advance:
         for name in names:
             advance(0, f"{name}, compiling")
             play = partial(simulate_batch, POLICIES[name](), bandit)
@@ -165,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> None:
             for chunk in range(chunks):
                 advance(0, name)
                 parts.append(jax.device_get(play(arguments.budget, filled[chunk * size : (chunk + 1) * size])))
-                advance(min(size, arguments.seeds - chunk * size))
+                advance(min(size, arguments.seeds - chunk * size), name)
             ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: arguments.seeds], *parts)
             best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
@@ -422,21 +423,3 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
     print(table(head, rows, left))
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Any:
-    """A bar on the terminal, counting runs. Without a terminal, or without tqdm, there is none."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda count, label=None: None
-        return
-    with tqdm(total=total, unit="run", leave=False, disable=quiet or not sys.stderr.isatty()) as bar:
-
-        def advance(count: int, label: str | None = None) -> None:
-            if label is not None:
-                bar.set_description(label)
-            bar.update(count)
-
-        yield advance

@@ -300,9 +300,7 @@ def fit(
     state = optimizer.init(at)
     best, best_value, worse = policy, sign * measure(policy, key_held_out, held_out).mean(), 0
     history = [{"step": 0, "hyperparameters": space.bounded(at), "objective": math.nan, "held_out": sign * best_value}]
-    bar = progress.bar(quiet)
-    bar = bar and bar(total=steps, unit="step", leave=False, dynamic_ncols=True)
-    try:
+    with progress.counting(steps, "step", quiet) as advance:
         for step in range(1, steps + 1):
             key_problems, key_gradient = jax.random.split(jax.random.fold_in(key_train, step))
             now = space.policy(space.bounded(at))
@@ -319,14 +317,9 @@ def fit(
                 worse = 0 if value < best_value else worse + 1
                 if value < best_value:
                     best, best_value = candidate, value
-            if bar is not None:
-                bar.set_description(f"{objective} {sign * best_value:.4g} held out")
-                bar.update()
+            advance(1, f"{objective} {sign * best_value:.4g} held out")
             if worse >= patience:
                 break
-    finally:
-        if bar is not None:
-            bar.close()
     before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
     gain = metrics.interval(sign * (before - after), level=level)
     return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level,
