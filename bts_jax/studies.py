@@ -28,7 +28,7 @@ from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.contract import Bandit
 from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
-from bts_jax.policies import BTS, POLICIES
+from bts_jax.policies import BTS, POLICIES, GaussianBTS
 from bts_jax.text import counted, table
 
 if TYPE_CHECKING:
@@ -233,25 +233,22 @@ def _omega_report(dataset: "Dataset") -> str:
         ranks = ranking(_last(part), metric=METRIC).isel(budget=0)
         mean, median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("mean", "median", "mean_rank"))
         winners.append(f"{title}: {mean} by the mean, {median} by the median, {rank} by the mean rank")
-        if "omega-star-ucb" in part.policy.values:
-            star.append((title, *_difference(part, "omega-star-ucb")))
+        star.append((title, *_difference(part, "omega-star-ucb")))
     parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
-    if star:
-        words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
-        verdict = _tally([word for _, word, _ in star], words)
-        parts.append("\n".join(["ω*-UCB has less regret than BTS, as Heyden et al. found", f"  {verdict.upper()}",
-                                *(f"  {title}: {line}" for title, _, line in star),
-                                "  criterion: the 95% interval of the mean paired difference over the instances"]))
+    words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
+    verdict = _tally([word for _, word, _ in star], words)
+    parts.append("\n".join(["ω*-UCB has less regret than BTS, as Heyden et al. found", f"  {verdict.upper()}",
+                            *(f"  {title}: {line}" for title, _, line in star),
+                            "  criterion: the 95% interval of the mean paired difference over the instances"]))
     told = [str(name) for name in dataset.policy.values if "cost" in dataset.told.sel(policy=name).item()]
-    if told:
-        lines = []
-        for title, part in by_kind(dataset).items():
-            medians = {str(name): float(np.median(_on_instances(part, str(name)))) for name in part.policy.values}
-            nothing = [str(name) for name in part.policy.values if part.told.sel(policy=name).item() == "nothing"]
-            with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
-            lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
-        parts.append("What knowing costs is worth: least median of those told something about them, and of those told nothing\n"
-                     + "\n".join(lines))
+    nothing = [str(name) for name in dataset.policy.values if dataset.told.sel(policy=name).item() == "nothing"]
+    lines = []
+    for title, part in by_kind(dataset).items():
+        medians = {name: float(np.median(_on_instances(part, name))) for name in (*told, *nothing)}
+        with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
+        lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
+    parts.append("What knowing costs is worth: least median of those told something about them, and of those told nothing\n"
+                 + "\n".join(lines))
     return "\n\n".join(parts)
 
 
@@ -280,6 +277,7 @@ PRIORS = {
     "Beta(2, 2)": BTS(reward_alpha=2.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=2.0),
     "optimist": BTS(reward_alpha=2.0, reward_beta=1.0, cost_alpha=1.0, cost_beta=2.0),
     "pessimist": BTS(reward_alpha=1.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=1.0),
+    "gaussian-bts": GaussianBTS(),
 }
 
 
@@ -293,8 +291,7 @@ def _priors_settings(size: Size, seed: int) -> dict[str, Any]:
             means = {"reward_range": (0.4, 0.6), "cost_range": (0.4, 0.6)}
             bandits[_named("Bernoulli, means 0.4–0.6", arms, number)] = Bernoulli.random(close, arms, **means)
             bandits[_named("Beta, shapes 1–5", arms, number)] = Beta.random(beta, arms, shape_range=(1, 5))
-    gaussian = {name: POLICIES[name]() for name in ("gaussian-bts",) if name in POLICIES}
-    return {"policies": PRIORS | gaussian, "bandits": bandits}
+    return {"policies": PRIORS, "bandits": bandits}
 
 
 def _priors_report(dataset: "Dataset") -> str:
@@ -329,7 +326,7 @@ def _correlated_settings(size: Size, seed: int) -> dict[str, Any]:
             for correlation in CORRELATIONS:  # with the same means
                 bandits[_named(f"{correlation:+.2f}", arms, number)] = Correlated.random(
                     _key(seed, place, number), arms, correlation=correlation, reward_range=(0.1, 0.9), cost_range=(0.1, 0.9))
-    return {"policies": [name for name in ("bts", "joint-bts") if name in POLICIES], "bandits": bandits}
+    return {"policies": ["bts", "joint-bts"], "bandits": bandits}
 
 
 def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
@@ -355,8 +352,7 @@ def _correlated_report(dataset: "Dataset") -> str:
         rows.append(row)
         change, low, high = interval(_on_instances(part, "bts") - free)
         effects.append((wanted, change / free.mean(), low / free.mean(), high / free.mean()))
-        if "joint-bts" in part.policy.values:
-            gains.append((wanted, *_difference(part, "joint-bts")))
+        gains.append((wanted, *_difference(part, "joint-bts")))
     head = ["wanted", "mean correlation"]
     for name in map(str, dataset.policy.values):
         head += [f"{name}: mean and 95% interval", "median"]
@@ -367,10 +363,9 @@ def _correlated_report(dataset: "Dataset") -> str:
             for _, _, low, high in (effects[-1], effects[0])]
     parts.append("\n".join([f"The largest correlation {ends[0]} the regret of BTS, the least {ends[1]} it; mean paired "
                             "difference to that at correlation 0:", *lines]))
-    if gains:
-        verdict = _tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
-        parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
-                                *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
+    verdict = _tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
+    parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
+                            *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
     parts.append("criterion: 95% intervals of mean paired differences over the instances; where the means of an arm do not\n"
                  "allow a correlation, it has the nearest that they do")
     return "\n\n".join(parts)
@@ -393,13 +388,11 @@ def _correlated_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     left.set_ylim(bottom=0)
     left.set_ylabel("pseudo-regret (units of reward)", fontsize=8)
     left.legend(fontsize=7, frameon=False)
-    if "joint-bts" in dataset.policy.values:
-        difference = np.array([_on_instances(part, "joint-bts") - _on_instances(part, "bts") for _, _, part in found])
-        mean, low, high = interval(difference)
-        right.axhline(0, color=look["bts"]["color"], linewidth=1)
-        right.plot(x, mean, linewidth=1.1, markersize=3, **look["joint-bts"])
-        right.fill_between(x, low, high, color=look["joint-bts"]["color"], alpha=0.15, linewidth=0.5)
-        right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
+    mean, low, high = interval([_on_instances(part, "joint-bts") - _on_instances(part, "bts") for _, _, part in found])
+    right.axhline(0, color=look["bts"]["color"], linewidth=1)
+    right.plot(x, mean, linewidth=1.1, markersize=3, **look["joint-bts"])
+    right.fill_between(x, low, high, color=look["joint-bts"]["color"], alpha=0.15, linewidth=0.5)
+    right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
         axes.tick_params(labelsize=7, width=0.6)
@@ -421,7 +414,7 @@ def _worst_settings(size: Size, seed: int) -> dict[str, Any]:
     for arms in size.arms:
         for budget in (*size.budgets, 4 * size.budgets[-1]):  # gaps on both sides of the worst for each budget
             bandits[_named(f"hard at {budget:g}", arms, 0)] = Bernoulli.hard(arms, budget)
-    return {"policies": [name for name in RIVALS if name in POLICIES], "bandits": bandits}
+    return {"policies": list(RIVALS), "bandits": bandits}
 
 
 def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, tuple]:
