@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
@@ -128,7 +129,7 @@ def regret(
             mean, low, high = _band(values, band, level)
             means.append(_positive(mean) if logarithmic else mean)
             tops.append(high)
-            _curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
+            curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
         if wanted and sample.sizes["bandit"] == 1:
             start = next((i for i, name in enumerate(look) if name.lower() == "bts"), 0)
             for name, x, y in _theory(_instance(dataset, sample.bandit.item()), dataset.budget.values, means[start], wanted):
@@ -241,7 +242,7 @@ def pulls(
             means.append(_positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
-            _curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
+            curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
         _span(axes, means, tops)
         decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -282,7 +283,7 @@ def difference(
             if name != reference:
                 mean, low, high = interval(values - base, level=level)
                 means.append(mean)
-                _curve(axes, dataset.budget.values, mean, low, high, others[name], name)
+                curve(axes, dataset.budget.values, mean, low, high, others[name], name)
         _scale(axes, "linear" if scale == "linear" else "log-x")
         if scale == "log-log":
             largest = np.nanmax(np.abs(means), initial=1)
@@ -638,9 +639,7 @@ def _figure(
         axes.remove()
     for axes, title in zip(grid.flat, groups, strict=False):
         axes.set_title(title, fontsize=_TEXT)
-        axes.tick_params(labelsize=_SMALL, width=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.3, color="lightgray")
+        frame(axes)
         axes.set_axisbelow(True)
     figure.supxlabel(x, fontsize=_TEXT)
     if y:
@@ -662,7 +661,15 @@ def _png(figure: "Figure") -> bytes:
     return file.getvalue()
 
 
-def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:
+def frame(axes: Any) -> None:
+    """Small ticks, two sides and a faint grid."""
+    axes.tick_params(labelsize=_SMALL, width=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.3, color="lightgray")
+
+
+def curve(axes: Any, x: ArrayLike, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:
+    """A line in a band."""
     axes.plot(x, mean, label=label, linewidth=1.1, markersize=3, **style)
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0.5)
 

@@ -382,22 +382,18 @@ def _correlated_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     for name in map(str, dataset.policy.values):
         values = np.array([_on_instances(part, name) for _, _, part in found])
         mean, low, high = interval(values)
-        left.plot(x, mean, label=f"{name}, mean and 95% interval", linewidth=1.1, markersize=3, **look[name])
-        left.fill_between(x, low, high, color=look[name]["color"], alpha=0.15, linewidth=0.5)
+        plots.curve(left, x, mean, low, high, look[name], f"{name}, mean and 95% interval")
         left.plot(x, np.median(values, -1), label=f"{name}, median", **{**look[name], "linestyle": ":", "markersize": 3})
     left.set_ylim(bottom=0)
     left.set_ylabel("pseudo-regret (units of reward)", fontsize=8)
     left.legend(fontsize=7, frameon=False)
     mean, low, high = interval([_on_instances(part, "joint-bts") - _on_instances(part, "bts") for _, _, part in found])
     right.axhline(0, color=look["bts"]["color"], linewidth=1)
-    right.plot(x, mean, linewidth=1.1, markersize=3, **look["joint-bts"])
-    right.fill_between(x, low, high, color=look["joint-bts"]["color"], alpha=0.15, linewidth=0.5)
+    plots.curve(right, x, mean, low, high, look["joint-bts"], "joint-bts")
     right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
-        axes.tick_params(labelsize=7, width=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.3, color="lightgray")
+        plots.frame(axes)
     figure.suptitle(f"budget {dataset.budget.values[-1]:,g}, {_sample(found[0][2])}, the same means at each correlation",
                     fontsize=7)
     return {"correlation": figure}
@@ -491,14 +487,12 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     runs, look = measured(dataset, METRIC), _look(dataset)
     figure = Figure(figsize=(plots.COLUMN * 1.2, 4.0), layout="constrained")
     axes = figure.subplots()
+    budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
     for name, (_, _, (value, low, high)) in fits.items():
         mean, below, above = interval(runs.sel(policy=name).transpose("bandit", "budget", "seed").values)
         where = mean.argmax(0), np.arange(mean.shape[1])
-        axes.plot(dataset.budget.values, mean[where], linewidth=1.1, markersize=3, **look[name],
-                  label=f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
-        axes.fill_between(dataset.budget.values, below[where], above[where], color=look[name]["color"], alpha=0.15,
-                          linewidth=0.5)
-    budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
+        plots.curve(axes, budgets, mean[where], below[where], above[where], look[name],
+                    f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
     anchor = max(worst[-1] for worst, _, _ in fits.values()) * 1.3
     guide = np.sqrt(budgets * np.log(budgets))
     axes.plot(budgets, anchor * guide / guide[-1], color="gray", linewidth=0.8, linestyle="--",
@@ -507,9 +501,7 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     plots.decades(axes, "y")
     axes.set_xlabel("budget (units of cost)", fontsize=8)
     axes.set_ylabel("pseudo-regret on the worst instance\n(units of reward)", fontsize=8)
-    axes.tick_params(labelsize=7, width=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(linewidth=0.3, color="lightgray")
+    plots.frame(axes)
     title = (f"mean and its 95% interval over {dataset.sizes['seed']} runs; {arms} arms, worst of\n"
              f"{dataset.sizes['bandit']} gaps; exponents fitted from budget {fitted.budget.values[0]:,g} on")
     figure.legend(loc="outside upper center", fontsize=7, frameon=False, title=title, title_fontsize=7)
