@@ -75,9 +75,11 @@ class IndexPolicy:
     keep: Keep
 
     def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
         return state.kept
 
     def fact(self, problem: Problem) -> Any:
+        """What is kept of what is told."""
         return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
@@ -104,6 +106,7 @@ class FloorPolicy(IndexPolicy):
             checks.hyperparameter(self, "min_cost", 0, 1, low_excluded=True)
 
     def fact(self, problem: Problem) -> jax.Array:
+        """λ"""
         return jnp.asarray(problem.min_cost if self.min_cost is None else self.min_cost, jnp.float32)
 
 
