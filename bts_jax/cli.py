@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bts_jax import progress
 from bts_jax.text import table
 
 
@@ -31,6 +32,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(0)
     except OSError as error:
         parser.exit(1, f"bts-jax: error: {error}\n")
+
+
+class _Together(argparse.Action):
+    """An option that goes with --distributed alone. Whether it was given is noted: it may also come from the environment."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.together = f"{option_string} = {values!r}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,16 +72,17 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
     sweep.add_argument("--distributed", action="store_true",
                        help="share the work with the other processes started with this option, by srun, mpirun or the like")
-    sweep.add_argument("--coordinator", metavar="HOST:PORT", default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
+    sweep.add_argument("--coordinator", action=_Together, metavar="HOST:PORT",
+                       default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
                        help="with --distributed, unless JAX finds out: where process 0 listens (or JAX_COORDINATOR_ADDRESS)")
-    sweep.add_argument("--processes", type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
+    sweep.add_argument("--processes", action=_Together, type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
                        help="likewise: how many there are (or JAX_NUM_PROCESSES)")
-    sweep.add_argument("--process", type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
+    sweep.add_argument("--process", action=_Together, type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
                        help="likewise: which this is, from 0 on (or JAX_PROCESS_ID)")
-    sweep.add_argument("--timeout", type=int, metavar="S", default=60,
+    sweep.add_argument("--timeout", action=_Together, type=int, metavar="S", default=60,
                        help="with --distributed: how many seconds to wait for the others at the start (default: %(default)s)")
     sweep.add_argument("--quiet", action="store_true", help="no progress bar")
-    sweep.set_defaults(command=_sweep)
+    sweep.set_defaults(command=_sweep, together=None)
 
     table = commands.add_parser("table", help="print the mean regret in a saved sweep")
     table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
@@ -154,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> None:
     filled = keys[np.arange(chunks * size) % arguments.seeds]
 
     rows = []
-    with _progress(len(names) * arguments.seeds, arguments.quiet) as advance:
+    with progress.counting(len(names) * arguments.seeds, "run", arguments.quiet) as advance:
         for name in names:
             advance(0, f"{name}, compiling")
             play = partial(simulate_batch, POLICIES[name](), bandit)
@@ -165,7 +175,7 @@ def _run(arguments: argparse.Namespace) -> None:
             for chunk in range(chunks):
                 advance(0, name)
                 parts.append(jax.device_get(play(arguments.budget, filled[chunk * size : (chunk + 1) * size])))
-                advance(min(size, arguments.seeds - chunk * size))
+                advance(min(size, arguments.seeds - chunk * size), name)
             ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: arguments.seeds], *parts)
             best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
@@ -262,12 +272,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in the store it goes on with")
     if arguments.shard and arguments.distributed:
         raise ValueError(f"--shard = {arguments.shard!r} does not go with --distributed, which deals out shares by itself")
+    if arguments.together and not arguments.distributed:
+        raise ValueError(f"{arguments.together} goes with --distributed alone: give that, too, or leave it out")
     shard = None if arguments.shard is None else tuple(arguments.shard.split("/"))
     if shard and (len(shard) != 2 or not all(part.isdecimal() for part in shard)):
         raise ValueError(f"--shard = {arguments.shard!r} is no share: give its number and how many there are, such as 3/8")
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
     meeting = None
-    try:
+    with _interruptible(store, f"to go on: bts-jax sweep --resume {shlex.quote(store)}"):
         if arguments.distributed:
             from bts_jax.processes import Meeting
 
@@ -278,9 +290,6 @@ def _sweep(arguments: argparse.Namespace) -> None:
             what = stored(store) if arguments.resume else read_toml(arguments.file)
             results = fill(**what, out=store, devices=arguments.devices, shard=shard and tuple(map(int, shard)),
                            quiet=arguments.quiet, meeting=meeting)
-    except KeyboardInterrupt:
-        print(f"bts-jax: interrupted; to go on: bts-jax sweep --resume {shlex.quote(store)}", file=sys.stderr, flush=True)
-        os._exit(130)  # what the device is at would be waited for otherwise
     missing = results.done.size - results.saved()
     if missing:
         which = f"share {arguments.shard}" if shard else f"the share of process {meeting.index}" if meeting else "this"
@@ -288,6 +297,17 @@ def _sweep(arguments: argparse.Namespace) -> None:
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
+
+
+@contextmanager
+def _interruptible(store: str, hint: str) -> Iterator[None]:
+    """Ends at once when interrupted, with the hint how to go on if there is a store to go on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        hint = f"; {hint}" if Path(store, "zarr.json").exists() else ""
+        print(f"bts-jax: interrupted{hint}", file=sys.stderr, flush=True)
+        os._exit(130)  # what the device is at would be waited for otherwise
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
@@ -328,12 +348,9 @@ def _figure1(arguments: argparse.Namespace) -> None:
     from bts_jax.paper import figure1
 
     out = arguments.out or f"figure1-{arguments.scale}"
-    try:
+    with _interruptible(f"{out}/runs.zarr", "the same command goes on"):
         _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
                             out=out, quiet=arguments.quiet)
-    except KeyboardInterrupt:
-        print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
-        os._exit(130)  # what the device is at would be waited for otherwise
     print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
 
 
@@ -341,11 +358,8 @@ def _study(arguments: argparse.Namespace) -> None:
     from bts_jax.studies import study
 
     out = arguments.out or f"{arguments.name}-{arguments.scale}"
-    try:
+    with _interruptible(f"{out}/runs.zarr", "the same command goes on"):
         _, report = study(arguments.name, arguments.scale, seed=arguments.seed, out=out, quiet=arguments.quiet)
-    except KeyboardInterrupt:
-        print("bts-jax: interrupted; the same command goes on", file=sys.stderr, flush=True)
-        os._exit(130)  # what the device is at would be waited for otherwise
     print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
 
 
@@ -422,21 +436,3 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
     print(table(head, rows, left))
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Any:
-    """A bar on the terminal, counting runs. Without a terminal, or without tqdm, there is none."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda count, label=None: None
-        return
-    with tqdm(total=total, unit="run", leave=False, disable=quiet or not sys.stderr.isatty()) as bar:
-
-        def advance(count: int, label: str | None = None) -> None:
-            if label is not None:
-                bar.set_description(label)
-            bar.update(count)
-
-        yield advance

@@ -134,13 +134,9 @@ def score_gradient(
         baseline: whether to subtract it; without it the mean is the same, and the variance larger.
         max_rounds: where to cut a run off; by default where hardly any run can come.
     """
-    space = _Space(policy, ranges)
-    _check(policy, bandits, budget, key, objective, logits=True, temperature=temperature)
     checks.whole("runs", runs, 2 if baseline else 1)
-    rounds = _horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
-    value, truncated, each = _score(space.values(), *_settled(policy, bandits, budget), key, jnp.float32(temperature),
-                                    runs=runs, rounds=rounds, objective=objective, baseline=baseline)
-    return _estimate(value.mean(), each, truncated.mean())
+    return _through_logits(partial(_score, baseline=baseline), policy, bandits, budget, key, ranges, objective, runs,
+                           temperature, max_rounds)
 
 
 def pathwise_gradient(
@@ -172,13 +168,8 @@ def pathwise_gradient(
         runs: on each instance.
         temperature: of the relaxed choice.
     """
-    space = _Space(policy, ranges)
-    _check(policy, bandits, budget, key, objective, logits=True, temperature=temperature)
     checks.whole("runs", runs, 1)
-    rounds = _horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
-    value, truncated, each = _pathwise(space.values(), *_settled(policy, bandits, budget), key, jnp.float32(temperature),
-                                       runs=runs, rounds=rounds, objective=objective)
-    return _estimate(value.mean(), each, truncated.mean())
+    return _through_logits(_pathwise, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds)
 
 
 METHODS = {"smoothed": smoothed_gradient, "score": score_gradient, "pathwise": pathwise_gradient}
@@ -300,9 +291,7 @@ def fit(
     state = optimizer.init(at)
     best, best_value, worse = policy, sign * measure(policy, key_held_out, held_out).mean(), 0
     history = [{"step": 0, "hyperparameters": space.bounded(at), "objective": math.nan, "held_out": sign * best_value}]
-    bar = progress.bar(quiet)
-    bar = bar and bar(total=steps, unit="step", leave=False, dynamic_ncols=True)
-    try:
+    with progress.counting(steps, "step", quiet) as advance:
         for step in range(1, steps + 1):
             key_problems, key_gradient = jax.random.split(jax.random.fold_in(key_train, step))
             now = space.policy(space.bounded(at))
@@ -319,14 +308,9 @@ def fit(
                 worse = 0 if value < best_value else worse + 1
                 if value < best_value:
                     best, best_value = candidate, value
-            if bar is not None:
-                bar.set_description(f"{objective} {sign * best_value:.4g} held out")
-                bar.update()
+            advance(1, f"{objective} {sign * best_value:.4g} held out")
             if worse >= patience:
                 break
-    finally:
-        if bar is not None:
-            bar.close()
     before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
     gain = metrics.interval(sign * (before - after), level=level)
     return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level,
@@ -415,7 +399,7 @@ def _check_objective(objective: str) -> str:
     return objective
 
 
-def _check(policy, bandits, budget, key, objective, logits: bool = False, **positive: float) -> int:
+def _check(policy, bandits, budget, key, objective, **positive: float) -> int:
     """Raises a `ValueError` for what can be seen to be wrong; the number of instances."""
     game.check_contracts(policy, bandits)
     _check_objective(objective)
@@ -432,9 +416,6 @@ def _check(policy, bandits, budget, key, objective, logits: bool = False, **posi
     for name, value in positive.items():
         number = checks.numbers(name, value, "give a positive number")
         checks.require(name, number, (number > 0) & (number < np.inf), "give a positive number")
-    if logits and not hasattr(policy, "logits"):
-        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
-                         "it must return is in bts_jax.learn")
     return shape[0]
 
 
@@ -443,9 +424,18 @@ def _horizon(bandits: Bandit, budget: float) -> int:
     return math.ceil((budget + 3 * math.sqrt(budget) + 10) / float(np.min(bandits.cost_mean)))
 
 
-def _settled(policy, bandits, budget) -> tuple:
+def _through_logits(estimate, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds) -> Estimate:
+    """What `estimate` finds, `_score` or `_pathwise`."""
+    space = _Space(policy, ranges)
+    _check(policy, bandits, budget, key, objective, temperature=temperature)
+    if not hasattr(policy, "logits"):
+        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
+                         "it must return is in bts_jax.learn")
+    rounds = _horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
     policy, bandits = jax.tree.map(game.settle, (policy, bandits))
-    return policy, bandits, game.money(budget)
+    value, truncated, each = estimate(space.values(), policy, bandits, game.money(budget), key, jnp.float32(temperature),
+                                      runs=runs, rounds=rounds, objective=objective)
+    return _estimate(value.mean(), each, truncated.mean())
 
 
 def _measure(runs: game.Run, bandits: Bandit, objective: str) -> np.ndarray:

@@ -228,6 +228,21 @@ def kinds(dataset: "Dataset") -> list[str]:
     return [f"{family}, {arms} arms" for family, arms in zip(dataset.family.values, dataset.num_arms.values, strict=True)]
 
 
+def by_kind(dataset: "Dataset") -> dict[str, "Dataset"]:
+    """The Dataset of each kind of bandit."""
+    return split(dataset, kinds(dataset))
+
+
+def split(data: Any, titles: list[str]) -> dict[str, Any]:
+    """The part of a Dataset or DataArray that is about the bandits of each title."""
+    return {title: data.isel(bandit=np.array(titles) == title) for title in dict.fromkeys(titles)}
+
+
+def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """`values` over `base`, where that is positive; the others are left out."""
+    return values[base > 0] / base[base > 0]
+
+
 def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
     # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.

@@ -24,7 +24,7 @@ from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.contract import Bandit, ratio
-from bts_jax.metrics import interval, kinds, measured, paired, ranking
+from bts_jax.metrics import by_kind, interval, measured, paired, ranking
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
 from bts_jax.text import table
 
@@ -148,7 +148,7 @@ def observations(dataset: "Dataset") -> list[Verdict]:
         raise ValueError(f"dataset has the policies {', '.join(dataset.policy.values)}: give bts, epsilon-first and others")
     if dataset.sizes["seed"] < 2:
         raise ValueError("dataset has one run of each kind, which has no standard deviation: give at least 2")
-    panels = _panels(dataset.isel(budget=[-1]))
+    panels = by_kind(dataset.isel(budget=[-1]))
     return [_lowest(panels), _stable(panels), _more_arms(dataset), _unstable(panels)]
 
 
@@ -159,7 +159,7 @@ def report(dataset: "Dataset") -> str:
     parts = []
     if (dataset.budget.values[-1], dataset.sizes["seed"]) != (BUDGETS[-1], 500):
         parts.append(f"Budgets up to {budget} and {dataset.sizes['seed']} runs, where the paper has 50,000 and 500.")
-    for title, part in _panels(dataset).items():
+    for title, part in by_kind(dataset).items():
         count, seeds = part.sizes["bandit"], part.sizes["seed"]
         sample = f"{seeds} runs" if count == 1 else f"{count} instances, each with its mean over {seeds} runs"
         rows = [[f"{at:,g}", *(_plus_minus(_sample(part, name)[j]) for name in part.policy.values)]
@@ -177,7 +177,7 @@ def report(dataset: "Dataset") -> str:
     parts.append(_failure_table(dataset))
     for number, (claim, verdict, evidence) in zip(("1", "1, second part", "2", "3"), verdicts, strict=True):
         parts.append("\n".join([f"Observation {number}: {claim}", f"  {verdict.upper()}", *(f"  {line}" for line in evidence)]))
-    if dataset.sizes["bandit"] == len(_panels(dataset)):
+    if dataset.sizes["bandit"] == len(by_kind(dataset)):
         parts.append("Each panel has one random instance: this says nothing about others. --instances N repeats it.")
     truncated = int(dataset.truncated.sum())
     if truncated:
@@ -254,13 +254,6 @@ def _held(count: int, of: int, what: str = "panels") -> str:
     return "holds" if count == of else "does not hold" if count == 0 else f"holds in {count} of {of} {what}"
 
 
-def _panels(dataset: "Dataset") -> dict[str, "Dataset"]:
-    """The Dataset of each family and number of arms."""
-    titles = kinds(dataset)
-    return {title: dataset.isel(bandit=[i for i, other in enumerate(titles) if other == title])
-            for title in dict.fromkeys(titles)}
-
-
 def _sample(part: "Dataset", policy: str) -> np.ndarray:
     """Regret over the runs on a single instance, or mean regret over the instances. [budget, sample]"""
     regret = measured(part).sel(policy=policy)
@@ -283,7 +276,7 @@ def _failure_table(dataset: "Dataset") -> str:
     last = dataset.isel(budget=[-1])
     failed, total = failures(last), dataset.sizes["seed"]
     rows = []
-    for title, part in _panels(last).items():
+    for title, part in by_kind(last).items():
         chosen = failed.sel(bandit=part.bandit.values)
         runs, all_runs = int(chosen.runs.sum()), total * part.sizes["bandit"]
         sums = ((chosen.mean_wrong.fillna(0) * chosen.runs).sum().item(), runs), \

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
-from bts_jax.metrics import Interval, interval, kinds, measured
+from bts_jax.metrics import Interval, interval, kinds, measured, multiples, split
+from bts_jax.text import counted
 from bts_jax.theory import bts_bound, lower_bound_slope
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def regret(
             mean, low, high = _band(values, band, level)
             means.append(_positive(mean) if logarithmic else mean)
             tops.append(high)
-            _curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
+            curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
         if wanted and sample.sizes["bandit"] == 1:
             start = next((i for i, name in enumerate(look) if name.lower() == "bts"), 0)
             for name, x, y in _theory(_instance(dataset, sample.bandit.item()), dataset.budget.values, means[start], wanted):
@@ -240,7 +242,7 @@ def pulls(
             means.append(_positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
-            _curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
+            curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
         _span(axes, means, tops)
         decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -281,7 +283,7 @@ def difference(
             if name != reference:
                 mean, low, high = interval(values - base, level=level)
                 means.append(mean)
-                _curve(axes, dataset.budget.values, mean, low, high, others[name], name)
+                curve(axes, dataset.budget.values, mean, low, high, others[name], name)
         _scale(axes, "linear" if scale == "linear" else "log-x")
         if scale == "log-log":
             largest = np.nanmax(np.abs(means), initial=1)
@@ -313,8 +315,7 @@ def relative(
     groups = _groups(at, metric, panel)
     _among("reference", reference, *at.policy.values)
     samples = [{name: values[0] for name, values in _by_policy(sample)} for sample in groups.values()]
-    ratios = [{name: (values / np.where(each[reference] > 0, each[reference], np.nan))[each[reference] > 0]
-               for name, values in each.items()} for each in samples]
+    ratios = [{name: multiples(values, each[reference]) for name, values in each.items()} for each in samples]
     medians = {name: np.mean([np.log(max(np.median(each[name]), 1e-9)) if len(each[name]) else 0 for each in ratios])
                for name in ratios[0]}
     names = sorted(medians, key=lambda name: medians[name])
@@ -380,8 +381,8 @@ def dominance(
     axes.spines[:].set_visible(False)
     axes.set_ylabel("this policy …", fontsize=_TEXT)
     axes.set_xlabel("… has less regret than this one", fontsize=_TEXT)
-    _note(figure, f"share of {_count(count, 'instance')}, by mean {_words(metric)} over {_count(at.sizes['seed'], 'run')} each "
-                  f"at budget {at.budget.item():,g}{_caveats(at)}")
+    _note(figure, f"share of {counted(count, 'instance')}, by mean {_words(metric)} over {counted(at.sizes['seed'], 'run')} "
+                  f"each at budget {at.budget.item():,g}{_caveats(at)}")
     return figure
 
 
@@ -462,8 +463,7 @@ def _groups(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
             raise ValueError("panel = 'family' needs the coordinates family and num_arms, which dataset lacks: pass it "
                              "as sweep returns it, or give 'bandit' or 'all'")
         titles = kinds(dataset)
-    groups = {title: values.isel(bandit=[i for i, other in enumerate(titles) if other == title])
-              for title in dict.fromkeys(titles)}
+    groups = split(values, titles)
     if len(groups) > MOST_PANELS:
         raise ValueError(f"panel = {panel!r} makes {len(groups)} panels, and more than {MOST_PANELS} are not legible: select "
                          "fewer bandits, or give 'family' or 'all'")
@@ -521,21 +521,17 @@ def _sample(groups: dict[str, "DataArray"]) -> str:
     """What the sample of the panels is, in words."""
     parts = []
     for values in groups.values():
-        runs = _count(values.sizes["seed"], "run")
-        parts.append(runs if values.sizes["bandit"] == 1 else f"{_count(values.sizes['bandit'], 'instance')} of {runs} each")
+        runs = counted(values.sizes["seed"], "run")
+        parts.append(runs if values.sizes["bandit"] == 1 else f"{counted(values.sizes['bandit'], 'instance')} of {runs} each")
     return " or ".join(dict.fromkeys(parts))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _caveats(dataset: "Dataset") -> str:
     """A run that hit its limit of rounds is never hidden, nor one that is missing, or whose regret is infinite."""
     truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
     missing = int((~np.isfinite(dataset.regret)).sum())
-    return (f"; {_count(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
-        f"; {_count(missing, 'run')} without a finite regret" if missing else "")
+    return (f"; {counted(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
+        f"; {counted(missing, 'run')} without a finite regret" if missing else "")
 
 
 def _budget(dataset: "Dataset") -> str:
@@ -643,9 +639,7 @@ def _figure(
         axes.remove()
     for axes, title in zip(grid.flat, groups, strict=False):
         axes.set_title(title, fontsize=_TEXT)
-        axes.tick_params(labelsize=_SMALL, width=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.3, color="lightgray")
+        frame(axes)
         axes.set_axisbelow(True)
     figure.supxlabel(x, fontsize=_TEXT)
     if y:
@@ -667,7 +661,15 @@ def _png(figure: "Figure") -> bytes:
     return file.getvalue()
 
 
-def _curve(axes: Any, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:
+def frame(axes: Any) -> None:
+    """Small ticks, two sides and a faint grid."""
+    axes.tick_params(labelsize=_SMALL, width=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.3, color="lightgray")
+
+
+def curve(axes: Any, x: ArrayLike, mean: np.ndarray, low: np.ndarray, high: np.ndarray, style: dict, label: str) -> None:
+    """A line in a band."""
     axes.plot(x, mean, label=label, linewidth=1.1, markersize=3, **style)
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0.5)
 

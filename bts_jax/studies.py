@@ -27,9 +27,9 @@ import numpy as np
 from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.contract import Bandit
-from bts_jax.metrics import interval, kinds, measured, paired, ranking
-from bts_jax.policies import BTS, POLICIES
-from bts_jax.text import table
+from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
+from bts_jax.policies import BTS, POLICIES, GaussianBTS
+from bts_jax.text import counted, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,12 +119,6 @@ def _labelled(dataset: "Dataset") -> "Dataset":
     return dataset.assign_coords(family=("bandit", [str(name).rsplit("-", 2)[0] for name in dataset.bandit.values]))
 
 
-def _kinds(dataset: "Dataset") -> dict[str, "Dataset"]:
-    titles = kinds(dataset)
-    return {title: dataset.isel(bandit=[i for i, other in enumerate(titles) if other == title])
-            for title in dict.fromkeys(titles)}
-
-
 def _last(dataset: "Dataset") -> "Dataset":
     return dataset.isel(budget=[-1])
 
@@ -136,7 +130,7 @@ def _on_instances(dataset: "Dataset", policy: str) -> np.ndarray:
 
 def _ratio(mine: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
     """The median ratio over the instances, and the limits of its 95% interval (bootstrap)."""
-    ratio = (mine / np.where(base > 0, base, np.nan))[base > 0]
+    ratio = multiples(mine, base)
     if not len(ratio):
         return np.nan, np.nan, np.nan
     draws = np.random.default_rng(0).integers(len(ratio), size=(2000, len(ratio)))
@@ -160,8 +154,7 @@ def _standing(part: "Dataset") -> str:
 
 
 def _sample(dataset: "Dataset") -> str:
-    count, runs = dataset.sizes["bandit"], dataset.sizes["seed"]
-    return f"{count} instance{'s' * (count != 1)}, {runs} run{'s' * (runs != 1)} on each"
+    return f"{counted(dataset.sizes['bandit'], 'instance')}, {counted(dataset.sizes['seed'], 'run')} on each"
 
 
 def _difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
@@ -197,7 +190,7 @@ def _write_table(dataset: "Dataset", path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["kind", "policy", "told", "budget", "mean regret", "95% from", "95% to", "median", "lower quartile",
                          "upper quartile", "mean rank", "instances", "runs on each"])
-        for kind, part in _kinds(dataset).items():
+        for kind, part in by_kind(dataset).items():
             ranks = ranking(part, metric=METRIC)
             runs = measured(part, METRIC)
             for policy in map(str, ranks.policy.values):
@@ -234,31 +227,28 @@ def _omega_settings(size: Size, seed: int) -> dict[str, Any]:
 
 def _omega_report(dataset: "Dataset") -> str:
     parts, star, winners = [], [], []
-    for title, part in _kinds(dataset).items():
+    for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {_sample(part)}\n"
                      f"{_standing(part)}")
         ranks = ranking(_last(part), metric=METRIC).isel(budget=0)
         mean, median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("mean", "median", "mean_rank"))
         winners.append(f"{title}: {mean} by the mean, {median} by the median, {rank} by the mean rank")
-        if "omega-star-ucb" in part.policy.values:
-            star.append((title, *_difference(part, "omega-star-ucb")))
+        star.append((title, *_difference(part, "omega-star-ucb")))
     parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
-    if star:
-        words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
-        verdict = _tally([word for _, word, _ in star], words)
-        parts.append("\n".join(["ω*-UCB has less regret than BTS, as Heyden et al. found", f"  {verdict.upper()}",
-                                *(f"  {title}: {line}" for title, _, line in star),
-                                "  criterion: the 95% interval of the mean paired difference over the instances"]))
+    words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
+    verdict = _tally([word for _, word, _ in star], words)
+    parts.append("\n".join(["ω*-UCB has less regret than BTS, as Heyden et al. found", f"  {verdict.upper()}",
+                            *(f"  {title}: {line}" for title, _, line in star),
+                            "  criterion: the 95% interval of the mean paired difference over the instances"]))
     told = [str(name) for name in dataset.policy.values if "cost" in dataset.told.sel(policy=name).item()]
-    if told:
-        lines = []
-        for title, part in _kinds(dataset).items():
-            medians = {str(name): float(np.median(_on_instances(part, str(name)))) for name in part.policy.values}
-            nothing = [str(name) for name in part.policy.values if part.told.sel(policy=name).item() == "nothing"]
-            with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
-            lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
-        parts.append("What knowing costs is worth: least median of those told something about them, and of those told nothing\n"
-                     + "\n".join(lines))
+    nothing = [str(name) for name in dataset.policy.values if dataset.told.sel(policy=name).item() == "nothing"]
+    lines = []
+    for title, part in by_kind(dataset).items():
+        medians = {name: float(np.median(_on_instances(part, name))) for name in (*told, *nothing)}
+        with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
+        lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
+    parts.append("What knowing costs is worth: least median of those told something about them, and of those told nothing\n"
+                 + "\n".join(lines))
     return "\n\n".join(parts)
 
 
@@ -287,6 +277,7 @@ PRIORS = {
     "Beta(2, 2)": BTS(reward_alpha=2.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=2.0),
     "optimist": BTS(reward_alpha=2.0, reward_beta=1.0, cost_alpha=1.0, cost_beta=2.0),
     "pessimist": BTS(reward_alpha=1.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=1.0),
+    "gaussian-bts": GaussianBTS(),
 }
 
 
@@ -300,18 +291,17 @@ def _priors_settings(size: Size, seed: int) -> dict[str, Any]:
             means = {"reward_range": (0.4, 0.6), "cost_range": (0.4, 0.6)}
             bandits[_named("Bernoulli, means 0.4–0.6", arms, number)] = Bernoulli.random(close, arms, **means)
             bandits[_named("Beta, shapes 1–5", arms, number)] = Beta.random(beta, arms, shape_range=(1, 5))
-    gaussian = {name: POLICIES[name]() for name in ("gaussian-bts",) if name in POLICIES}
-    return {"policies": PRIORS | gaussian, "bandits": bandits}
+    return {"policies": PRIORS, "bandits": bandits}
 
 
 def _priors_report(dataset: "Dataset") -> str:
     parts = ["Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for costs; pessimist: the reverse"]
-    for title, part in _kinds(dataset).items():
+    for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {_sample(part)}\n{_standing(part)}")
     for name in map(str, dataset.policy.values):
         if name == "bts":
             continue
-        found = [(title, *_difference(part, name)) for title, part in _kinds(dataset).items()]
+        found = [(title, *_difference(part, name)) for title, part in by_kind(dataset).items()]
         verdict = _tally([word for _, word, _ in found], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
         parts.append("\n".join([f"{name} in place of the uniform prior", f"  {verdict.upper()}",
                                 *(f"  {title}: {line}" for title, _, line in found)]))
@@ -336,14 +326,14 @@ def _correlated_settings(size: Size, seed: int) -> dict[str, Any]:
             for correlation in CORRELATIONS:  # with the same means
                 bandits[_named(f"{correlation:+.2f}", arms, number)] = Correlated.random(
                     _key(seed, place, number), arms, correlation=correlation, reward_range=(0.1, 0.9), cost_range=(0.1, 0.9))
-    return {"policies": [name for name in ("bts", "joint-bts") if name in POLICIES], "bandits": bandits}
+    return {"policies": ["bts", "joint-bts"], "bandits": bandits}
 
 
 def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
     """What was wanted, the mean correlation of the arms, and the runs; in increasing order."""
     arms = json.loads(dataset.specification)["bandits"]
     rows = []
-    for part in _kinds(dataset).values():
+    for part in by_kind(dataset).values():
         mean = np.mean([arms[str(name)]["fields"]["correlation"] for name in part.bandit.values])
         rows.append((float(part.family.values[0]), float(mean), part))
     return sorted(rows, key=lambda row: row[0])
@@ -362,8 +352,7 @@ def _correlated_report(dataset: "Dataset") -> str:
         rows.append(row)
         change, low, high = interval(_on_instances(part, "bts") - free)
         effects.append((wanted, change / free.mean(), low / free.mean(), high / free.mean()))
-        if "joint-bts" in part.policy.values:
-            gains.append((wanted, *_difference(part, "joint-bts")))
+        gains.append((wanted, *_difference(part, "joint-bts")))
     head = ["wanted", "mean correlation"]
     for name in map(str, dataset.policy.values):
         head += [f"{name}: mean and 95% interval", "median"]
@@ -374,10 +363,9 @@ def _correlated_report(dataset: "Dataset") -> str:
             for _, _, low, high in (effects[-1], effects[0])]
     parts.append("\n".join([f"The largest correlation {ends[0]} the regret of BTS, the least {ends[1]} it; mean paired "
                             "difference to that at correlation 0:", *lines]))
-    if gains:
-        verdict = _tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
-        parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
-                                *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
+    verdict = _tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
+    parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
+                            *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
     parts.append("criterion: 95% intervals of mean paired differences over the instances; where the means of an arm do not\n"
                  "allow a correlation, it has the nearest that they do")
     return "\n\n".join(parts)
@@ -394,24 +382,18 @@ def _correlated_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     for name in map(str, dataset.policy.values):
         values = np.array([_on_instances(part, name) for _, _, part in found])
         mean, low, high = interval(values)
-        left.plot(x, mean, label=f"{name}, mean and 95% interval", linewidth=1.1, markersize=3, **look[name])
-        left.fill_between(x, low, high, color=look[name]["color"], alpha=0.15, linewidth=0.5)
+        plots.curve(left, x, mean, low, high, look[name], f"{name}, mean and 95% interval")
         left.plot(x, np.median(values, -1), label=f"{name}, median", **{**look[name], "linestyle": ":", "markersize": 3})
     left.set_ylim(bottom=0)
     left.set_ylabel("pseudo-regret (units of reward)", fontsize=8)
     left.legend(fontsize=7, frameon=False)
-    if "joint-bts" in dataset.policy.values:
-        difference = np.array([_on_instances(part, "joint-bts") - _on_instances(part, "bts") for _, _, part in found])
-        mean, low, high = interval(difference)
-        right.axhline(0, color=look["bts"]["color"], linewidth=1)
-        right.plot(x, mean, linewidth=1.1, markersize=3, **look["joint-bts"])
-        right.fill_between(x, low, high, color=look["joint-bts"]["color"], alpha=0.15, linewidth=0.5)
-        right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
+    mean, low, high = interval([_on_instances(part, "joint-bts") - _on_instances(part, "bts") for _, _, part in found])
+    right.axhline(0, color=look["bts"]["color"], linewidth=1)
+    plots.curve(right, x, mean, low, high, look["joint-bts"], "joint-bts")
+    right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
-        axes.tick_params(labelsize=7, width=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.3, color="lightgray")
+        plots.frame(axes)
     figure.suptitle(f"budget {dataset.budget.values[-1]:,g}, {_sample(found[0][2])}, the same means at each correlation",
                     fontsize=7)
     return {"correlation": figure}
@@ -428,7 +410,7 @@ def _worst_settings(size: Size, seed: int) -> dict[str, Any]:
     for arms in size.arms:
         for budget in (*size.budgets, 4 * size.budgets[-1]):  # gaps on both sides of the worst for each budget
             bandits[_named(f"hard at {budget:g}", arms, 0)] = Bernoulli.hard(arms, budget)
-    return {"policies": [name for name in RIVALS if name in POLICIES], "bandits": bandits}
+    return {"policies": list(RIVALS), "bandits": bandits}
 
 
 def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, tuple]:
@@ -505,14 +487,12 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     runs, look = measured(dataset, METRIC), _look(dataset)
     figure = Figure(figsize=(plots.COLUMN * 1.2, 4.0), layout="constrained")
     axes = figure.subplots()
+    budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
     for name, (_, _, (value, low, high)) in fits.items():
         mean, below, above = interval(runs.sel(policy=name).transpose("bandit", "budget", "seed").values)
         where = mean.argmax(0), np.arange(mean.shape[1])
-        axes.plot(dataset.budget.values, mean[where], linewidth=1.1, markersize=3, **look[name],
-                  label=f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
-        axes.fill_between(dataset.budget.values, below[where], above[where], color=look[name]["color"], alpha=0.15,
-                          linewidth=0.5)
-    budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
+        plots.curve(axes, budgets, mean[where], below[where], above[where], look[name],
+                    f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
     anchor = max(worst[-1] for worst, _, _ in fits.values()) * 1.3
     guide = np.sqrt(budgets * np.log(budgets))
     axes.plot(budgets, anchor * guide / guide[-1], color="gray", linewidth=0.8, linestyle="--",
@@ -521,9 +501,7 @@ def _worst_figures(dataset: "Dataset") -> dict[str, "Figure"]:
     plots.decades(axes, "y")
     axes.set_xlabel("budget (units of cost)", fontsize=8)
     axes.set_ylabel("pseudo-regret on the worst instance\n(units of reward)", fontsize=8)
-    axes.tick_params(labelsize=7, width=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(linewidth=0.3, color="lightgray")
+    plots.frame(axes)
     title = (f"mean and its 95% interval over {dataset.sizes['seed']} runs; {arms} arms, worst of\n"
              f"{dataset.sizes['bandit']} gaps; exponents fitted from budget {fitted.budget.values[0]:,g} on")
     figure.legend(loc="outside upper center", fontsize=7, frameon=False, title=title, title_fontsize=7)

@@ -1,6 +1,11 @@
-"""Tables in plain text."""
+"""Counts and tables in plain text."""
 
 from collections.abc import Sequence
+
+
+def counted(number: int, noun: str) -> str:
+    """`number` of them, with the noun in the plural unless it is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: bool = False) -> str:

@@ -381,6 +381,8 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
     (["sweep", "small.toml", "--distributed", "--coordinator", "here"], "coordinator = 'here' has no port"),
     (["sweep", "small.toml", "--distributed", "--timeout", "0"], "timeout = 0 is not allowed"),
+    (["sweep", "small.toml", "--coordinator", "here:1"], "--coordinator = 'here:1' goes with --distributed alone"),
+    (["sweep", "small.toml", "--process", "0"], "--process = 0 goes with --distributed alone"),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),
 ])
@@ -438,6 +440,21 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
         out, err = process.communicate()
         assert process.returncode == 0 and out.startswith("long.zarr: 1 × 1") and err == "", err
     assert_same(bj.open_results(store), bj.sweep(**gridfile.read_toml(folder / "long.toml"), chunk=500))
+
+
+def test_who_interrupts_before_there_is_a_store_is_not_told_to_go_on_with_it(folder, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gridfile, "read_toml", interrupted)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for there in (False, True):
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", "small.toml"])
+        hint = "; to go on: bts-jax sweep --resume small.zarr" if there else ""
+        assert ended.value.code == 130 and capsys.readouterr().err == f"bts-jax: interrupted{hint}\n"
+        (folder / "small.zarr").mkdir(exist_ok=True)
+        (folder / "small.zarr" / "zarr.json").touch()
 
 
 def test_a_full_disk_ends_with_one_line(folder, capsys, monkeypatch):

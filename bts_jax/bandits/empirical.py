@@ -17,6 +17,7 @@ from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.pytrees import pytree
 from bts_jax.sums import UNIT, coins
+from bts_jax.text import counted
 
 MOST_ROWS = 2**19  # of an arm: sums of more would not fit
 
@@ -129,7 +130,7 @@ class Empirical(Arms):
         def drop(reason: str, bad: np.ndarray) -> None:
             nonlocal keep
             if count := int((keep & bad).sum()):
-                dropped[f"{_count(count, 'row')} {reason}"] = count
+                dropped[f"{counted(count, 'row')} {reason}"] = count
                 keep &= ~bad
 
         drop(f"without a name in {arm}", np.array([name in ("", "nan", "None", "<NA>", "NaN") for name in names], bool))
@@ -143,13 +144,13 @@ class Empirical(Arms):
         free = {name: rows for name, rows in places.items() if name not in few and not values[cost][rows].any()}
         for reason, arms in ((f"with fewer than {min_rows} rows", few), (f"whose {cost} is always 0", free)):
             if arms:
-                dropped[f"{_count(len(arms), 'arm')} {reason} ({_listed(arms)})"] = sum(map(len, arms.values()))
+                dropped[f"{counted(len(arms), 'arm')} {reason} ({_listed(arms)})"] = sum(map(len, arms.values()))
         kept = {name: rows for name, rows in places.items() if name not in few and name not in free}
         loaded = Loaded(rows=sum(map(len, kept.values())), total=len(names), arms=tuple(kept), dropped=tuple(dropped),
                         reward_max=_largest("reward_max", reward_max, values[reward], kept),
                         cost_max=_largest("cost_max", cost_max, values[cost], kept))
         if len(kept) < 2:
-            raise ValueError(f"the table has {_count(len(kept), 'arm')} to play, and a bandit has at least 2 ({loaded})")
+            raise ValueError(f"the table has {counted(len(kept), 'arm')} to play, and a bandit has at least 2 ({loaded})")
         most = max(map(len, kept.values()))
         padded = np.zeros((2, len(kept), most))
         for row, rows in enumerate(kept.values()):
@@ -174,7 +175,7 @@ class Loaded:
     cost_max: float
 
     def __str__(self) -> str:
-        text = (f"{self.rows:,} of {self.total:,} rows kept, {_count(len(self.arms), 'arm')} ({_listed(self.arms)}); "
+        text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
                 f"rewards divided by {self.reward_max:g}, costs by {self.cost_max:g}")
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
 
@@ -253,10 +254,6 @@ def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str,
         raise ValueError(f"{name} = {given!r} is not allowed: give a positive number, at least {largest:g}, which is the "
                          "largest in the table")
     return float(given)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _listed(names: Any, most: int = 5) -> str:

@@ -46,6 +46,9 @@ class BTS:
         cost_alpha: prior successes α^c.
         cost_beta: prior failures β^c.
 
+    Each is from 0.5 to 10⁷: proposals for Gamma draws exist for shapes above 1/3 alone (`random.propose_gamma`); and of draws
+    from Beta(0.01, 0.01) a fifth are too small for float32, so that ratios could not be told apart.
+
     Example:
         >>> import jax, bts_jax
         >>> bandit = bts_jax.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])

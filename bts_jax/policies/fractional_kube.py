@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
 
@@ -18,13 +18,8 @@ class Kept(NamedTuple):
     width: jax.Array  # [K] 1/√n
 
 
-class FractionalKUBEState(NamedTuple):
-    arms: ArmStatistics
-    price: jax.Array  # [K] 1/μ^c, infinite for μ^c = 0
-
-
 @pytree
-class FractionalKUBE:
+class FractionalKUBE(IndexPolicy):
     """Fractional KUBE (Tran-Thanh et al., AAAI 2012), for arms whose expected costs are known.
 
     In round t, pull the arm with the largest
@@ -41,31 +36,22 @@ class FractionalKUBE:
     """
 
     told: ClassVar[tuple[str, ...]] = ("cost_mean",)
-    ignores_no_pull: ClassVar[bool] = True
 
     scale: ArrayLike = 2.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
-    def init(self, problem: Problem) -> FractionalKUBEState:
-        price = over(jnp.float32(1), jnp.asarray(problem.cost_mean, jnp.float32))
-        return FractionalKUBEState(arms=ArmStatistics.zeros(problem.num_arms, self.keep), price=price)
+    def fact(self, problem: Problem) -> jax.Array:
+        """1/μ^c, infinite for μ^c = 0. [K]"""
+        return over(jnp.float32(1), jnp.asarray(problem.cost_mean, jnp.float32))
 
-    def __call__(self, state: FractionalKUBEState, key: jax.Array) -> tuple[jax.Array, FractionalKUBEState]:
-        return choose(self.index(state), state.arms.pulls), state
-
-    def index(self, state: FractionalKUBEState) -> jax.Array:
+    def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        log_t = jnp.log((state.arms.rounds + 1).astype(jnp.float32))
-        arms: Kept = state.arms.kept
-        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * state.price
+        log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
+        arms: Kept = state.kept
+        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * state.fact
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
         return Kept(reward=reward_mean, width=1 / jnp.sqrt(n))
-
-    def update(
-        self, state: FractionalKUBEState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> FractionalKUBEState:
-        return state._replace(arms=state.arms.record(arm, reward, cost, self.keep))

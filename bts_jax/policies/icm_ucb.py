@@ -1,35 +1,23 @@
 """i-UCB, c-UCB, m-UCB and b-greedy: four ways to explore, from one paper."""
 
-from typing import ClassVar, NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Problem
-from bts_jax.policies.index import ArmStatistics, IndexPolicy, choose, over
+from bts_jax.policies.index import ArmStatistics, Averages, IndexPolicy, choose, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    width: jax.Array  # [K] 1/√n
 
 
 class _Family(IndexPolicy):
     """What the three have in common: e_i = α √(ln(t − 1) / n_i)."""
 
     alpha: ArrayLike
+    keep = Averages.of
 
     def _check(self) -> None:
         checks.hyperparameter(self, "alpha", 0, 1e6)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
 
     def _radius(self, state: ArmStatistics) -> jax.Array:
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
@@ -110,7 +98,7 @@ class MUCB(_Family):
 
 
 @pytree
-class BGreedy:
+class BGreedy(IndexPolicy):
     """b-greedy (Xia et al., Neurocomputing 2017): any arm now and then, else the one that looks best.
 
     In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}, and else
@@ -126,16 +114,10 @@ class BGreedy:
         scale: the factor before K/t; 1 in the source.
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
-
     scale: ArrayLike = 1.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
-
-    def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.keep)
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         num_arms = state.pulls.shape[0]
@@ -150,8 +132,3 @@ class BGreedy:
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
         return over(reward_mean, cost_mean)
-
-    def update(
-        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> ArmStatistics:
-        return state.record(arm, reward, cost, self.keep)

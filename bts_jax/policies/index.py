@@ -6,7 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
+from bts_jax import checks
 from bts_jax.contract import Problem, place_of
 from bts_jax.random import settled
 from bts_jax.sums import Sum, coins
@@ -19,6 +21,7 @@ class ArmStatistics(NamedTuple):
     totals: Sum  # [K, 2], rewards r and costs c; or [K, 4], also r(1 − r) and c(1 − c), of which variances are made
     kept: Any  # arrays [K] float32: functions of n and the averages, worked out anew for the arm that was pulled alone
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
+    fact: Any = ()  # what the policy was told, and keeps
 
     @classmethod
     def zeros(cls, num_arms: int, keep: "Keep", variances: bool = False) -> "ArmStatistics":
@@ -36,19 +39,33 @@ class ArmStatistics(NamedTuple):
         totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack(amounts)))
         n = pulls.astype(jnp.float32)
         mean = settled(tuple(total / n for total in totals.value()))
-        new = settled(self._replace(pulls=pulls, totals=totals, kept=keep(n, *mean), rounds=()))
+        old = self._replace(rounds=(), fact=())
+        new = settled(old._replace(pulls=pulls, totals=totals, kept=keep(n, *mean)))
         place = place_of(arm, self.pulls.shape[0])
-        arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, self._replace(rounds=()))
-        return arms._replace(rounds=self.rounds + (arm >= 0))
+        arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, old)
+        return arms._replace(rounds=self.rounds + (arm >= 0), fact=self.fact)
 
 
 Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm
 
 
-class IndexPolicy:
-    """A policy that pulls the arm with the largest index, and is told nothing.
+class Averages(NamedTuple):
+    """What several policies keep of an arm."""
 
-    The class gives `keep`, what it keeps of an arm, and `index`, made of what is kept of all arms.
+    reward: jax.Array  # [K] r̄
+    cost: jax.Array  # [K] c̄
+    width: jax.Array  # [K] 1/√n
+
+    @classmethod
+    def of(cls, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> "Averages":
+        return cls(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
+
+
+class IndexPolicy:
+    """A policy that pulls the arm with the largest index.
+
+    The class gives `keep`, what it keeps of an arm, and `index`, made of what is kept of all arms, unless that is the index
+    already; and `fact`, what it keeps of what it is told, if it names something in `told`.
     """
 
     told: ClassVar[tuple[str, ...]] = ()
@@ -56,10 +73,17 @@ class IndexPolicy:
     variances: ClassVar[bool] = False  # whether `keep` gets the averages of r(1 − r) and c(1 − c), too
 
     keep: Keep
-    index: Callable[[ArmStatistics], jax.Array]
+
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        return state.kept
+
+    def fact(self, problem: Problem) -> Any:
+        """What is kept of what is told."""
+        return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)
+        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)._replace(fact=self.fact(problem))
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         return choose(self.index(state), state.pulls), state
@@ -68,6 +92,22 @@ class IndexPolicy:
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ArmStatistics:
         return state.record(arm, reward, cost, self.keep)
+
+
+class FloorPolicy(IndexPolicy):
+    """One that is told λ, a lower bound on the expected costs, unless it is given as `min_cost`."""
+
+    told: ClassVar[tuple[str, ...]] = ("min_cost",)
+
+    min_cost: ArrayLike | None
+
+    def _check(self) -> None:
+        if self.min_cost is not None:
+            checks.hyperparameter(self, "min_cost", 0, 1, low_excluded=True)
+
+    def fact(self, problem: Problem) -> jax.Array:
+        """λ"""
+        return jnp.asarray(problem.min_cost if self.min_cost is None else self.min_cost, jnp.float32)
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:

@@ -39,7 +39,7 @@ class JointBTS:
     Dirichlet's: three of them will do, by rejection sampling carried through (see `thompson.Draws`).
 
     Args:
-        alpha: α, prior pulls of each outcome.
+        alpha: α, prior pulls of each outcome, from 0.5 to 10⁷; as for `BTS`.
     """
 
     told: ClassVar[tuple[str, ...]] = ()

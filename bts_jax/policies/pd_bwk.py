@@ -1,7 +1,7 @@
 """PD-BwK: optimistic reward over pessimistic cost."""
 
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,12 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
 
 
-class PDBwKState(NamedTuple):
-    arms: ArmStatistics
-    nu: jax.Array  # ν
-
-
 @pytree
-class PDBwK:
+class PDBwK(IndexPolicy):
     """The variant of PD-BwK (Badanidiyuru et al., FOCS 2013) in Xia et al. (IJCAI 2015).
 
     Pull the arm with the largest
@@ -35,29 +30,25 @@ class PDBwK:
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)
-    ignores_no_pull: ClassVar[bool] = True
 
     scale: ArrayLike = 0.25
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
-    def init(self, problem: Problem) -> PDBwKState:
+    def init(self, problem: Problem) -> ArmStatistics:
         nu = jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
-        return PDBwKState(arms=ArmStatistics.zeros(problem.num_arms, partial(self.index, nu)), nu=nu)
+        return ArmStatistics.zeros(problem.num_arms, partial(self.keep, nu))._replace(fact=nu)
 
-    def __call__(self, state: PDBwKState, key: jax.Array) -> tuple[jax.Array, PDBwKState]:
-        return choose(state.arms.kept, state.arms.pulls), state
-
-    def index(self, nu: jax.Array, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
+    def keep(self, nu: jax.Array, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
         """An arm's index, which changes only when it is pulled."""
         confident_reward = jnp.minimum(reward_mean + self._radius(nu, reward_mean, n), 1)
         return over(confident_reward, cost_mean - self._radius(nu, cost_mean, n))
 
     def update(
-        self, state: PDBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> PDBwKState:
-        return state._replace(arms=state.arms.record(arm, reward, cost, partial(self.index, state.nu)))
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost, partial(self.keep, state.fact))
 
     @staticmethod
     def _radius(nu: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:
