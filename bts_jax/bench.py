@@ -24,7 +24,7 @@ from bts_jax.policies import POLICIES
 RUNS = 500
 NAMES = ("bts", "kube", "ucb-bv1", "pd-bwk")
 # Arms, and budgets that give each program enough to do: with BTS, with the index policies, and the obvious JAX program.
-SIZES = ((10, 2000, 8000, 40), (100, 1000, 3000, 10))
+SIZES = ((10, 2000, 6000, 40), (100, 1000, 2000, 10))
 ON_A_GPU = ((10, 20_000, 20_000), (100, 4_000, 50_000), (10, 500, 50_000), (100, 500, 50_000), (100, 20_000, 1_000))
 
 

@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -119,7 +120,7 @@ def fill(
     chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
     with _progress(grid, quiet) as bar:
         if meeting is None:
-            mine = lambda results: _shares(grid, results, results.units, count)[number - 1]  # noqa: E731
+            mine = cache(lambda results: _shares(grid, results, results.units, count)[number - 1])
             results = begin(grid.attributes(), chunk, out, mine)
             todo = [unit for unit in mine(results) if not results.done[unit]]
         else:
