@@ -14,6 +14,7 @@ Where a family has a single instance the sample is its runs. Each figure says wh
 
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -696,7 +697,8 @@ def _legend(figure: "Figure", look: dict[str, dict], note: str, markers: bool = 
 
     handles = [Line2D([], [], label=name, markersize=4 if markers else 0, linewidth=1.1, **style)
                for name, style in look.items()]
-    columns = next((count for count in range(len(look), 1, -1) if _legend_width(look, count) < figure.get_figwidth()), 1)
+    fit = next((count for count in range(len(look), 1, -1) if _legend_width(look, count) < figure.get_figwidth()), 1)
+    columns = math.ceil(len(look) / math.ceil(len(look) / fit))  # rows of equal length, if there are several
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=_SMALL, frameon=False,
                   title=_wrap(figure, note), title_fontsize=_SMALL, columnspacing=1.2, handlelength=2)
 
