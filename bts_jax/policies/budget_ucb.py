@@ -39,6 +39,10 @@ class BudgetUCB:
 
     Args:
         min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+
+    Example:
+        >>> BudgetUCB(min_cost=0.1)  # whatever the bandit's smallest expected cost is
+        BudgetUCB(min_cost=0.1)
     """
 
     told: ClassVar[tuple[str, ...]] = ("min_cost",)

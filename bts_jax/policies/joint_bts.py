@@ -40,6 +40,10 @@ class JointBTS:
 
     Args:
         alpha: α, prior pulls of each outcome.
+
+    Example:
+        >>> JointBTS(alpha=1.0)  # uniform over the four outcomes' probabilities
+        JointBTS(alpha=1.0)
     """
 
     told: ClassVar[tuple[str, ...]] = ()
