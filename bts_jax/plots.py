@@ -10,6 +10,16 @@ A policy has the same colour and marker in all figures (see `styles`). What a pa
     "all"       one panel; likewise
 
 Where a family has a single instance the sample is its runs. Each figure says what its sample is.
+
+Example:
+    >>> from bts_jax import Bernoulli, plots, sweep
+    >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+    >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+    >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
+    >>> figure = plots.final_regret(results, kind="box", budget=20)
+    >>> figure = plots.difference(results, "uniform")
+    >>> figure.get_figwidth() == plots.COLUMN
+    True
 """
 
 import io
@@ -63,6 +73,10 @@ def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     Those of the registry are fixed, in capitals or not, and drawn with a full line. Others are drawn dashed in a colour and
     marker that follow from the name; only where two of one figure would look the same does one of them take the next that is
     free.
+
+    Example:
+        >>> styles(["bts", "mine"])["bts"]
+        {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
     """
     result, taken = {}, set()
     for name in sorted(policies):
