@@ -21,7 +21,7 @@ class Bandit(Protocol):
 
     Example:
         >>> from bts_jax import Bernoulli
-        >>> isinstance(Bernoulli(reward=[0.5], cost=[0.5]), Bandit)  # has all of these; `check_bandit` looks closer
+        >>> isinstance(Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5]), Bandit)  # has all of these; `check_bandit` looks closer
         True
     """
 

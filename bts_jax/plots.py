@@ -18,7 +18,7 @@ Example:
     >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
     >>> figure = plots.final_regret(results, kind="box", budget=20)
     >>> figure = plots.difference(results, "uniform")
-    >>> figure.get_figwidth() == plots.COLUMN
+    >>> bool(figure.get_figwidth() == plots.COLUMN)
     True
 """
 
