@@ -17,7 +17,13 @@ State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes ne
 
 @runtime_checkable
 class Bandit(Protocol):
-    """What is pulled: a pytree of K arms' parameters."""
+    """What is pulled: a pytree of K arms' parameters.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> isinstance(Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5]), Bandit)  # has all of these; `check_bandit` looks closer
+        True
+    """
 
     @property
     def reward_mean(self) -> jax.Array:
@@ -44,6 +50,10 @@ class Problem:
 
     The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no
     policy knows more than its documentation says.
+
+    Example:
+        >>> Problem(num_arms=10, budget=100.0)  # for a class with told = ("budget",)
+        Problem(num_arms=10, budget=100.0, min_cost=None, cost_mean=None, best_arm=None)
     """
 
     num_arms: int  # K, a Python int: shapes may depend on it
@@ -61,6 +71,11 @@ class Policy(Protocol):
     it, the policy is told nothing. It may have an attribute `ignores_no_pull = True`, a promise that `update` returns the
     state as it is if the arm is −1; runs are somewhat faster for it. What a policy needs so that gradients can be taken
     through its decisions, a method `logits`, is in `bts_jax.learn`.
+
+    Example:
+        >>> from bts_jax import BTS
+        >>> isinstance(BTS(), Policy)  # has all of these; `check_policy` looks closer
+        True
     """
 
     def init(self, problem: Problem) -> State:

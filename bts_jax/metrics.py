@@ -60,6 +60,15 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
     ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost
     nothing lose nothing by being pulled. Batches and precision are as for `regret`.
+
+    Example:
+        >>> import numpy as np
+        >>> from bts_jax import Bernoulli, Run
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])  # a pull of arm 1 loses 0.75 · (2 − 1)
+        >>> run = Run(budget=np.array([10.0]), reward=np.array([18.0]), cost=np.array([10.0]), rounds=np.array([34]),
+        ...           pulls=np.array([[30, 4]]), truncated=np.array([False]))
+        >>> pseudo_regret(run, bandit).tolist(), regret(run, bandit).tolist()
+        ([3.0], [2.0])
     """
     xp, (pulls,), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls,))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
@@ -151,6 +160,14 @@ def paired(
         `difference`, the mean difference, negative where `policy` is better, with its limits `low` and `high`;
         `effect`, the mean difference in standard deviations of the differences; `wins`, the share of the sample on which
         `policy` has less regret, ties counting half; `count`, the size of the sample. Where a run is missing, all is NaN.
+
+    Example:
+        >>> from bts_jax import Bernoulli, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> pair = paired(results, "kube", "uniform")
+        >>> pair.difference.sel(bandit="two", budget=20).item() < 0
+        True
     """
     import xarray as xr
 
@@ -186,6 +203,13 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
         sharing; `best`, the share of the instances on which the policy has the least mean regret, ties sharing;
         `clearly_best`, the share on which every other policy is worse beyond the paired interval over the seeds, at `level`.
         A policy of which a run is missing on an instance (NaN) is last there. `count` is the number of instances.
+
+    Example:
+        >>> from bts_jax import Bernoulli, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> ranking(results).mean_rank.sel(budget=20).values.tolist()
+        [1.0, 2.0]
     """
     import xarray as xr
 

@@ -10,10 +10,21 @@ A policy has the same colour and marker in all figures (see `styles`). What a pa
     "all"       one panel; likewise
 
 Where a family has a single instance the sample is its runs. Each figure says what its sample is.
+
+Example:
+    >>> from bts_jax import Bernoulli, plots, sweep
+    >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+    >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+    >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
+    >>> figure = plots.final_regret(results, kind="box", budget=20)
+    >>> figure = plots.difference(results, "uniform")
+    >>> bool(figure.get_figwidth() == plots.COLUMN)
+    True
 """
 
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -64,6 +75,10 @@ def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     Those of the registry are fixed, in capitals or not, and drawn with a full line. Others are drawn dashed in a colour and
     marker that follow from the name; only where two of one figure would look the same does one of them take the next that is
     free.
+
+    Example:
+        >>> styles(["bts", "mine"])["bts"]
+        {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
     """
     result, taken = {}, set()
     for name in sorted(policies):
@@ -698,7 +713,8 @@ def _legend(figure: "Figure", look: dict[str, dict], note: str, markers: bool = 
 
     handles = [Line2D([], [], label=name, markersize=4 if markers else 0, linewidth=1.1, **style)
                for name, style in look.items()]
-    columns = next((count for count in range(len(look), 1, -1) if _legend_width(look, count) < figure.get_figwidth()), 1)
+    fit = next((count for count in range(len(look), 1, -1) if _legend_width(look, count) < figure.get_figwidth()), 1)
+    columns = math.ceil(len(look) / math.ceil(len(look) / fit))  # rows of equal length, if there are several
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=_SMALL, frameon=False,
                   title=_wrap(figure, note), title_fontsize=_SMALL, columnspacing=1.2, handlelength=2)
 

@@ -12,8 +12,10 @@ def bar(quiet: bool) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    shown = sys.stderr.isatty() or any(".notebook" in base.__module__ for base in tqdm.__mro__)
-    return tqdm if shown and not quiet else None
+    notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
+    if quiet or not (notebook or sys.stderr.isatty()):
+        return None
+    return _passing(tqdm) if notebook else tqdm
 
 
 @contextmanager
@@ -30,3 +32,26 @@ def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str]
             shown.update(more)
 
         yield advance
+
+
+
+def _passing(tqdm: Any) -> Any:
+    """The notebook's bars, true to a total that changes, and gone once closed: tqdm's own leave "starting: 0%" in the file."""
+    from IPython.display import display
+
+    class Bar(tqdm):
+        def __init__(self, **options: Any):
+            super().__init__(display=False, **options)
+            self.shown: Any = display(self.container, display_id=True)
+
+        def display(self, *arguments: Any, **options: Any) -> Any:
+            self.container.children[1].max = self.total
+            return super().display(*arguments, **options)
+
+        def close(self) -> None:
+            if not self.disable:
+                super().close()
+                self.container.close()
+                self.shown.update({}, raw=True)
+
+    return Bar

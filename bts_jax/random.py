@@ -85,12 +85,24 @@ def rounded(x: jax.Array) -> jax.Array:
 
 
 def unit(word: jax.Array) -> jax.Array:
-    """A random word as a float32 in (0, 1], with 32 bits of resolution near 0."""
+    """A random word as a float32 in (0, 1], with 32 bits of resolution near 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> unit(jnp.uint32(2**31)).item()
+        0.5
+    """
     return word.astype(jnp.float32) * jnp.float32(2**-32) + jnp.float32(2**-33)
 
 
 def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
-    """A Bernoulli trial: whether a random word falls below `probability`, which is met to 2⁻³² (0 and 1 exactly)."""
+    """A Bernoulli trial: whether a random word falls below `probability`, which is met to 2⁻³² (0 and 1 exactly).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> happens(jnp.uint32(2**30), jnp.array([0.2, 0.3])).tolist()  # the word stands for ¼
+        [False, True]
+    """
     probability = jnp.asarray(probability, jnp.float32)
     # The clip keeps the conversion in range; 2³² − 256 is the largest float32 below 2³².
     threshold = jnp.clip(probability * jnp.float32(2**32), 0.0, jnp.float32(2**32 - 256)).astype(jnp.uint32)
@@ -98,7 +110,13 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
 
 
 def below(word: jax.Array, count: int) -> jax.Array:
-    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them."""
+    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> below(jnp.array([7, 8, 2**32 - 1], jnp.uint32), 3).tolist()
+        [1, 2, -1]
+    """
     fair = word <= jnp.uint32(2**32 // count * count - 1)
     return jnp.where(fair, (word % count).astype(jnp.int32), -1)
 
@@ -292,6 +310,12 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
     Their bound holds for every d > 0, so any shape above 1/3 will do; 83% are accepted at shape 1/2, 95% at 1, 99.9% at
     30. Several proposals may be accepted together, with the sum of their logarithms: accept when a standard exponential
     draw exceeds minus that sum.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> value, log_accept = propose_gamma(jnp.float32(4 / 3), jnp.float32(0))  # the middle of the proposals
+        >>> round(value.item(), 4), log_accept.item()
+        (1.0, 0.0)
     """
     d = shape - jnp.float32(1 / 3)
     # Not lax.rsqrt, which keeps XLA from vectorising what it is fused with; nor a quotient, which it stores for each use.

@@ -180,6 +180,16 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
 
     Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing.
+
+    Example:
+        >>> import tempfile
+        >>> from bts_jax import Bernoulli, sweep
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/runs.zarr")
+        ...     again = open_results(f"{folder}/runs.zarr")
+        >>> again.attrs["state"], again.identical(results)
+        ('complete', True)
     """
     path = Path(path)
     attributes, chunk = _root(path)

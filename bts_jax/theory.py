@@ -51,6 +51,12 @@ def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
     """δ_i(γ) = γ μ_i^c Δ_i / (ρ* + 1): how far arm i's estimates must err for its ratio to come near ρ*. [K]
 
     With ε_i(γ) of `epsilon_gap`: (μ_i^r + δ_i) / (μ_i^c − δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> delta_gap(bandit, 0.5).tolist()  # 0.5 · 0.75 · 1 / (2 + 1)
+        [0.0, 0.125]
     """
     _check_gamma(gamma)
     arms = _arms(bandit)
@@ -58,7 +64,14 @@ def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
 
 
 def epsilon_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
-    """ε_i(γ) = (1 − γ) μ_1^c Δ_i / (ρ_i + 1): how far the best arm's estimates must err to come down to arm i's. [K]"""
+    """ε_i(γ) = (1 − γ) μ_1^c Δ_i / (ρ_i + 1): how far the best arm's estimates must err to come down to arm i's. [K]
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> epsilon_gap(bandit, 0.5).tolist()  # 0.5 · 0.25 · 1 / (1 + 1)
+        [0.0, 0.0625]
+    """
     _check_gamma(gamma)
     arms = _arms(bandit)
     return (1 - gamma) * arms.best_cost * arms.gap / (arms.ratio + 1)
@@ -68,6 +81,12 @@ def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
     """What stands before ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
 
     The remark compares it with `ucb_bv1_constant` at γ = 1/√2, the default.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> round(float(bts_constant(bandit)), 3)  # 2 · 3² / (½ · 0.75 · 1)
+        48.0
     """
     _check_gamma(gamma)
     arms = _arms(bandit, lone=True)
@@ -78,6 +97,12 @@ def ucb_bv1_constant(bandit: Bandit) -> Any:
     """What stands before ln B in the bound on the regret of UCB-BV1, at least (the paper's remark, after Ding et al. 2013).
 
     With m = min_j μ_j^c and a_i = (2 + 2/m + Δ_i) / (Δ_i m), it is ρ* Σ_i a_i² + Σ_i max{μ_1^r − μ_i^r, 0} a_i.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> float(ucb_bv1_constant(bandit))  # a = (2 + 8 + 1) / 0.25, and 2 a²
+        3872.0
     """
     arms = _arms(bandit, lone=True)
     least = arms.cost.min(-1, keepdims=True)
@@ -86,7 +111,12 @@ def ucb_bv1_constant(bandit: Bandit) -> Any:
 
 
 def kl(p: ArrayLike, q: ArrayLike) -> Any:
-    """Relative entropy of two Bernoulli trials, p ln(p/q) + (1−p) ln((1−p)/(1−q)); infinite where q excludes what p allows."""
+    """Relative entropy of two Bernoulli trials, p ln(p/q) + (1−p) ln((1−p)/(1−q)); infinite where q excludes what p allows.
+
+    Example:
+        >>> round(float(kl(0.5, 0.25)), 4)
+        0.1438
+    """
     xp: Any = np if checks.is_concrete((p, q)) else jnp
     if xp is np:
         for name, value in (("p", p), ("q", q)):
@@ -113,6 +143,12 @@ def least_divergence(bandit: Bandit) -> Any:
     The minimum lies on x = ρ* y, where the derivative vanishes: 2ρ* y² − b y + μ_i^r + μ_i^c = 0 with
     b = 1 + ρ* + μ_i^r + ρ* μ_i^c. Of the two roots the smaller has both x and y in [0, 1]. The discriminant
     b² − 8ρ*(μ_i^r + μ_i^c) is computed as (1 + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c), without cancellation.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> round(float(least_divergence(bandit)[1]), 3)
+        0.251
     """
     arms = _arms(bandit)
     xp, best = arms.xp, arms.best
@@ -134,6 +170,12 @@ def lower_bound_slope(bandit: Bandit) -> Any:
 
     Other than Bernoulli arms are taken for Bernoulli arms with the same means. That is right for policies which see feedback
     through Bernoulli trials, as BTS does; others may learn more from the same pull and have a smaller slope.
+
+    Example:
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])
+        >>> round(float(lower_bound_slope(bandit)), 2)  # 0.75 · 1 / 0.251
+        2.99
     """
     arms = _arms(bandit, lone=True)
     divergence = arms.xp.where(arms.is_best, 1, least_divergence(bandit))

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import chex
 import jax
@@ -16,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+import tqdm.std
 from test_results import assert_same
 
 import bts_jax as bj
-from bts_jax import grid, gridfile
+from bts_jax import grid, gridfile, progress
 from bts_jax.batch import play
 from bts_jax.cli import main
 from bts_jax.results import Results
@@ -237,15 +239,39 @@ def test_the_bar_counts_pulls(monkeypatch, tmp_path):
     assert sys.stderr.drawn == ""
 
 
-def test_a_notebook_has_a_bar_too(monkeypatch, capsys):
+class NotebookBar(tqdm.std.tqdm):
+    """What tqdm's bars in a notebook are made of, without widgets."""
+
+    __module__ = "tqdm.notebook"
+
+    def __init__(self, display, **options):
+        assert display is False  # it is shown under an id, with which it can be taken away
+        self.container = Mock(children=(Mock(), Mock(max=options["total"]), Mock()))
+        super().__init__(**options)
+
+
+def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys):
+    import IPython.display
     import tqdm.auto
 
-    notebook = type("tqdm_notebook", (tqdm.std.tqdm,), {"__module__": "tqdm.notebook"})
+    shown = Mock()
+    monkeypatch.setattr(IPython.display, "display", lambda widget, display_id: shown)
     two = grid._Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
-    for kind, shown in ((notebook, True), (tqdm.std.tqdm, False)):
-        monkeypatch.setattr(tqdm.auto, "tqdm", kind)
-        with grid._progress(two, quiet=False) as bar:
-            assert isinstance(bar, grid._Bar) == shown
+    monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.std.tqdm)
+    with grid._progress(two, quiet=False) as bar:
+        assert not isinstance(bar, grid._Bar)
+    monkeypatch.setattr(tqdm.auto, "tqdm", NotebookBar)
+    with grid._progress(two, quiet=False) as bar:
+        assert isinstance(bar, grid._Bar)
+    bar = progress.bar(quiet=False)(total=10)
+    bar.total = 4  # sweep learns how long runs are
+    bar.refresh()
+    assert bar.container.children[1].max == 4
+    shown.update.reset_mock()
+    bar.close()
+    bar.close()
+    shown.update.assert_called_once_with({}, raw=True)
+    bar.container.close.assert_called_once_with()
 
 
 def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):

@@ -24,6 +24,10 @@ class BudgetUCB(FloorPolicy):
 
     Args:
         min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+
+    Example:
+        >>> BudgetUCB(min_cost=0.1)  # whatever the bandit's smallest expected cost is
+        BudgetUCB(min_cost=0.1)
     """
 
     min_cost: ArrayLike | None = None

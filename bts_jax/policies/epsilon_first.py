@@ -38,6 +38,10 @@ class EpsilonFirst:
 
     Args:
         epsilon: the share ε of the budget to explore with, in (0, 1); 0.1 in the paper.
+
+    Example:
+        >>> EpsilonFirst(epsilon=0.2)  # explores with a fifth of the budget
+        EpsilonFirst(epsilon=0.2)
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)

@@ -33,6 +33,10 @@ class FractionalKUBE(IndexPolicy):
 
     Args:
         scale: the factor before the logarithm; 2 in the source.
+
+    Example:
+        >>> FractionalKUBE(scale=0.5)  # explores less than the source's
+        FractionalKUBE(scale=0.5)
     """
 
     told: ClassVar[tuple[str, ...]] = ("cost_mean",)

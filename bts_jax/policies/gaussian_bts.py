@@ -49,6 +49,10 @@ class GaussianBTS:
     Args:
         variance: of the belief before the first pull, in (0, 1]; 1 makes the spread that of the source, and 1/4 is the
             largest variance that a reward in [0, 1] can have.
+
+    Example:
+        >>> GaussianBTS(variance=0.25)  # explores less than Agrawal and Goyal's spread does
+        GaussianBTS(variance=0.25)
     """
 
     told: ClassVar[tuple[str, ...]] = ()

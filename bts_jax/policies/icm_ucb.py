@@ -39,6 +39,10 @@ class IUCB(_Family):
 
     Args:
         alpha: the factor α; 1/4 in the source.
+
+    Example:
+        >>> IUCB(alpha=0.5)  # explores more than the source's
+        IUCB(alpha=0.5)
     """
 
     alpha: ArrayLike = 1 / 4
@@ -63,6 +67,10 @@ class CUCB(_Family):
 
     Args:
         alpha: the factor α; 1/8 in the source.
+
+    Example:
+        >>> CUCB(alpha=0.25)  # explores more than the source's
+        CUCB(alpha=0.25)
     """
 
     alpha: ArrayLike = 1 / 8
@@ -87,6 +95,10 @@ class MUCB(_Family):
 
     Args:
         alpha: the factor α; 1/16 in the source.
+
+    Example:
+        >>> MUCB(alpha=0.125)  # explores more than the source's
+        MUCB(alpha=0.125)
     """
 
     alpha: ArrayLike = 1 / 16
@@ -112,6 +124,10 @@ class BGreedy(IndexPolicy):
 
     Args:
         scale: the factor before K/t; 1 in the source.
+
+    Example:
+        >>> BGreedy(scale=2.0)  # explores more than the source's
+        BGreedy(scale=2.0)
     """
 
     scale: ArrayLike = 1.0

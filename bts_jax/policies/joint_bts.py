@@ -40,6 +40,10 @@ class JointBTS:
 
     Args:
         alpha: α, prior pulls of each outcome, from 0.5 to 10⁷; as for `BTS`.
+
+    Example:
+        >>> JointBTS(alpha=1.0)  # uniform over the four outcomes' probabilities
+        JointBTS(alpha=1.0)
     """
 
     told: ClassVar[tuple[str, ...]] = ()

@@ -38,6 +38,10 @@ class KLUCBSC(IndexPolicy):
 
     and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
     method finds where it is ln t / n. An r̄ of 0 is taken for 10⁻¹²; up to 10⁵ pulls this changes the index by 10⁻⁷ of it.
+
+    Example:
+        >>> KLUCBSC()  # nothing to choose
+        KLUCBSC()
     """
 
     def index(self, state: ArmStatistics) -> jax.Array:

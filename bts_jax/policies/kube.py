@@ -33,6 +33,10 @@ class KUBE(IndexPolicy):
 
     Args:
         scale: the factor before the logarithm; 2 in the paper.
+
+    Example:
+        >>> KUBE(scale=0.5)  # explores less than the paper's
+        KUBE(scale=0.5)
     """
 
     scale: ArrayLike = 2.0

@@ -58,6 +58,10 @@ class OmegaUCB(_Omega):
 
     Args:
         rho: ρ > 0, how wide the intervals are; 1/4 and 1 in the source.
+
+    Example:
+        >>> OmegaUCB(rho=1.0)  # the wider of the source's two intervals
+        OmegaUCB(rho=1.0)
     """
 
     rho: ArrayLike = 1 / 4
@@ -84,6 +88,10 @@ class OmegaStarUCB(_Omega):
 
     Args:
         rho: ρ > 0, how wide the intervals are; 1/4 and 1 in the source.
+
+    Example:
+        >>> OmegaStarUCB(rho=1.0)  # the wider of the source's two intervals
+        OmegaStarUCB(rho=1.0)
     """
 
     variances: ClassVar[bool] = True

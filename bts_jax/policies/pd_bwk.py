@@ -27,6 +27,10 @@ class PDBwK(IndexPolicy):
 
     Args:
         scale: the factor in ν; 0.25 in the paper.
+
+    Example:
+        >>> PDBwK(scale=0.1)  # explores less than the paper's
+        PDBwK(scale=0.1)
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)

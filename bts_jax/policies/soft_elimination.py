@@ -39,6 +39,10 @@ class SoftElimination:
 
     Args:
         scale: how much to explore, from 0.001 to 1000; 1 in the source, before anything is learnt.
+
+    Example:
+        >>> SoftElimination(scale=0.2)  # about what `bts_jax.learn.fit` finds in notebook 05
+        SoftElimination(scale=0.2)
     """
 
     told: ClassVar[tuple[str, ...]] = ()

@@ -38,6 +38,10 @@ class UCBB2(IndexPolicy):
     Args:
         alpha: α, how sure to be; 2.01 in the source.
         stability: λ > 1, how well the cost must be known; 1.28 in the source, for which its factor 1.4 is made.
+
+    Example:
+        >>> UCBB2(alpha=3.0)  # explores more than the source's
+        UCBB2(alpha=3.0, stability=1.28)
     """
 
     variances: ClassVar[bool] = True

@@ -31,6 +31,10 @@ class UCBBV1(FloorPolicy):
 
     Args:
         min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+
+    Example:
+        >>> UCBBV1(min_cost=0.1)  # whatever the bandit's smallest expected cost is
+        UCBBV1(min_cost=0.1)
     """
 
     min_cost: ArrayLike | None = None

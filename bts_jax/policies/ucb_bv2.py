@@ -28,6 +28,10 @@ class UCBBV2(IndexPolicy):
 
     Where the source is silent: an arm with e_i ≥ λ_t has an infinite index, and is explored before the others (see
     `index.choose`). So the arms are pulled in turn as long as one of them has not cost anything yet.
+
+    Example:
+        >>> UCBBV2()  # nothing to choose
+        UCBBV2()
     """
 
     def index(self, state: ArmStatistics) -> jax.Array:

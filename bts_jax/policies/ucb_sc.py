@@ -33,6 +33,10 @@ class UCBSCPlus(IndexPolicy):
 
     Where the source is silent: an arm with c̄_i ≤ √a_i has an infinite index, and is explored before the others (see
     `index.choose`).
+
+    Example:
+        >>> UCBSCPlus()  # nothing to choose
+        UCBSCPlus()
     """
 
     def index(self, state: ArmStatistics) -> jax.Array:

@@ -15,6 +15,10 @@ class Oracle:
     """Always pulls the arm with the best ratio of expected reward to expected cost: what regret is measured against.
 
     Told in advance: the best arm.
+
+    Example:
+        >>> Oracle()  # nothing to choose
+        Oracle()
     """
 
     told: ClassVar[tuple[str, ...]] = ("best_arm",)
@@ -38,6 +42,10 @@ class Uniform:
     """Pulls an arm chosen uniformly at random in every round: what a policy that learns nothing achieves.
 
     Told in advance: nothing.
+
+    Example:
+        >>> Uniform()  # nothing to choose
+        Uniform()
     """
 
     told: ClassVar[tuple[str, ...]] = ()
