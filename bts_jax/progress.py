@@ -34,7 +34,6 @@ def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str]
         yield advance
 
 
-
 def _passing(tqdm: Any) -> Any:
     """The notebook's bars, true to a total that changes, and gone once closed: tqdm's own leave "starting: 0%" in the file."""
     from IPython.display import display
