@@ -10,8 +10,6 @@ from common import INSTANCES, keys
 import bts_jax as bj
 from bts_jax import bench, cli, peers
 
-pytestmark = pytest.mark.slow  # compiles much
-
 BUDGET, RUNS = 40, 3000
 
 

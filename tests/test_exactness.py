@@ -72,7 +72,6 @@ for name in ('bts', 'uniform'):
     return out
 
 
-@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_session():
     """The same runs in other processes, configured otherwise. (Keys of another kind are other keys: they must work.)"""
     if jax.default_backend() != "cpu":

@@ -105,7 +105,6 @@ def test_the_default_limit_leaves_ordinary_runs_alone(family):
         assert not batch(bj.Uniform(), INSTANCES[family], budget, keys(300)).truncated.any()
 
 
-@pytest.mark.slow
 def test_ten_million_pulls_in_tenths():
     """Relative error below 1e-6 against exact arithmetic: here it is 0, give or take the last float32."""
     budget = 10**6 if jax.default_backend() == "cpu" else 10**4  # one run alone is slow on a GPU

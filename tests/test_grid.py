@@ -391,12 +391,11 @@ LONG = SMALL.replace("seeds = 5", "seeds = 6000")  # sixty units
 
 
 @pytest.fixture
-def command(folder, tmp_path_factory):
-    """Starts the sweep in long.toml, as a user would; compiled programs are kept, since only the rest is of interest here."""
+def command(folder):
+    """Starts the sweep in long.toml, as a user would."""
     (folder / "long.toml").write_text(LONG)
-    cache = tmp_path_factory.getbasetemp() / "programs"
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                   "PYTHONPATH": os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     return lambda: subprocess.Popen([sys.executable, "-m", "bts_jax", "sweep", "long.toml"], cwd=folder, env=environment,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -18,8 +18,6 @@ import bts_jax as bj
 from bts_jax import Problem, learn
 from bts_jax.pytrees import pytree
 
-pytestmark = pytest.mark.slow  # compiles much
-
 KEY = jax.random.key(0)
 REWARD, COST, BUDGET, ROUNDS = (0.9, 0.1), (0.75, 0.9), 3, 11  # a run of more than 11 rounds has a probability of 10⁻⁴
 LOSS = [c * max(r / c for r, c in zip(REWARD, COST, strict=True)) - r for r, c in zip(REWARD, COST, strict=True)]

@@ -9,16 +9,13 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("02", "03", "05", "06")  # compile some twenty programs each
 
 
 def read(path):
     return nbformat.read(path, as_version=4)
 
 
-@pytest.mark.parametrize("path", [
-    pytest.param(path, marks=[pytest.mark.slow] if path.stem[:2] in SLOW else []) for path in NOTEBOOKS
-], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("BTS_JAX_NOTEBOOK_SCALE", "small")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -110,7 +110,6 @@ def test_the_budgets_are_the_papers():
                                       45_000, 50_000), 500)
 
 
-@pytest.mark.slow
 def test_figure1_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With few arms and small budgets; a second call has nothing to play, and another seed is refused."""
     monkeypatch.setattr(paper, "PANELS", (("bernoulli", 2), ("bernoulli", 3)))

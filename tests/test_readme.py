@@ -18,10 +18,7 @@ def test_there_are_examples():
     assert len(BLOCKS) == 7
 
 
-@pytest.mark.parametrize("block", [
-    pytest.param(block, id=name, marks=[pytest.mark.slow] if name in ("sweep", "comparing", "learning") else [])
-    for name, block in zip(IDS, BLOCKS, strict=True)
-])
+@pytest.mark.parametrize("block", BLOCKS, ids=IDS)
 def test_examples_run(block, capsys):
     names = {}
     exec(block, names)
