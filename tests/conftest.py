@@ -1,9 +1,30 @@
-"""Compiled programs are kept while the tests run, for all of their processes: none is compiled twice by XLA."""
+"""Nearly all of the tests' time goes into compiling: what is done about that."""
 
+import gc
 import os
 import tempfile
 
+import pytest
+
+# Compiled programs are kept while the tests run, for all of their processes: XLA compiles none twice.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, before its workers start and import JAX
     PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
+
+# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, and takes two thirds of the
+# time. So it does for the examples in docstrings.
+HASTY = {f"test_{name}" for name in "audit bench cli learn metrics paper plots readme results studies".split()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def haste(request):
+    import jax
+
+    path = request.node.path
+    hasty = path.stem in HASTY or not path.stem.startswith("test_")
+    if hasty != jax.config.read("jax_disable_most_optimizations"):
+        jax.config.update("jax_disable_most_optimizations", hasty)
+        jax.clear_caches()  # no program made in haste where it matters
