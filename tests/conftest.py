@@ -14,8 +14,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, 
 
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
-# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, and takes two thirds of the
-# time. So it does for the examples in docstrings.
+# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
+# So it does for the examples in docstrings.
 HASTY = {f"test_{name}" for name in "audit bench cli learn metrics paper plots readme results studies".split()}
 
 

@@ -11,7 +11,6 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-
 # Nearly all of the time goes into compiling. What XLA makes of the programs is for other tests to say: here it is told to make
 # little of them, which takes half as long.
 HASTY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
