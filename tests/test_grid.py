@@ -444,14 +444,6 @@ def test_a_full_disk_ends_with_one_line(folder, capsys, monkeypatch):
     assert bj.open_results("small.zarr").state == "complete"
 
 
-def test_importing_bts_jax_needs_neither_xarray_nor_zarr_nor_tqdm():
-    code = ("import sys; sys.modules.update(dict.fromkeys(('xarray', 'zarr', 'tqdm')))\n"
-            "import bts_jax; assert 'sweep' in dir(bts_jax)\n"
-            "try: bts_jax.sweep\nexcept ImportError: print('needed when used')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "needed when used\n"
-
-
 @chex.dataclass(frozen=True)
 class Fixed:
     """Always pulls the first arm of its list."""

@@ -90,7 +90,7 @@ def test_a_run_does_not_depend_on_its_batch(played):
 def test_a_checkpoint_is_the_run_with_that_budget(played):
     if "budget" in told(played.policy):
         pytest.skip("is told the budget")
-    for i, budget in enumerate(CHECKPOINTS):
+    for i, budget in enumerate(CHECKPOINTS[:-1]):
         short = played.play(budget, checkpoints=[0.7, budget, 0.7])
         assert_same_bits(take(short, (slice(None), 1)), take(played.runs, (slice(None), i)))
 
