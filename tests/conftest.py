@@ -16,7 +16,7 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
 # So it does for the examples in docstrings.
-HASTY = {f"test_{name}" for name in "audit bench cli grid learn metrics one_program paper plots results studies theory".split()}
+HASTY = {f"test_{name}" for name in "cli grid learn metrics one_program paper plots results studies theory".split()}
 
 
 @pytest.fixture(scope="module", autouse=True)
