@@ -15,16 +15,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, 
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
-# So it does for the examples in docstrings.
 HASTY = {f"test_{name}" for name in "cli grid learn metrics one_program paper plots results studies theory".split()}
+
+
+def compile_in_haste(hasty):
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", hasty)
+    jax.clear_caches()  # no program made in haste where bits matter
 
 
 @pytest.fixture(scope="module", autouse=True)
 def haste(request):
-    import jax
-
-    path = request.node.path
-    hasty = path.stem in HASTY or not path.stem.startswith("test_")
-    if hasty != jax.config.read("jax_disable_most_optimizations"):
-        jax.config.update("jax_disable_most_optimizations", hasty)
-        jax.clear_caches()  # no program made in haste where it matters
+    hasty = request.node.path.stem in HASTY
+    if hasty:
+        compile_in_haste(True)
+    yield
+    if hasty:
+        compile_in_haste(False)
