@@ -8,8 +8,6 @@ from jax.typing import ArrayLike
 
 import bts_jax as bj
 
-pytestmark = pytest.mark.slow  # compiles much
-
 BANDIT = INSTANCES["bernoulli"]
 
 

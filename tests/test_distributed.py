@@ -23,18 +23,11 @@ TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
 
 
 def python(*arguments, devices=1, **options):
-    """Starts Python as a user would; compiled programs are kept, since only the rest is of interest here."""
-    cache = Path(options.pop("programs"))
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                   "BTS_JAX_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu",
+    """Starts Python as a user would."""
+    environment = {**os.environ, "BTS_JAX_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu",
                    "PYTHONPATH": os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen([sys.executable, *arguments], env=environment, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, **options)
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    return tmp_path_factory.getbasetemp() / "programs"
 
 
 def free_address():
@@ -68,9 +61,8 @@ def small():
     return bj.sweep(["uniform"], TWO, [5, 10], 7)
 
 
-@pytest.mark.slow
-def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(small, tmp_path, programs):
-    process = python("-c", DEVICES, devices=8, programs=programs, cwd=tmp_path)
+def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(small, tmp_path):
+    process = python("-c", DEVICES, devices=8, cwd=tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
     *said, lengths = out.splitlines()
@@ -132,14 +124,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path, programs):
+def start(tmp_path):
     """Starts all processes of one sweep."""
     (tmp_path / "grid.toml").write_text(GRID)
 
     def begin_all(count):
         address = free_address()
         return [python("-m", "bts_jax", "sweep", "grid.toml", "--distributed", "--coordinator", address, "--processes",
-                       str(count), "--process", str(i), programs=programs, cwd=tmp_path) for i in range(count)]
+                       str(count), "--process", str(i), cwd=tmp_path) for i in range(count)]
 
     return begin_all
 

@@ -20,6 +20,8 @@ def test_a_run_does_not_depend_on_its_batch():
     assert_same_bits(batch(policy, bandit, 50, many[30:37], checkpoints=checkpoints), take(whole, slice(30, 37)))
     compiled = jax.jit(lambda key: bj.simulate(policy, bandit, 50, key, checkpoints=checkpoints))
     assert_same_bits(compiled(many[7]), take(whole, 7))
+    tempered = batch(bj.TemperedBTS(), bandit, 50, many, checkpoints=checkpoints)
+    assert_same_bits(tempered, whole)  # with sharpness 1
 
 
 def test_the_batch_may_be_nested_and_over_everything():
@@ -53,34 +55,32 @@ def test_the_kind_of_number_does_not_matter():
                                  checkpoints=jnp.array([10.0, 20.0])), run)
 
 
-def in_another_process(setup):
-    """What some runs come to in a process of their own, configured by `setup`."""
-    code = f"""
-import jax, numpy as np
-{setup}
-import bts_jax as bj
+RUNS = """
 bandit = bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3])
-for name in ('bts', 'uniform'):
-    policy = bj.POLICIES[name]
-    keys = jax.random.split(jax.random.key(0), 5)
-    run = bj.simulate_batch(policy(), bandit, 30, keys)
-    print(name, np.asarray(run.pulls).ravel().tolist(), np.asarray(run.reward).ravel().tolist(), run.pulls.dtype)
+for policy in (bj.BTS(), bj.Uniform()):
+    run = bj.simulate_batch(policy, bandit, 30, jax.random.split(jax.random.key(0), 5))
+    print(np.asarray(run.pulls).ravel().tolist(), np.asarray(run.reward).ravel().tolist(), run.pulls.dtype)
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                         env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout
-    assert len(out.splitlines()) == 2
-    return out
 
 
-@pytest.mark.slow
-def test_a_run_does_not_depend_on_the_session():
-    """The same runs in other processes, configured otherwise. (Keys of another kind are other keys: they must work.)"""
+def test_a_run_does_not_depend_on_the_session(capsys):
+    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work.)"""
     if jax.default_backend() != "cpu":
         pytest.skip("the other process would run on this process's accelerator, which is taken")
-    plain = in_another_process("")
-    assert in_another_process("jax.config.update('jax_enable_x64', True)") == plain
-    assert in_another_process("jax.config.update('jax_num_cpu_devices', 1)") == plain
-    in_another_process("jax.config.update('jax_default_prng_impl', 'rbg')")
+    exec(RUNS)
+    here = capsys.readouterr().out.splitlines()
+    code = f"""
+import jax, numpy as np
+jax.config.update('jax_enable_x64', True)
+jax.config.update('jax_num_cpu_devices', 1)
+import bts_jax as bj
+{RUNS}
+jax.config.update('jax_default_prng_impl', 'rbg')
+{RUNS}
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                         env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout.splitlines()
+    assert len(out) == 4 and out[:2] == here and out[2] != here[0]
 
 
 def test_common_luck_across_policies():

@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from common import INSTANCES, assert_same_bits, batch, keys
+from common import INSTANCES, keys
 from scipy import special, stats
 
 import bts_jax as bj
 from bts_jax import Problem, learn
 from bts_jax.pytrees import pytree
-
-pytestmark = pytest.mark.slow  # compiles much
 
 KEY = jax.random.key(0)
 REWARD, COST, BUDGET, ROUNDS = (0.9, 0.1), (0.75, 0.9), 3, 11  # a run of more than 11 rounds has a probability of 10⁻⁴
@@ -190,11 +188,6 @@ def test_tempered_bts_chooses_by_the_tempered_posterior_and_so_do_its_logits():
     for choose in (decide, lambda key: policy.logits(state, key).argmax()):
         ours = np.bincount(jax.jit(jax.vmap(choose))(keys(count)), minlength=5) / count
         assert (np.abs(ours - brute) < 6.5 * np.sqrt(brute * (1 - brute) * (1 / count + 1 / size))).all(), (ours, brute)
-
-
-def test_tempered_bts_with_sharpness_one_is_bts():
-    assert_same_bits(batch(bj.TemperedBTS(), INSTANCES["bernoulli"], 50, keys(500), checkpoints=[3, 20.5, 50]),
-                     batch(bj.BTS(), INSTANCES["bernoulli"], 50, keys(500), checkpoints=[3, 20.5, 50]))
 
 
 def test_soft_elimination_by_hand():

@@ -49,10 +49,11 @@ def test_an_eager_vmap_compiles_once():
 def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():
     bandit = INSTANCES["bernoulli"]
 
-    def reward(scale):
-        return bj.simulate(bj.KUBE(scale=scale), bandit, 10.0, keys(1)[0]).reward[0]
+    def money(scale, budget):
+        run = bj.simulate(bj.KUBE(scale=scale), bandit, budget, keys(1)[0])
+        return run.reward[0] + run.cost[0]
 
-    assert jax.grad(reward)(2.0) == 0 and jax.jacfwd(reward)(2.0) == 0
+    assert jax.grad(money, (0, 1))(2.0, 10.0) == (0, 0) and jax.jacfwd(money)(2.0, 10.0) == 0
     gradient = jax.grad(lambda cost: bj.pseudo_regret(
-        bj.simulate(bj.BTS(), bandit, 10, keys(1)[0]), bj.Bernoulli(reward=bandit.reward, cost=cost)).sum())(bandit.cost)
+        bj.simulate(bj.KUBE(), bandit, 10, keys(1)[0]), bj.Bernoulli(reward=bandit.reward, cost=cost)).sum())(bandit.cost)
     assert np.isfinite(gradient).all() and (gradient != 0).any()

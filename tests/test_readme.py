@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What the README shows works as it stands there; its first example with a tenth of the runs."""
 
 import re
 from pathlib import Path
@@ -18,13 +18,10 @@ def test_there_are_examples():
     assert len(BLOCKS) == 7
 
 
-@pytest.mark.parametrize("block", [
-    pytest.param(block, id=name, marks=[pytest.mark.slow] if name in ("sweep", "comparing", "learning") else [])
-    for name, block in zip(IDS, BLOCKS, strict=True)
-])
+@pytest.mark.parametrize("block", BLOCKS, ids=IDS)
 def test_examples_run(block, capsys):
     names = {}
-    exec(block, names)
+    exec(block.replace("500)", "50)"), names)
     out = capsys.readouterr().out
     assert re.search(r"\d\.\d", out) and "nan" not in out
     if "Softmax" in names:

@@ -62,7 +62,7 @@ def test_regret_agrees_with_the_reference(played):
     bandit, arms, batches = played.bandit, reference_arms(played.family), BTS_BATCHES if played.name == "bts" else 1
     more = [played.play(keys=keys(RUNS, seed)) for seed in range(1, batches)]
     ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), played.runs, *more), (slice(None), slice(2, None)))
-    assert not ours.truncated.any()
+    assert not played.runs.truncated.any() and not ours.truncated.any()
 
     runs = SLOW.get(played.name, batches * RUNS)
     reward, cost, pulls = reference.play(played.name, arms, BUDGET, runs, np.random.default_rng(2015))
@@ -90,7 +90,7 @@ def test_a_run_does_not_depend_on_its_batch(played):
 def test_a_checkpoint_is_the_run_with_that_budget(played):
     if "budget" in told(played.policy):
         pytest.skip("is told the budget")
-    for i, budget in enumerate(CHECKPOINTS):
+    for i, budget in enumerate(CHECKPOINTS[:-1]):
         short = played.play(budget, checkpoints=[0.7, budget, 0.7])
         assert_same_bits(take(short, (slice(None), 1)), take(played.runs, (slice(None), i)))
 

@@ -13,8 +13,6 @@ from bts_jax.grid import _Grid
 from bts_jax.results import VARIABLES, begin
 from bts_jax.studies import STUDIES, Size
 
-pytestmark = pytest.mark.slow  # compiles much
-
 TINY = {
     "omega": Size((3,), (20, 40), 2, 1),
     "priors": Size((3,), (5, 10), 2, 2),

@@ -1,0 +1,35 @@
+"""Nearly all of the tests' time goes into compiling: what is done about that."""
+
+import gc
+import os
+import tempfile
+
+import pytest
+
+# Compiled programs are kept while the tests run, for all of their processes: XLA compiles none twice.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, before its workers start and import JAX
+    PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                   "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
+
+# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
+HASTY = {f"test_{name}" for name in "cli grid learn metrics one_program paper plots results studies theory".split()}
+
+
+def compile_in_haste(hasty):
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", hasty)
+    jax.clear_caches()  # no program made in haste where bits matter
+
+
+@pytest.fixture(scope="module", autouse=True)
+def haste(request):
+    hasty = request.node.path.stem in HASTY
+    if hasty:
+        compile_in_haste(True)
+    yield
+    if hasty:
+        compile_in_haste(False)
