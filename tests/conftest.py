@@ -15,7 +15,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, 
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
-HASTY = {f"test_{name}" for name in "cli grid learn metrics one_program paper plots results studies theory".split()}
+HASTY = {f"test_{name}" for name in "cli learn metrics one_program paper plots results studies theory".split()}
 
 
 def compile_in_haste(hasty):
