@@ -145,6 +145,8 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
     if checkpoints is None:
         checkpoints = np.expand_dims(budget, -1)
     devices = tuple(jax.local_devices() if devices is None else devices)[:size]
+    if not devices:
+        raise ValueError("devices is empty: give some of jax.local_devices(), or None for all")
 
     def rows(x: Any, axes: int) -> np.ndarray:
         """`x` with N first, repeated where it is common to all runs; in NumPy, which has nothing to compile for a new shape."""
@@ -212,13 +214,25 @@ def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
     if not _has_graphs(devices[0]):
         return jax.jit(share)
-    unrolled, plain = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED), jax.jit(share, compiler_options=_GRAPHS)
+    return _Graphed(share)
 
-    def program(batches: list) -> Any:
-        # A block is a loop in a loop. XLA cannot unroll it if there is another in it, such as that of Beta arms.
-        return (plain if loops(unrolled.trace(batches).jaxpr.jaxpr) > 2 else unrolled)(batches)
 
-    return program
+class _Graphed:
+    """A program that is launched as graphs, of blocks written out: but XLA cannot write out a loop with another in it.
+
+    A block is a loop in a loop. Beta arms have a third in it.
+    """
+
+    def __init__(self, share: Callable):
+        self.unrolled = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED)
+        self.plain = jax.jit(share, compiler_options=_GRAPHS)
+        self.trace = self.unrolled.trace
+        self.chosen: Callable | None = None
+
+    def __call__(self, batches: list) -> Any:
+        if self.chosen is None:
+            self.chosen = self.plain if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.unrolled
+        return self.chosen(batches)
 
 
 def loops(jaxpr: Any) -> int:
@@ -278,14 +292,14 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
 
     With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
-    them; to a GPU a thousand lanes are as one.
+    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program.
     """
     if platform == "cpu":
         most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
     else:
         most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
     if at_once < 0.75 * share:
-        return min(most, busy, share)
+        return min(most, busy - busy % (16 if busy < 128 else 64), share)
     return -(-share // -(-share // most))  # as many at the last turn as at the others
 
 

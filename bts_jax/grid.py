@@ -127,7 +127,7 @@ def fill(
             results = _begin_together(meeting, grid.attributes(), chunk, out)
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
-        parties = _parties(_calls(grid, results, todo, most), chunk=results.chunk)
+        parties = _parties(grid, results, _calls(grid, results, todo, most), most)
         with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 16)) as compilers:
             programs = _compile(grid, results, parties, devices, compilers)
             played = [
@@ -309,12 +309,14 @@ def _calls(grid: _Grid, results: Results, units: list[Unit], most: int) -> list[
     return sorted(calls, key=lambda call: -sum(map(grid.work, call.units)))
 
 
-def _parties(calls: list[_Call], chunk: int) -> list[list[_Call]]:
+def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> list[list[_Call]]:
     """Calls that are played side by side in one program: small ones of several policies on the same bandits."""
     same: dict[Any, list[_Call]] = {}
     for place, call in enumerate(calls):
-        alone = call.size * chunk > _small_call()
-        same.setdefault((*(unit._replace(policy=0) for unit in call.units), alone and place), []).append(call)
+        seeds = call.size * results.chunk
+        runs = seeds * (len(grid.budgets) if grid.told_budget(call.units[0]) else 1)
+        alone = runs > _small_call() or seeds > most // PARTY
+        same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
     parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
     return [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
 
@@ -366,6 +368,7 @@ def _play(
 ) -> list[tuple[Unit, dict[str, np.ndarray]]]:
     """What each unit of a party comes to; with smaller budgets, if the largest is given."""
     played = []
+    devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
     batches = [_lay_out(grid, results, call, devices, largest) for call in party]
     for call, (runs, _, _) in zip(party, play(batches), strict=True):
         runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
@@ -439,8 +442,8 @@ def _usual_runs() -> int:
 
 
 def _small_call() -> int:
-    """How many seeds leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
-    return 0 if jax.default_backend() == "cpu" else 2**12
+    """How many runs leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
+    return 0 if jax.default_backend() == "cpu" else 2**13
 
 
 # What users pass in, and what is written into the store.

@@ -110,15 +110,18 @@ class Results:
         self.done[:] = False
         for unit in self.units if units is None else units:
             with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
+                checksum = self._read("checksum", unit)
+                if checksum == _NOT_DONE:
+                    continue
                 values = {name: self._read(name, unit) for name in VARIABLES}
-                if self._read("checksum", unit) == _checksum(values):
+                if checksum == _checksum(values):
                     self._keep(unit, values, into)
 
     def _write(self, name: str, unit: Unit, value: np.ndarray) -> None:
         """Writes a file of the store: the chunk of an array that belongs to a unit, and to no other."""
         file, blank = self._file(name, unit), self._blank_chunk(name)
         if file.is_dir():  # which is not ours to delete
-            file.rename(file.with_name(f".{file.name}-folder"))
+            file.rename(_beside(file))
         chunk = blank.copy()
         chunk[(slice(None), slice(value.shape[1])) if value.ndim else ()] = value
         if np.array_equal(chunk, blank, equal_nan=chunk.dtype.kind == "f"):
@@ -156,7 +159,7 @@ class Results:
         """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
         if self.path is None:
             return int(self.done.sum())
-        return sum(1 for _ in (self.path / "checksum").glob("c.*"))
+        return sum(1 for _ in (self.path / "checksum").glob("c.*[0-9]"))
 
     def _blank(self) -> dict[str, np.ndarray]:
         return {name: np.full([self.sizes[axis] for axis in _axes(name)], fill, dtype)
@@ -383,7 +386,7 @@ def _replace(file: Path, content: bytes) -> None:
 
 def _beside(path: Path) -> Path:
     """A name that nothing else has."""
-    return path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    return path.with_name(f".{uuid.uuid4().hex}")
 
 
 def _is_empty(path: Path) -> bool:

@@ -75,12 +75,15 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
 
 
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch):
-    monkeypatch.setattr(grid, "_small_call", lambda: 2**12)
+    monkeypatch.setattr(grid, "_small_call", lambda: 2**13)
     sizes = []
     monkeypatch.setattr(grid, "play", lambda batches: sizes.append(len(batches)) or play(batches))
     part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
     assert sizes == [2, 2]  # both policies: once to compile, once to play
     assert_same(part.drop_attrs(), whole.sel(bandit=["a", "b"]).drop_attrs())
+    # A policy that is told the budget has more runs than another: here 3 against 1, on two devices.
+    part = bj.sweep({name: POLICIES[name] for name in ("ε-first", "KUBE")}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
+    assert_same(part.drop_attrs(), whole.sel(policy=["ε-first", "KUBE"], bandit=["a"], seed=[0]).drop_attrs())
 
 
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):

@@ -15,7 +15,7 @@ from common import INSTANCES, keys
 from scipy import special, stats
 
 import bts_jax as bj
-from bts_jax import Problem, learn
+from bts_jax import Problem, game, learn
 from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
@@ -274,7 +274,8 @@ def test_bad_input_is_refused_by_name(call, named):
 
 def test_memory_grows_as_the_root_of_the_rounds():
     """A hundred times as many rounds, and about ten times the memory: twenty at most."""
-    arguments = {"optimism": jnp.float32(1)}, *learn._settled(Optimist(), copies(2), BUDGET), KEY, jnp.float32(0.2)
+    settled = jax.tree.map(game.settle, (Optimist(), copies(2)))
+    arguments = {"optimism": jnp.float32(1)}, *settled, game.money(BUDGET), KEY, jnp.float32(0.2)
     need = [
         learn._pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
         for rounds in (100, 10_000)
