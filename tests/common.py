@@ -99,3 +99,12 @@ def made_up(regret, budgets, names=None, arms=4):
             "told": ("policy", ["nothing"] * policies),
         },
     )
+
+
+def known(option, value):
+    """Whether XLA has such an option, in this version and on this device."""
+    try:
+        jax.jit(lambda x: x, compiler_options={option: value}).lower(0).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True

@@ -14,13 +14,24 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, 
 
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
-# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in two thirds of the time.
-HASTY = {f"test_{name}" for name in "cli learn metrics one_program paper plots results studies theory".split()}
+# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in half of the time.
+HASTY = {f"test_{name}" for name in """
+    audit bandits cli game learn metrics one_program paper plots policies readme results studies theory
+    """.split()}
+EMITTERS = "xla_cpu_use_fusion_emitters"
 
 
 def compile_in_haste(hasty):
     import jax
+    from common import known
+    from jax._src import compiler  # there is no public way to an option for all programs to come
 
+    def options(*arguments, env_options_overrides=None, **named):
+        return usual(*arguments, env_options_overrides={**(env_options_overrides or {}), EMITTERS: False}, **named)
+
+    usual = getattr(compiler.get_compile_options, "usual", compiler.get_compile_options)
+    options.usual = usual
+    compiler.get_compile_options = options if hasty and known(EMITTERS, False) else usual
     jax.config.update("jax_disable_most_optimizations", hasty)
     jax.clear_caches()  # no program made in haste where bits matter
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-import jax
 import nbformat
 import pytest
+from common import known
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
@@ -14,15 +14,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # Nearly all of the time goes into compiling. What XLA makes of the programs is for other tests to say: here it is told to make
 # little of them, which takes half as long.
 HASTY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
-def known(option, value):
-    """Whether XLA has such an option, in this version."""
-    try:
-        jax.jit(lambda x: x, compiler_options={option: value}).lower(0).compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
 
 
 def read(path):
