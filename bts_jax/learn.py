@@ -133,6 +133,13 @@ def score_gradient(
         temperature: of the choice.
         baseline: whether to subtract it; without it the mean is the same, and the variance larger.
         max_rounds: where to cut a run off; by default where hardly any run can come.
+
+    Example:
+        >>> import jax, bts_jax as bj
+        >>> bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(jax.random.split(jax.random.key(0), 50))
+        >>> estimate = score_gradient(bj.SoftElimination(), bandits, 5, jax.random.key(1), runs=4, max_rounds=50)
+        >>> sorted(estimate.gradient), bool(estimate.error["scale"] > 0)
+        (['scale'], True)
     """
     checks.whole("runs", runs, 2 if baseline else 1)
     return _through_logits(partial(_score, baseline=baseline), policy, bandits, budget, key, ranges, objective, runs,
@@ -167,6 +174,13 @@ def pathwise_gradient(
         policy, bandits, budget, key, ranges, objective, max_rounds: as for `score_gradient`.
         runs: on each instance.
         temperature: of the relaxed choice.
+
+    Example:
+        >>> import jax, bts_jax as bj
+        >>> bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(jax.random.split(jax.random.key(0), 50))
+        >>> estimate = pathwise_gradient(bj.SoftElimination(), bandits, 5, jax.random.key(1), max_rounds=50)
+        >>> sorted(estimate.gradient), bool(estimate.error["scale"] > 0)
+        (['scale'], True)
     """
     checks.whole("runs", runs, 1)
     return _through_logits(_pathwise, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds)
