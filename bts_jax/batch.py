@@ -104,13 +104,15 @@ def simulate_batch(
     batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
     runs, calls, blocks = play([batch])[0]
     if report is not None:
+        size, count = len(batch.back), len(batch.devices)
+        width = min(batch.kind.width, -(-size // count))
         report(Report(
-            runs=batch.size,
-            devices=len(batch.devices),
-            lanes=min(batch.kind.width, batch.share),
+            runs=size,
+            devices=count,
+            lanes=width,
             rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
             calls=int(calls.sum(dtype=np.int64)),
-            computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * min(batch.kind.width, batch.share),
+            computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * width,
             blocks=tuple(map(int, blocks)),
             seconds=time.perf_counter() - started,
         ))
@@ -132,9 +134,7 @@ class Batch(NamedTuple):
     kind: Kind
     own: Any  # what differs from run to run, each device's share after the other's
     common: list
-    back: np.ndarray  # [size], where each run is
-    size: int
-    share: int  # runs on each device
+    back: np.ndarray  # [N], where each run is
     devices: tuple
 
 
@@ -173,7 +173,7 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
     kind = Kind(structure, varies, str(jax.random.key_impl(keys)), max(int(width), 2))  # at least 2, as `game.play` has it
-    return Batch(kind, own, common, back, size, share, devices)
+    return Batch(kind, own, common, back, devices)
 
 
 def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:

@@ -275,12 +275,7 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
 
     Returns for each what was recorded, how often each run called its policy [runs], and how many blocks were played.
     """
-    # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
-    alone = [game.own.limits.shape[-1] == 1 for game in games]
-    dealers = [
-        _Dealer(_twice(own) if single else own, common, max(width, 2))
-        for (own, common, width), single in zip(games, alone, strict=True)
-    ]
+    dealers = [_Dealer(*game) for game in games]
     turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
 
     def call(tables: list[_Table], nows: list[_Progress]) -> list[_Progress]:
@@ -295,20 +290,18 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
         return reduce(jnp.logical_or, [dealer.goes_on(table) for dealer, table in zip(dealers, tables, strict=True)])
 
     tables = lax.while_loop(goes_on, block, [dealer.start() for dealer in dealers])
-    results = [dealer.result(table) for dealer, table in zip(dealers, tables, strict=True)]
-    return [
-        jax.tree.map(lambda x: x[..., :1] if jnp.ndim(x) else x, result) if single else result
-        for single, result in zip(alone, results, strict=True)
-    ]
+    return [dealer.result(table) for dealer, table in zip(dealers, tables, strict=True)]
 
 
 class _Dealer:
     """What happens to the lanes of one game. All that is called here is written for one run, and mapped over the lanes."""
 
     def __init__(self, own: Setting, common: Setting, width: int):
-        self.own, self.common, self.width = own, common, width
-        self.runs = own.limits.shape[-1]
-        self.queues = width < self.runs
+        # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
+        self.alone = own.limits.shape[-1] == 1
+        self.own, self.common, self.width = _twice(own) if self.alone else own, common, max(width, 2)
+        self.runs = self.own.limits.shape[-1]
+        self.queues = self.width < self.runs
 
     def each(self, function: Any) -> Any:
         def setting_of(part: Setting) -> Setting:
@@ -330,9 +323,12 @@ class _Dealer:
     def take(self, index: jax.Array) -> Setting:
         return jax.tree.map(lambda x: x[..., index], self.own)
 
+    def part(self, table: _Table) -> Setting:
+        return table.part if self.queues else self.own
+
     def call(self, table: _Table, now: _Progress) -> _Progress:
         """One call of the policy in every lane."""
-        part = table.part if self.queues else self.own
+        part = self.part(table)
         arm, thought = self.each(_decide)(part, now)
         # What the policy has not touched is told by its being the same array.
         thought = jax.tree.map(lambda new, old: None if new is old else new, thought, now.policy)
@@ -341,7 +337,7 @@ class _Dealer:
 
     def tend(self, table: _Table, now: _Progress) -> _Table:
         """At the end of a block: checkpoints are recorded, and lanes given to the next in line."""
-        now, record = self.each(_record)(table.part if self.queues else self.own, now, table.record)
+        now, record = self.each(_record)(self.part(table), now, table.record)
         table = table._replace(now=now, record=record, blocks=table.blocks + 1)
         return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
 
@@ -363,9 +359,10 @@ class _Dealer:
         return (table.queue.run < self.runs).any() if self.queues else ~table.now.waiting.all()
 
     def result(self, table: _Table) -> tuple[Run, jax.Array, jax.Array]:
-        if self.queues:
-            return table.queue.stored, table.queue.calls, table.blocks
-        return table.record, table.now.calls, table.blocks
+        record, calls = (table.queue.stored, table.queue.calls) if self.queues else (table.record, table.now.calls)
+        if self.alone:
+            record, calls = jax.tree.map(lambda x: x[..., :1], (record, calls))
+        return record, calls, table.blocks
 
 
 def block_size() -> int:

@@ -340,13 +340,12 @@ def _compile(
     grid: _Grid, results: Results, parties: list[list[_Call]], devices: Sequence[Any], pool: ThreadPoolExecutor
 ) -> list[Future]:
     """Begins to compile all that the parties need, several programs at a time."""
-    programs = {}
-    for party in parties:
-        key = tuple(call.program for call in party)
+    keys, programs = [tuple(call.program for call in party) for party in parties], {}
+    for key, party in zip(keys, parties, strict=True):
         if key not in programs:
             # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
             programs[key] = pool.submit(_play, grid, results, party, devices, largest=1)
-    return [programs[tuple(call.program for call in party)] for party in parties]
+    return [programs[key] for key in keys]
 
 
 def _play_and_save(

@@ -47,6 +47,7 @@ EXPLAINED = {
     "pseudo_regret": "expected regret of the arms that were pulled",
 }
 _NOT_DONE = -1
+_STORED = {**VARIABLES, "checksum": (np.int64, _NOT_DONE)}  # all arrays of the store, of which each unit has a chunk
 _ZSTD = Zstd(level=1)
 
 
@@ -95,7 +96,7 @@ class Results:
             try:
                 for name, value in values.items():
                     self._write(name, unit, value)
-                self._write("checksum", unit, np.array(_checksum(values)))
+                self._write("checksum", unit, np.array([_checksum(values)]))
             except OSError as error:
                 raise _unwritable(self.path, error) from error
         self._keep(unit, values, self._kept)
@@ -109,11 +110,12 @@ class Results:
             return
         self.done[:] = False
         for unit in self.units if units is None else units:
+            seeds = self.seeds(unit)
             with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
-                checksum = self._read("checksum", unit)
+                (checksum,) = self._read("checksum", unit)
                 if checksum == _NOT_DONE:
                     continue
-                values = {name: self._read(name, unit) for name in VARIABLES}
+                values = {name: self._read(name, unit)[:, : seeds.stop - seeds.start] for name in VARIABLES}
                 if checksum == _checksum(values):
                     self._keep(unit, values, into)
 
@@ -123,27 +125,23 @@ class Results:
         if file.is_dir():  # which is not ours to delete
             file.rename(_beside(file))
         chunk = blank.copy()
-        chunk[(slice(None), slice(value.shape[1])) if value.ndim else ()] = value
+        chunk[tuple(map(slice, value.shape))] = value
         if np.array_equal(chunk, blank, equal_nan=chunk.dtype.kind == "f"):
             file.unlink(missing_ok=True)  # as zarr has it
         else:
             _replace(file, _ZSTD.encode(chunk.astype(chunk.dtype.newbyteorder("<"))))
 
     def _read(self, name: str, unit: Unit) -> np.ndarray:
-        """What is in such a file."""
+        """What is in such a file, of the last range of seeds too as many as of the others."""
         chunk = self._blank_chunk(name)
         with contextlib.suppress(FileNotFoundError):
             content = _ZSTD.decode(self._file(name, unit).read_bytes())
             chunk = np.frombuffer(content, chunk.dtype.newbyteorder("<")).astype(chunk.dtype).reshape(chunk.shape)
-        seeds = self.seeds(unit)
-        return chunk[()] if name == "checksum" else chunk[:, : seeds.stop - seeds.start]
+        return chunk
 
     def _blank_chunk(self, name: str) -> np.ndarray:
-        if name == "checksum":
-            return np.array(_NOT_DONE, np.int64)
-        sizes = {**self.sizes, "seed": self.chunk}
-        dtype, fill = VARIABLES[name]
-        return np.full([sizes[axis] for axis in _axes(name)[2:]], fill, dtype)
+        dtype, fill = _STORED[name]
+        return np.full(_chunk(name, self.sizes, self.chunk)[2:], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
         """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
@@ -175,7 +173,8 @@ class Results:
 
     def _file(self, name: str, unit: Unit) -> Path:
         """Where the store has what belongs to a unit, and to no other."""
-        places = unit if name == "checksum" else (unit.policy, unit.bandit, 0, unit.part, 0)[: len(_axes(name))]
+        at = {"policy": unit.policy, "bandit": unit.bandit, "seed": unit.part, "range": unit.part}
+        places = [at.get(axis, 0) for axis in _axes(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
 
@@ -242,7 +241,7 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
     while True:
         with contextlib.suppress(ValueError):
             found, chunk = _root(path)
-            if found == theirs and all((path / name / "zarr.json").exists() for name in (*VARIABLES, "checksum")):
+            if found == theirs and all((path / name / "zarr.json").exists() for name in _STORED):
                 break
         if time.monotonic() > until:
             raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
@@ -291,7 +290,13 @@ def _texts(values: Any) -> np.ndarray:
 
 
 def _axes(name: str) -> tuple[str, ...]:
-    return (*AXES, "arm") if name == "pulls" else AXES
+    return {"pulls": (*AXES, "arm"), "checksum": ("policy", "bandit", "range")}.get(name, AXES)
+
+
+def _chunk(name: str, sizes: dict[str, int], seeds: int) -> tuple[int, ...]:
+    """The shape of what a unit of so many seeds has of an array."""
+    of_a_unit = {**sizes, "policy": 1, "bandit": 1, "seed": seeds, "range": 1}
+    return tuple(of_a_unit[axis] for axis in _axes(name))
 
 
 def _checksum(values: dict[str, np.ndarray]) -> int:
@@ -320,19 +325,16 @@ def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
         array[...] = values.astype(object) if text else values
     sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
     sizes["range"] = -(-sizes["seed"] // chunk)
-    of_a_unit = {**sizes, "policy": 1, "bandit": 1, "seed": chunk, "range": 1}
-    arrays = {name: (_axes(name), *kind) for name, kind in VARIABLES.items()}
-    arrays["checksum"] = ("policy", "bandit", "range"), np.int64, _NOT_DONE
-    for name, (axes, dtype, fill) in arrays.items():
+    for name, (dtype, fill) in _STORED.items():
         group.create_array(
             name,
-            shape=[sizes[axis] for axis in axes],
-            chunks=tuple(of_a_unit[axis] for axis in axes),
+            shape=[sizes[axis] for axis in _axes(name)],
+            chunks=_chunk(name, sizes, chunk),
             dtype=dtype,
             fill_value=fill,
             compressors=ZstdCodec(level=_ZSTD.level),
             chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
-            dimension_names=axes,
+            dimension_names=_axes(name),
             attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
         )
     return {name: buffer.to_bytes() for name, buffer in files.items()}

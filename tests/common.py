@@ -1,6 +1,7 @@
 """What several test files need."""
 
 from contextlib import contextmanager
+from functools import cache
 
 import jax
 import numpy as np
@@ -101,6 +102,7 @@ def made_up(regret, budgets, names=None, arms=4):
     )
 
 
+@cache
 def known(option, value):
     """Whether XLA has such an option, in this version and on this device."""
     try:
