@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -181,12 +182,23 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 
     Returns for each the runs, how often each called its policy, and how many blocks each device played.
     """
-    program = _program(tuple(batch.kind for batch in batches), batches[0].devices)
-    played = jax.device_get(program([(batch.own, batch.common) for batch in batches]))
+    program, shares = _program_of(batches)
+    played = jax.device_get(program(shares))
     return [
         (jax.tree.map(lambda x, batch=batch: x[batch.back], runs), calls[batch.back], blocks)
         for batch, (runs, calls, blocks) in zip(batches, played, strict=True)
     ]
+
+
+def compile_for(batches: Sequence[Batch]) -> None:
+    """Compiles the program that plays such batches, which `play` then has at hand; other threads may do so too."""
+    program, shares = _program_of(batches)
+    with _TRACING:
+        lowered = program.lower(shares)
+    lowered.compile()
+
+
+_TRACING = Lock()  # Python traces one program at a time: if it took turns, all would be late, where the first can be compiled
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:
@@ -194,6 +206,12 @@ def best_cost(bandit: Bandit) -> np.ndarray:
     reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     best = np.argmax(ratio(reward, cost, np), -1)
     return np.maximum(np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64), 0.01)
+
+
+def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
+    """The program for batches, and what to call it with."""
+    program = _program(tuple(batch.kind for batch in batches), batches[0].devices)
+    return program, [(batch.own, batch.common) for batch in batches]
 
 
 @lru_cache(maxsize=256)
@@ -227,12 +245,18 @@ class _Graphed:
         self.unrolled = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED)
         self.plain = jax.jit(share, compiler_options=_GRAPHS)
         self.trace = self.unrolled.trace
-        self.chosen: Callable | None = None
+        self.chosen: Any = None
 
-    def __call__(self, batches: list) -> Any:
+    def _choose(self, batches: list) -> Any:
         if self.chosen is None:
             self.chosen = self.plain if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.unrolled
-        return self.chosen(batches)
+        return self.chosen
+
+    def lower(self, batches: list) -> Any:
+        return self._choose(batches).lower(batches)
+
+    def __call__(self, batches: list) -> Any:
+        return self._choose(batches)(batches)
 
 
 def loops(jaxpr: Any) -> int:
@@ -268,8 +292,10 @@ def _game(kind: Kind, own: Any, common: list) -> game.Game:
 
 
 # On a GPU, a block of calls is launched as one graph, and kernels that do not need each other run at the same time: with 500
-# runs a call takes a third less time. None of this touches what a kernel computes.
+# runs a call takes a third less time. None of this touches what a kernel computes. Nor does the compiler try kernels out: it
+# would wait for the GPU, where others play meanwhile.
 _GRAPHS = {
+    "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
     "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
 }

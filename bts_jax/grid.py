@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ import xarray as xr
 from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import Batch, best_cost, lay_out, play
+from bts_jax.batch import Batch, best_cost, compile_for, lay_out, play
 from bts_jax.contract import Bandit, Policy, told
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
@@ -343,8 +343,7 @@ def _compile(
     keys, programs = [tuple(call.program for call in party) for party in parties], {}
     for key, party in zip(keys, parties, strict=True):
         if key not in programs:
-            # A game with a budget of 1 is soon over, and its program serves for all budgets that are to each other as these.
-            programs[key] = pool.submit(_play, grid, results, party, devices, largest=1)
+            programs[key] = pool.submit(lambda party: compile_for(_batches(grid, results, party, devices)), party)
     return [programs[key] for key in keys]
 
 
@@ -363,13 +362,11 @@ def _play_and_save(
 
 
 def _play(
-    grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any], largest: float | None = None
+    grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]
 ) -> list[tuple[Unit, dict[str, np.ndarray]]]:
-    """What each unit of a party comes to; with smaller budgets, if the largest is given."""
+    """What each unit of a party comes to."""
     played = []
-    devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
-    batches = [_lay_out(grid, results, call, devices, largest) for call in party]
-    for call, (runs, _, _) in zip(party, play(batches), strict=True):
+    for call, (runs, _, _) in zip(party, play(_batches(grid, results, party, devices)), strict=True):
         runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
         for i, unit in enumerate(call.units):
             seeds = results.seeds(unit)
@@ -378,21 +375,24 @@ def _play(
     return played
 
 
-def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any], largest: float | None) -> Batch:
-    """The runs of a call."""
+def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]) -> list[Batch]:
+    """The runs of a party's calls."""
+    devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
+    return [_lay_out(grid, results, call, devices) for call in party]
+
+
+def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> Batch:
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
     words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
-    keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32)).ravel()
     amounts = np.array([grid.amounts(unit.bandit) for unit in units])
-    if largest is not None:
-        amounts = np.maximum(largest * amounts / amounts.max(), 1e-4)
     checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
         repeats = len(grid.budgets)
-        budget, checkpoints, keys = checkpoints.ravel(), None, jnp.repeat(keys, repeats)
+        budget, checkpoints = checkpoints.ravel(), None
+    keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32), repeats)
     bandit = grid.bandit(units[0])
     if not call.alike:
         bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
@@ -410,11 +410,12 @@ def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
     return work.result()
 
 
-@jax.jit
-def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array) -> jax.Array:
-    """The keys of runs on several bandits. `words`: [units], `seeds`: [units, chunk] -> [units, chunk]"""
+@partial(jax.jit, static_argnums=3)
+def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array, repeats: int) -> jax.Array:
+    """The keys of runs on several bandits, each repeated. `words`: [units], `seeds`: [units, chunk] -> [runs]"""
     fold = jax.random.fold_in
-    return jax.vmap(lambda word, numbers: jax.vmap(lambda number: fold(fold(key, word), number))(numbers))(words, seeds)
+    keys = jax.vmap(lambda word, numbers: jax.vmap(lambda number: fold(fold(key, word), number))(numbers))(words, seeds)
+    return jnp.repeat(keys.ravel(), repeats)
 
 
 def _values(run: Run, bandit: Bandit, most_arms: int) -> dict[str, np.ndarray]:
