@@ -15,6 +15,7 @@ from scipy import stats
 
 import bts_jax as bj
 from bts_jax import grid, gridfile
+from bts_jax.bandits.multinomial import WRITTEN_OUT, _draw
 
 DRAWS = 50_000
 
@@ -48,6 +49,20 @@ def test_multinomial_points_have_their_probabilities():
             share = np.array([(np.asarray(draws) == point).mean() for point in np.asarray(bandit.support)])
             probs = np.asarray(probs, np.float64)
             assert (np.abs(share - probs) <= 6 * np.sqrt(probs * (1 - probs) / DRAWS) + 1e-9).all()
+
+
+@pytest.mark.parametrize("points", [2, 5, WRITTEN_OUT, WRITTEN_OUT + 1])
+def test_a_word_picks_the_point_whose_share_it_falls_in(points):
+    rng = np.random.default_rng(points)
+    probs = np.float32(rng.dirichlet(np.ones(points)))
+    support = np.float32(np.sort(rng.random(points)))
+    shares = np.round(np.float64(probs) * 2**30).astype(np.int64)
+    ends = np.cumsum(shares[:-1])
+    words = np.concatenate([rng.integers(2**32, size=1000), [0, 2**32 - 1], 4 * ends, 4 * ends - 1]).astype(np.uint32)
+    drawn = jax.jit(jax.vmap(_draw, (0, None, None)))(words, probs, support)
+    np.testing.assert_array_equal(drawn, support[np.searchsorted(ends, words >> 2, side="right")])
+    probs[points // 2] = -0.1
+    assert np.isnan(_draw(words[0], probs, support)), "no probabilities"
 
 
 def test_certain_and_impossible_points_are_that():

@@ -1,5 +1,6 @@
 """Bernoulli arms: rewards and costs are 0 or 1 (the paper's Section 2)."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,11 +64,8 @@ class Bernoulli(Arms):
         check_range("cost_range", cost_range)
         check_num_arms(num_arms)
         checks.key(key)
-        key_reward, key_cost = jax.random.split(key)
-        return cls(
-            reward=jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),
-            cost=jax.random.uniform(key_cost, (num_arms,), jnp.float32, *cost_range),
-        )
+        reward, cost = _random_means(key, num_arms, reward_range, cost_range)
+        return cls(reward=reward, cost=cost)
 
     @classmethod
     def with_gaps(cls, gaps: ArrayLike, *, ratio: float = 1.0, cost: ArrayLike = 0.5) -> "Bernoulli":
@@ -126,6 +124,13 @@ class Bernoulli(Arms):
             raise ValueError(f"budget = {amount:g} makes the gap {gap:.3g}, which must be above 0 and at most "
                              f"the ratio, {best:g}: give a larger budget or another scale")
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
+
+
+@partial(jax.jit, static_argnums=1)  # one program to compile, not one for each operation
+def _random_means(key: jax.Array, num_arms: int, reward_range: Any, cost_range: Any) -> tuple[jax.Array, jax.Array]:
+    key_reward, key_cost = jax.random.split(key)
+    return (jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),
+            jax.random.uniform(key_cost, (num_arms,), jnp.float32, *cost_range))
 
 
 def _number(name: str, value: Any, remedy: str) -> float:

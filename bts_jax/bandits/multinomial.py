@@ -1,5 +1,7 @@
 """Arms with finitely many outcomes: the paper's "multinomial" arms (Section 5)."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ from jax.typing import ArrayLike
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.pytrees import pytree
+
+WRITTEN_OUT = 64  # so many points are gone through one by one, of which a GPU makes one kernel
 
 
 @pytree
@@ -61,14 +65,10 @@ class Multinomial(Arms):
         return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.settled(random.bits(key))
-        support = jnp.asarray(self.support)
-
-        def draw(word: jax.Array, probs: jax.Array) -> jax.Array:
-            """One of the points; NaN if those are no probabilities, which ends the run."""
-            return jnp.where((probs >= 0).all(), support[_outcome(word, probs)], jnp.nan)
-
-        return draw(luck[0], jnp.asarray(self.reward_probs)[arm]), draw(luck[1], jnp.asarray(self.cost_probs)[arm])
+        luck, support = random.settled(random.bits(key)), jnp.asarray(self.support)
+        rows = jnp.asarray(self.reward_probs)[arm], jnp.asarray(self.cost_probs)[arm]
+        reward, cost = (_draw(word, probs, support) for word, probs in zip(luck, rows, strict=True))
+        return reward, cost
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
@@ -77,26 +77,42 @@ class Multinomial(Arms):
         checks.key(key)
         if not isinstance(num_points, (int, np.integer)) or num_points < 2:
             raise ValueError(f"num_points = {num_points!r} is no number of points: give a whole number of at least 2")
-        weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
-        weights = jnp.ceil(weights * 2**16).astype(jnp.int32)  # summed exactly, see below
-        probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
-        return cls(reward_probs=probs[0], cost_probs=probs[1])
+        reward_probs, cost_probs = _random_rows(key, num_arms, num_points)
+        return cls(reward_probs=reward_probs, cost_probs=cost_probs)
 
 
 # Sums over the points are taken in whole numbers: a float32 sum would depend on the order in which it is taken, and
-# that on the batch.
+# that on the batch. What is also called outside of a game is one compiled program, not one for each operation.
 
 
+@partial(jax.jit, static_argnums=(1, 2))
+def _random_rows(key: jax.Array, num_arms: int, num_points: int) -> tuple[jax.Array, jax.Array]:
+    """Rows [K, M] for the rewards and for the costs."""
+    weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
+    weights = jnp.ceil(weights * 2**16).astype(jnp.int32)
+    probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
+    return probs[0], probs[1]
+
+
+@jax.jit
 def _mean(probs: jax.Array, support: jax.Array) -> jax.Array:
     """Expected value under each row. `probs`: [K, M], `support`: [M] -> [K]"""
     return _whole(probs * support[..., None, :]).sum(-1).astype(jnp.float32) * jnp.float32(2**-30)
 
 
-def _outcome(word: jax.Array, probs: jax.Array) -> jax.Array:
-    """Which of the M points a random word picks under one row of probabilities. `probs`: [M]"""
+def _draw(word: jax.Array, probs: jax.Array, support: jax.Array) -> jax.Array:
+    """The point that a random word picks; NaN if those are no probabilities, which ends the run. `probs`, `support`: [M]"""
+    luck = (word >> 2).astype(jnp.int32)
     # The last point takes what the others leave, so that rounding cannot lead out of range.
-    reached = jnp.cumsum(_whole(probs[:-1]))
-    return jnp.sum((word >> 2).astype(jnp.int32) >= reached, dtype=jnp.int32)
+    if len(support) <= WRITTEN_OUT:
+        point, reached, good = support[0], jnp.int32(0), probs[-1] >= 0
+        for i in range(len(support) - 1):
+            reached, good = reached + _whole(probs[i]), good & (probs[i] >= 0)
+            point = jnp.where(luck >= reached, support[i + 1], point)
+    else:
+        reached, good = jnp.cumsum(_whole(probs[:-1])), (probs >= 0).all()
+        point = support[jnp.sum(luck >= reached, dtype=jnp.int32)]
+    return jnp.where(good, point, jnp.nan)
 
 
 def _whole(x: jax.Array) -> jax.Array:
