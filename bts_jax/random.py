@@ -265,7 +265,7 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
         gamma_a, log_a = propose_gamma(_raised(a), normals[0])
         gamma_b, log_b = propose_gamma(_raised(b), normals[1])
         x, y = rounded(gamma_a * power_a), rounded(gamma_b * power_b)
-        return x / (x + y), log_a + log_b
+        return jnp.minimum(x / (x + y), 1), log_a + log_b  # a GPU's x / x may be 1 + 10⁻⁷
 
     return _first_accepted(key, _within(a) & _within(b), propose)
 
