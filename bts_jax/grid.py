@@ -41,6 +41,7 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
 from bts_jax.processes import Meeting
 from bts_jax.results import Results, Unit, begin, join, now, read_specification
+from bts_jax.text import counted
 
 UNDER_WAY = 2  # parties at a time
 PARTY = 6  # batches in a program: with more it takes long to compile
@@ -85,6 +86,8 @@ def sweep(
             meanwhile or after; the shares are the same on every machine, and a share played twice does no harm. The Dataset has
             what is saved by then.
         quiet: no progress bar. There is none either where nobody would see it.
+
+    A policy or a bandit of one's own that breaks the rules in any run stops the sweep with a `ValueError`.
 
     Returns:
         An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`): `reward`, `cost`, `rounds`,
@@ -371,8 +374,18 @@ def _play(
         for i, unit in enumerate(call.units):
             seeds = results.seeds(unit)
             run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
+            _check_outcome(grid, unit, run)
             played.append((unit, _values(run, grid.bandit(unit), results.sizes["arm"])))
     return played
+
+
+def _check_outcome(grid: _Grid, unit: Unit, run: Run) -> None:
+    """Raises a `ValueError` if policy or bandit have broken the rules, which a game on its own answers with NaN."""
+    if lost := int(np.isnan(run.reward).any(-1).sum()):
+        policy, bandit = list(grid.policies)[unit.policy], list(grid.bandits)[unit.bandit]
+        raise ValueError(f"policies[{policy!r}] on bandits[{bandit!r}] came to nothing in {counted(lost, 'run')}: mend the "
+                         "policy, if it may answer an arm that is not there or never decide, or the bandit, if rewards or "
+                         "costs may be outside of [0, 1]")
 
 
 def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]) -> list[Batch]:

@@ -59,7 +59,8 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
     ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost
-    nothing lose nothing by being pulled. Batches and precision are as for `regret`.
+    nothing lose nothing by being pulled. Batches and precision are as for `regret`; and so is NaN, where a run has come to
+    nothing because policy or bandit broke the rules.
 
     Example:
         >>> import numpy as np
@@ -70,12 +71,12 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
         >>> pseudo_regret(run, bandit).tolist(), regret(run, bandit).tolist()
         ([3.0], [2.0])
     """
-    xp, (pulls,), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls,))
+    xp, (pulls, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls, run.reward))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
     costs = cost_mean > 0
     loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)
     loss = loss.reshape(*loss.shape[:-1], *(1,) * (pulls.ndim - loss.ndim), loss.shape[-1])
-    return (xp.where(pulls > 0, loss, 0) * pulls).sum(-1)
+    return xp.where(xp.isnan(reward), xp.nan, (xp.where(pulls > 0, loss, 0) * pulls).sum(-1))
 
 
 class Interval(NamedTuple):

@@ -147,6 +147,8 @@ def test_policies_of_ones_own(tmp_path):
     assert_same(bj.open_results(tmp_path / "store"), results)
     with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
         grid.stored(tmp_path / "store")
+    with pytest.raises(ValueError, match=r"policies\['third'\] on bandits\['two'\] came to nothing in 3 runs: mend the policy"):
+        bj.sweep({"third": Always(arm=2.0)}, bandits, [5], 3)
 
 
 @pytest.mark.parametrize(("changes", "named"), [
