@@ -431,7 +431,7 @@ def refused(arguments, named, capsys):
 # Whatever happens on the way.
 
 
-LONG = SMALL.replace("seeds = 5", "seeds = 6000")  # sixty units
+LONG = SMALL.replace("seeds = 5", "seeds = 20000")  # two hundred units
 
 
 @pytest.fixture
