@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -190,15 +189,10 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
     ]
 
 
-def compile_for(batches: Sequence[Batch]) -> None:
-    """Compiles the program that plays such batches, which `play` then has at hand; other threads may do so too."""
+def lower(batches: Sequence[Batch]) -> Any:
+    """The program that plays such batches, traced; when its method `compile` has been called, `play` has it at hand."""
     program, shares = _program_of(batches)
-    with _TRACING:
-        lowered = program.lower(shares)
-    lowered.compile()
-
-
-_TRACING = Lock()  # Python traces one program at a time: if it took turns, all would be late, where the first can be compiled
+    return program.lower(shares)
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:

@@ -18,7 +18,9 @@ import heapq
 import inspect
 import json
 import os
+import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -34,7 +36,7 @@ import xarray as xr
 from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import Batch, best_cost, compile_for, lay_out, play
+from bts_jax.batch import Batch, best_cost, lay_out, lower, play
 from bts_jax.contract import Bandit, Policy, told
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
@@ -87,11 +89,10 @@ def sweep(
             what is saved by then.
         quiet: no progress bar. There is none either where nobody would see it.
 
-    A policy or a bandit of one's own that breaks the rules in any run stops the sweep with a `ValueError`.
-
     Returns:
         An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`): `reward`, `cost`, `rounds`,
-        `truncated`, `pulls`, `regret`, `pseudo_regret`; what it was made from is in its attributes.
+        `truncated`, `pulls`, `regret`, `pseudo_regret`; what it was made from is in its attributes. Where a policy or a bandit
+        of one's own broke the rules, rewards, costs and regrets are NaN, and a `RuntimeWarning` says so.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -131,18 +132,26 @@ def fill(
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         parties = _parties(grid, results, _calls(grid, results, todo, most), most)
-        with _threads(UNDER_WAY) as players, _threads(min(os.cpu_count() or 1, 16)) as compilers:
-            programs = _compile(grid, results, parties, devices, compilers)
+        with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(os.cpu_count() or 1, 16)) as compilers:
+            programs = _compile(grid, results, parties, devices, tracer, compilers)
             played = [
                 players.submit(_play_and_save, program, grid, results, party, devices)
                 for program, party in zip(programs, parties, strict=True)
             ]
+            lost: Counter[tuple[int, int]] = Counter()  # by policy and bandit
             for party, program, work in zip(parties, programs, played, strict=True):
                 units = [unit for call in party for unit in call.units]
                 bar.say(units, "" if program.done() else "compiling ")
                 _patiently(program, bar.tick)
                 bar.say(units)
-                bar.advance(units, _patiently(work, bar.tick))
+                outcome = _patiently(work, bar.tick)
+                bar.advance(units, [rounds for rounds, _ in outcome])
+                lost.update({unit[:2]: seeds for unit, (_, seeds) in zip(units, outcome, strict=True) if seeds})
+    for (policy, bandit), seeds in lost.items():
+        warnings.warn(f"policies[{list(grid.policies)[policy]!r}] on bandits[{list(grid.bandits)[bandit]!r}] came to nothing "
+                      f"for {counted(seeds, 'seed')}, where all is NaN: the policy answered an arm that is not there or never "
+                      "decided, or a reward or a cost was not in [0, 1]; check_policy and check_bandit may tell",
+                      RuntimeWarning, stacklevel=3)
     return results
 
 
@@ -340,20 +349,33 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def _compile(
-    grid: _Grid, results: Results, parties: list[list[_Call]], devices: Sequence[Any], pool: ThreadPoolExecutor
+    grid: _Grid, results: Results, parties: list[list[_Call]], devices: Sequence[Any], tracer: ThreadPoolExecutor,
+    compilers: ThreadPoolExecutor
 ) -> list[Future]:
-    """Begins to compile all that the parties need, several programs at a time."""
+    """Begins to compile all that the parties need: one program is traced after the other, several are compiled at a time.
+
+    Python would trace several no faster, and have the first ready no sooner than the last.
+    """
+
+    def trace(party: list[_Call]) -> Any:
+        try:
+            return lower(_batches(grid, results, party, devices))
+        except Exception as error:
+            names = sorted({list(grid.policies)[call.units[0].policy] for call in party})
+            error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
+            raise
+
     keys, programs = [tuple(call.program for call in party) for party in parties], {}
     for key, party in zip(keys, parties, strict=True):
         if key not in programs:
-            programs[key] = pool.submit(lambda party: compile_for(_batches(grid, results, party, devices)), party)
+            programs[key] = compilers.submit(lambda traced: traced.result().compile(), tracer.submit(trace, party))
     return [programs[key] for key in keys]
 
 
 def _play_and_save(
     program: Future, grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]
-) -> list[np.ndarray]:
-    """Returns the rounds of each unit."""
+) -> list[tuple[np.ndarray, int]]:
+    """Returns for each unit its rounds [budget, seed], and for how many seeds it came to nothing."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
@@ -361,7 +383,7 @@ def _play_and_save(
     played = _play(grid, results, party, devices)
     for unit, values in played:
         results.put(unit, values)
-    return [values["rounds"] for _, values in played]
+    return [(values["rounds"], int(np.isnan(values["reward"]).any(0).sum())) for _, values in played]
 
 
 def _play(
@@ -374,27 +396,18 @@ def _play(
         for i, unit in enumerate(call.units):
             seeds = results.seeds(unit)
             run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
-            _check_outcome(grid, unit, run)
             played.append((unit, _values(run, grid.bandit(unit), results.sizes["arm"])))
     return played
 
 
-def _check_outcome(grid: _Grid, unit: Unit, run: Run) -> None:
-    """Raises a `ValueError` if policy or bandit have broken the rules, which a game on its own answers with NaN."""
-    if lost := int(np.isnan(run.reward).any(-1).sum()):
-        policy, bandit = list(grid.policies)[unit.policy], list(grid.bandits)[unit.bandit]
-        raise ValueError(f"policies[{policy!r}] on bandits[{bandit!r}] came to nothing in {counted(lost, 'run')}: mend the "
-                         "policy, if it may answer an arm that is not there or never decide, or the bandit, if rewards or "
-                         "costs may be outside of [0, 1]")
-
-
 def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]) -> list[Batch]:
-    """The runs of a party's calls."""
+    """The calls of a party, laid out."""
     devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
     return [_lay_out(grid, results, call, devices) for call in party]
 
 
 def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> Batch:
+    """The runs of a call."""
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     names, chunk = list(grid.bandits), results.chunk
     seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])

@@ -74,12 +74,17 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
     assert_same(part.drop_attrs(), there.drop_attrs())
 
 
-def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch):
+def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
     monkeypatch.setattr(grid, "_small_call", lambda: 2**13)
     sizes = []
     monkeypatch.setattr(grid, "play", lambda batches: sizes.append(len(batches)) or play(batches))
-    part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
+    jax.config.update("jax_log_compiles", True)
+    try:
+        part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
+    finally:
+        jax.config.update("jax_log_compiles", False)
     assert sizes == [2]  # both policies
+    assert caplog.text.count("Finished XLA compilation of jit(play_shares)") == 1, "what was compiled is what is played"
     assert_same(part.drop_attrs(), whole.sel(bandit=["a", "b"]).drop_attrs())
     # A policy that is told the budget has more runs than another: here 3 against 1, on two devices.
     part = bj.sweep({name: POLICIES[name] for name in ("ε-first", "KUBE")}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
@@ -147,8 +152,9 @@ def test_policies_of_ones_own(tmp_path):
     assert_same(bj.open_results(tmp_path / "store"), results)
     with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
         grid.stored(tmp_path / "store")
-    with pytest.raises(ValueError, match=r"policies\['third'\] on bandits\['two'\] came to nothing in 3 runs: mend the policy"):
-        bj.sweep({"third": Always(arm=2.0)}, bandits, [5], 3)
+    with pytest.warns(RuntimeWarning, match=r"policies\['third'\] on bandits\['two'\] came to nothing for 3 seeds, where all"):
+        results = bj.sweep({"second": Always(arm=1.0), "third": Always(arm=2.0)}, bandits, [5, 6], 3)
+    assert (np.isnan(results.pseudo_regret).all(("bandit", "budget", "seed")) == [False, True]).all()
 
 
 @pytest.mark.parametrize(("changes", "named"), [
