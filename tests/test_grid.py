@@ -440,13 +440,21 @@ def refused(arguments, named, capsys):
 LONG = SMALL.replace("seeds = 5", "seeds = 20000")  # two hundred units
 
 
+# In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
+START = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("bts_jax", run_name="__main__")
+"""
+
+
 @pytest.fixture
 def command(folder):
     """Starts the sweep in long.toml, as a user would."""
     (folder / "long.toml").write_text(LONG)
     path = os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    return lambda: subprocess.Popen([sys.executable, "-m", "bts_jax", "sweep", "long.toml"], cwd=folder, env=environment,
+    return lambda: subprocess.Popen([sys.executable, "-c", START, "sweep", "long.toml"], cwd=folder, env=environment,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
