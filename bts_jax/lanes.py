@@ -16,10 +16,10 @@ from jax import lax
 from jax.extend import core
 
 ELEMENTWISE = """
-    abs add and atan2 bitcast_convert_type cbrt ceil clamp convert_element_type copy cos cosh div eq erf erf_inv erfc exp exp2
-    expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter not or pow
-    population_count rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square
-    stop_gradient sub tan tanh xor
+    abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos cosh div eq erf erf_inv
+    erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter
+    not or pow population_count real rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
+    sinh sqrt square stop_gradient sub tan tanh xor
     """.split()
 # Their parameters name axes counted from the front, which stay where they are.
 SAME_AXES = """

@@ -63,7 +63,7 @@ def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> Words:
     """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    words = settled(key_words(key)) if shape else key_words(key)
+    words = settled_words(key_words(key)) if shape else key_words(key)
     return threefry(words, (place, jnp.full(shape, stream, jnp.uint32)))
 
 
@@ -77,6 +77,15 @@ def settled(tree: Any) -> Any:
         return tree
     always = lax.optimization_barrier(jnp.bool_(True))
     return lax.cond(always, lambda x: x, lambda x: jax.tree.map(jnp.zeros_like, x), tree)
+
+
+def settled_words(words: Words) -> Words:
+    """Both words, settled as one array: of two, XLA's CPU compiler would work out each with a hash of its own."""
+    if jax.default_backend() != "cpu":
+        return words
+    both = settled(lax.complex(*(lax.bitcast_convert_type(word, jnp.float32) for word in words)))
+    first, second = (lax.bitcast_convert_type(part, jnp.uint32) for part in (lax.real(both), lax.imag(both)))
+    return first, second
 
 
 def rounded(x: jax.Array) -> jax.Array:

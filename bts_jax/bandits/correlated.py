@@ -74,7 +74,7 @@ class Correlated(Arms):
         return jnp.stack([1 - reward - cost + both, cost - both, reward - both, both], -1)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.settled(random.bits(key))
+        luck = random.settled_words(random.bits(key))
         mean, cost, correlation = self.reward_mean[arm], self.cost_mean[arm], jnp.asarray(self.correlation)[arm]
         reward = trial(luck[0], mean)
         # The expected cost given the reward: μ^c + φ σ^c (reward − μ^r) / σ^r.

@@ -103,7 +103,7 @@ class BTS:
         return successes.astype(jnp.float32) + alpha, (pulls - successes).astype(jnp.float32) + beta
 
     def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
-        luck = random.settled(random.bits(key))
+        luck = random.settled_words(random.bits(key))
         place = place_of(arm, state.pulls.shape[0])
         return state._replace(
             reward_successes=state.reward_successes.at[place].add(random.happens(luck[0], reward).astype(jnp.int32)),

@@ -138,7 +138,7 @@ class BGreedy(IndexPolicy):
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         num_arms = state.pulls.shape[0]
         t = (state.rounds + 1).astype(jnp.float32)
-        coin, word = settled(random.bits(key))
+        coin, word = random.settled_words(random.bits(key))
         explores = random.happens(coin, self.scale * num_arms / t) & (state.pulls > 0).all()
         any_arm = random.below(word, num_arms)
         # No arm is drawn for a few words. That is asked before it is known whether it counts, and so favours nothing.

@@ -73,7 +73,7 @@ class JointBTS:
     def update(
         self, state: JointBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> JointBTSState:
-        luck = random.settled(random.bits(key))
+        luck = random.settled_words(random.bits(key))
         earned, paid = random.happens(luck[0], reward), random.happens(luck[1], cost)
         place = place_of(arm, state.both.shape[0])
         return JointBTSState(
