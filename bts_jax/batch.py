@@ -41,6 +41,14 @@ def claim_cores() -> None:
         jax.config.update("jax_num_cpu_devices", max(count or 1, 1))
 
 
+def on_the_host() -> contextlib.AbstractContextManager:
+    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # JAX was told to do without
+        return contextlib.nullcontext()
+
+
 @dataclass(frozen=True)
 class Report:
     """How a batch was played."""
@@ -312,7 +320,8 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
 
     With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
-    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program.
+    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program, and because 63
+    lanes take longer than 64: a vector is of 4.
     """
     if platform == "cpu":
         most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
@@ -320,7 +329,9 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
         most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
     if at_once < 0.75 * share:
         return min(most, busy - busy % (16 if busy < 128 else 64), share)
-    return -(-share // -(-share // most))  # as many at the last turn as at the others
+    turns = -(-share // most)
+    width = -(-share // turns)  # as many at the last turn as at the others
+    return width if turns == 1 else -(-width // 16) * 16
 
 
 def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tuple[tuple[bool, ...], int]:

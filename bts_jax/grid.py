@@ -36,7 +36,7 @@ import xarray as xr
 from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import Batch, best_cost, lay_out, lower, play
+from bts_jax.batch import Batch, best_cost, lay_out, lower, on_the_host, play
 from bts_jax.contract import Bandit, Policy, told
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
@@ -116,7 +116,9 @@ def fill(
 
     With a `meeting` of several processes, each plays its share of what process 0 finds missing.
     """
-    grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
+    with on_the_host():
+        grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
+        attributes = grid.attributes()
     devices = _devices(devices)
     number, count = _share_of(shard, out)
     usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
@@ -125,10 +127,10 @@ def fill(
     with _progress(grid, quiet) as bar:
         if meeting is None:
             mine = cache(lambda results: _shares(grid, results, results.units, count)[number - 1])
-            results = begin(grid.attributes(), chunk, out, mine)
+            results = begin(attributes, chunk, out, mine)
             todo = [unit for unit in mine(results) if not results.done[unit]]
         else:
-            results = _begin_together(meeting, grid.attributes(), chunk, out)
+            results = _begin_together(meeting, attributes, chunk, out)
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         parties = _parties(grid, results, _calls(grid, results, todo, most), most)
@@ -380,30 +382,24 @@ def _play_and_save(
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
         return []
-    played = _play(grid, results, party, devices)
-    for unit, values in played:
-        results.put(unit, values)
-    return [(values["rounds"], int(np.isnan(values["reward"]).any(0).sum())) for _, values in played]
-
-
-def _play(
-    grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]
-) -> list[tuple[Unit, dict[str, np.ndarray]]]:
-    """What each unit of a party comes to."""
-    played = []
-    for call, (runs, _, _) in zip(party, play(_batches(grid, results, party, devices)), strict=True):
-        runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
-        for i, unit in enumerate(call.units):
-            seeds = results.seeds(unit)
-            run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
-            played.append((unit, _values(run, grid.bandit(unit), results.sizes["arm"])))
-    return played
+    played, outcome = play(_batches(grid, results, party, devices)), []
+    with on_the_host():
+        for call, (runs, _, _) in zip(party, played, strict=True):
+            runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
+            for i, unit in enumerate(call.units):
+                seeds = results.seeds(unit)
+                run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
+                values = _values(run, grid.bandit(unit), results.sizes["arm"])
+                results.put(unit, values)
+                outcome.append((values["rounds"], int(np.isnan(values["reward"]).any(0).sum())))
+    return outcome
 
 
 def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]) -> list[Batch]:
     """The calls of a party, laid out."""
     devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
-    return [_lay_out(grid, results, call, devices) for call in party]
+    with on_the_host():
+        return [_lay_out(grid, results, call, devices) for call in party]
 
 
 def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> Batch:

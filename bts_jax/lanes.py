@@ -26,6 +26,7 @@ SAME_AXES = """
     argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max reduce_min reduce_or reduce_prod
     reduce_sum reduce_xor rev squeeze
     """.split()
+WRITTEN_OUT = 16  # as long an axis XLA's CPU compiler reduces well: up to 24, it writes the loop out
 CALLS = "jit pjit closed_call custom_jvp_call custom_vjp_call".split()
 
 
@@ -45,6 +46,8 @@ def lanes(function: Callable) -> Callable:
 
 class _Lanes:
     """A value that differs from lane to lane: an array with the lanes last. Anything else is common to all lanes."""
+
+    largest: Any = None  # along the first axis: known when `argmax` has been asked for
 
     def __init__(self, array: Any):
         self.array = array
@@ -109,6 +112,11 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
         return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
     if name in ("scatter", "scatter-add") and _is_one_entry(equation):
         return [_Lanes(_put(name, *(_spread(x, count) for x in inputs)))]
+    if name == "argmax" and params["axes"] == (0,) and equation.invars[0].aval.dtype != bool:
+        inputs[0].largest, place = _largest(inputs[0].array)
+        return [_Lanes(place.astype(params["index_dtype"]))]
+    if name == "reduce_max" and params["axes"] == (0,) and inputs[0].largest is not None:
+        return [_Lanes(inputs[0].largest)]
     if name in SAME_AXES:
         return [_Lanes(x) for x in _bind(equation, [_spread(x, count) for x in inputs])]
     axes = [-1 if isinstance(x, _Lanes) else None for x in inputs]
@@ -144,6 +152,40 @@ def _put(name: str, operand: jax.Array, index: jax.Array, update: jax.Array) -> 
     return (lax.scatter_add if adds else lax.scatter)(
         operand, index.T, update, numbers, unique_indices=True, mode=lax.GatherScatterMode.FILL_OR_DROP
     )
+
+
+def _largest(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The largest along the first axis and its place, in one pass.
+
+    XLA's CPU compiler writes a short axis out and vectorises the lanes, and does neither with a long one. So it is folded: arms
+    i, i + groups, i + 2 groups, … stand below each other, and the columns of all groups next to each other, as lanes do. With
+    100 arms that is 3.5 times as fast. A GPU, too, takes less time for two short axes than for a long one.
+    """
+    arms, lanes = len(values), values.shape[1:]
+    if arms <= WRITTEN_OUT:
+        return _reduce_to_largest(values, lax.broadcasted_iota(jnp.int32, values.shape, 0))
+    rows = min(range(WRITTEN_OUT, WRITTEN_OUT // 3, -1), key=lambda rows: arms % rows)
+    groups, left = arms // rows, arms % rows
+    folded = values[: arms - left].reshape(rows, -1)
+    largest, row = _reduce_to_largest(folded, lax.broadcasted_iota(jnp.int32, folded.shape, 0))
+    largest, row = largest.reshape(groups, *lanes), row.reshape(groups, *lanes)
+    places = row * groups + lax.broadcasted_iota(jnp.int32, row.shape, 0)
+    if left:
+        largest = jnp.concatenate([largest, values[-left:]])
+        places = jnp.concatenate([places, arms - left + lax.broadcasted_iota(jnp.int32, (left, *lanes), 0)])
+    return _reduce_to_largest(largest, places)
+
+
+def _reduce_to_largest(values: jax.Array, places: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The largest along the first axis, and the lowest of its places. NaN counts as largest, as for `lax.argmax`."""
+
+    def larger(one: tuple, other: tuple) -> tuple:
+        (x, place), (y, other_place) = one, other
+        wins, ties = (x > y) | ((x != x) & (y == y)), (x == y) | ((x != x) & (y != y))
+        return lax.select(wins, x, y), lax.select(wins | (ties & (place < other_place)), place, other_place)
+
+    least = -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
+    return lax.reduce((values, places), (jnp.array(least, values.dtype), jnp.int32(2**31 - 1)), larger, (0,))  # type: ignore
 
 
 def _align(value: Any, shape: tuple[int, ...]) -> jax.Array:

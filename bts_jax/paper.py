@@ -23,6 +23,7 @@ import numpy as np
 from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
+from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, ratio
 from bts_jax.metrics import by_kind, interval, measured, paired, ranking
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
@@ -82,7 +83,8 @@ def figure1(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
     budgets, seeds = SCALES[scale]
-    arms = bandits(seed, instances, means)
+    with on_the_host():
+        arms = bandits(seed, instances, means)
     folder.mkdir(parents=True, exist_ok=True)
     dataset = sweep(RIVALS, arms, budgets, seeds, seed=seed, out=folder / "runs.zarr", quiet=quiet)
     text = report(dataset)

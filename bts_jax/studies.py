@@ -26,6 +26,7 @@ import numpy as np
 
 from bts_jax import checks, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
+from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
 from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
 from bts_jax.policies import BTS, POLICIES, GaussianBTS
@@ -89,7 +90,8 @@ def study(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
     size = chosen.sizes[scale]
-    settings = chosen.settings(size, seed)
+    with on_the_host():
+        settings = chosen.settings(size, seed)
     folder.mkdir(parents=True, exist_ok=True)
     dataset = sweep(budgets=size.budgets, seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
     labelled = _labelled(dataset)

@@ -337,7 +337,7 @@ def decisions(policy, start, runs, rounds):
             return arm, state, count + 1
 
         arm, state, calls = jax.lax.while_loop(lambda carry: carry[0] < 0, call, (jnp.int32(-1), state, 0))
-        return state, (arm, calls, (state.draws.spare > NONE).mean(), state.draws.drawn.max())
+        return state, (arm, calls, (state.draws.spare < NONE).mean(), state.draws.drawn.min())
 
     def play(key):
         return jax.lax.scan(decide, start, jax.random.split(key, rounds))[1]

@@ -8,7 +8,7 @@ from jax import lax
 
 from bts_jax import random
 
-NONE = -jnp.inf  # in place of a draw: there is none
+NONE = jnp.inf  # in place of a draw: there is none. So the largest tells whether all arms have one
 
 
 class Draws(NamedTuple):
@@ -32,12 +32,12 @@ class Draws(NamedTuple):
     def decide(self, accepted: jax.Array, ratio: jax.Array) -> tuple[jax.Array, "Draws"]:
         """The arm with the largest draw, or −1; and what is kept. The arms' proposals are `ratio`, where `accepted`."""
         proposed = random.settled(jnp.where(accepted, ratio, NONE))
-        has, new = self.drawn > NONE, proposed > NONE
+        has, new = self.drawn < NONE, proposed < NONE
         ratio = random.settled(jnp.where(has, self.drawn, jnp.where(new, proposed, self.spare)))
         spare = jnp.where(has == new, jnp.where(new, proposed, NONE), self.spare)
-        decided = ratio.min() > NONE
-        arm = jnp.where(decided, lax.argmax(ratio, 0, jnp.int32), -1)
-        return arm, Draws(drawn=jnp.where(decided, NONE, ratio), spare=spare)
+        arm = lax.argmax(ratio, 0, jnp.int32)
+        decided = ratio.max() < NONE
+        return jnp.where(decided, arm, -1), Draws(drawn=jnp.where(decided, NONE, ratio), spare=spare)
 
     def forget(self, place: jax.Array) -> "Draws":
         """Without the spare draw of an arm that has learnt."""
