@@ -279,8 +279,7 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
     turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
 
     def call(tables: list[_Table], nows: list[_Progress]) -> list[_Progress]:
-        nows = [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
-        return _stored(nows) if len(nows) > 1 else nows
+        return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
 
     def block(tables: list[_Table]) -> list[_Table]:
         nows = [table.now for table in tables]
@@ -364,17 +363,6 @@ class _Dealer:
         if self.alone:
             record, calls = jax.tree.map(lambda x: x[..., :1], (record, calls))
         return record, calls, table.blocks
-
-
-def _stored(tree: Any) -> Any:
-    """The same arrays; those with one number for each lane are stored before they are used.
-
-    Otherwise a GPU's kernels work them out again, each from copies of what was before. That is a third more kernels, which
-    matters where several games keep the GPU busy; a single game rather waits for the longest chain of kernels.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    stored = iter(lax.optimization_barrier([leaf for leaf in leaves if leaf.ndim == 1]))
-    return structure.unflatten(next(stored) if leaf.ndim == 1 else leaf for leaf in leaves)
 
 
 def block_size() -> int:

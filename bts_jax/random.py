@@ -25,6 +25,7 @@ from jax.typing import ArrayLike
 ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
+TRIES = 3  # of `gamma` and `beta` before they loop: it takes time to find out whether they must
 SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
 
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
@@ -307,8 +308,10 @@ def _first_accepted(
         accepted = log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
         return i + 1, jnp.where(done, value, proposed), done | accepted
 
-    start = jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid
-    return lax.while_loop(lambda carry: ~carry[2].all(), again, start)[1]
+    carry = jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid
+    for _ in range(TRIES):
+        carry = again(carry)
+    return lax.while_loop(lambda carry: ~carry[2].all(), again, carry)[1]
 
 
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -101,17 +101,15 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     """Interrupted after each call to the device in turn."""
-    store, play, calls = tmp_path / "store", grid._play, []
+    store, play, calls = tmp_path / "store", grid.play, []
 
-    def once(*args, **kwargs):
-        if kwargs:  # compiling
-            return play(*args, **kwargs)
-        calls.append(args)
+    def once(batches):
+        calls.append(batches)
         if len(calls) % 2 == 0:
             raise KeyboardInterrupt
-        return play(*args)
+        return play(batches)
 
-    monkeypatch.setattr(grid, "_play", once)
+    monkeypatch.setattr(grid, "play", once)
     monkeypatch.setattr(grid, "UNDER_WAY", 1)
     interruptions = 0
     while True:
@@ -197,7 +195,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "_play", lambda *_, **__: pytest.fail("played"))
+    monkeypatch.setattr(grid, "play", lambda *_, **__: pytest.fail("played"))
     arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "out": tmp_path / "store"}
     with pytest.raises(ValueError, match=named):
         bj.sweep(**{**arguments, **changes})

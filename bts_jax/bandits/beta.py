@@ -50,7 +50,7 @@ class Beta(Arms):
         def both(reward: ArrayLike, cost: ArrayLike) -> jax.Array:
             return jnp.stack([jnp.asarray(reward)[arm], jnp.asarray(cost)[arm]])
 
-        # This loops until both are accepted, in all runs of a batch: some three times.
+        # This tries until both are accepted, in all runs of a batch: some three times.
         draws = random.beta(key, both(self.reward_alpha, self.cost_alpha), both(self.reward_beta, self.cost_beta))
         return draws[0], draws[1]
 
