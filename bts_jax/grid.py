@@ -324,7 +324,10 @@ def _calls(grid: _Grid, results: Results, units: list[Unit], most: int) -> list[
 
 
 def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> list[list[_Call]]:
-    """Calls that are played side by side in one program: small ones of several policies on the same bandits."""
+    """Calls that are played side by side in one program: small ones of several policies on the same bandits.
+
+    The first party is halved, if others follow: its programs compile sooner, and the device need not wait for the others'.
+    """
     same: dict[Any, list[_Call]] = {}
     for place, call in enumerate(calls):
         seeds = call.size * results.chunk
@@ -332,7 +335,10 @@ def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> li
         alone = runs > _small_call() or seeds > most // PARTY
         same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
     parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
-    return [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
+    parties = [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
+    if len(parties) > 2 and len(parties[0]) > 2:
+        parties[:1] = parties[0][::2], parties[0][1::2]
+    return parties
 
 
 def _kind(thing: Any) -> Any:

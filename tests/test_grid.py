@@ -91,6 +91,19 @@ def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, cap
     assert_same(part.drop_attrs(), whole.sel(policy=["ε-first", "KUBE"], bandit=["a"], seed=[0]).drop_attrs())
 
 
+def test_the_first_party_is_halved_if_others_follow(monkeypatch):
+    monkeypatch.setattr(grid, "_small_call", lambda: 2**13)
+    policies = {name: bj.POLICIES[name]() for name in ("kube", "pd-bwk", "uniform")}
+    for families, sizes in ((3, [2, 1, 3, 3]), (2, [3, 3])):
+        bandits = {f"{arms}": bj.Bernoulli.random(jax.random.key(arms), arms) for arms in range(2, 2 + families)}
+        whole = grid._Grid(policies, bandits, [5, 9], 10, 0)
+        results = grid.begin(whole.attributes(), 10, None)
+        calls = grid._calls(whole, results, results.missing, most=2**15)
+        parties = grid._parties(whole, results, calls, 2**15)
+        assert [len(party) for party in parties] == sizes
+        assert sorted(unit for party in parties for call in party for unit in call.units) == sorted(results.missing)
+
+
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
     part = bj.sweep({"mine": POLICIES["KUBE"]}, {name: BANDITS[name] for name in "ba"}, BUDGETS[1:], 5, seed=4)
     there = whole.sel(policy=["KUBE"], bandit=["b", "a"], budget=BUDGETS[1:], seed=range(5))
