@@ -129,14 +129,14 @@ def test_lanes_are_vmap(function):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize("arms", [1, 2, 16, 17, 50, 97, 100, 577])
+@pytest.mark.parametrize("arms", [2, 16, 17, 97, 100])
 def test_the_largest_is_the_first_of_its_kind(arms):
     rng = np.random.default_rng(arms)
     few = rng.integers(-2, 3, (arms, 9))
     floats = [few, rng.normal(size=(arms, 9)), np.full((arms, 9), -np.inf), np.where(few > 0, np.inf, few),
               np.where(few > 1, np.nan, few)]
     integers = [few, rng.integers(-(2**31), 2**31 - 1, (arms, 9)), np.full((arms, 9), -(2**31))]
-    for x in [*(x.astype(np.float32) for x in floats), *(x.astype(np.int32) for x in integers), few > 0]:
+    for x in (np.hstack(floats).astype(np.float32), np.hstack(integers).astype(np.int32), few > 0):
         place, largest = jax.jit(lanes(lambda x: (jnp.argmax(x), x.max())))(x)
         np.testing.assert_array_equal(place, np.argmax(x, 0))
         np.testing.assert_array_equal(largest, x.max(0))
