@@ -42,7 +42,12 @@ def claim_cores() -> None:
 
 
 def on_the_host() -> contextlib.AbstractContextManager:
-    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them."""
+    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them.
+
+    What is computed differently on a CPU (`random.settled`) goes by JAX's default kind of device, here as elsewhere.
+    """
+    if jax.default_backend() == "cpu":
+        return contextlib.nullcontext()
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
     except RuntimeError:  # JAX was told to do without
@@ -320,18 +325,18 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
 
     With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
-    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program, and because 63
-    lanes take longer than 64: a vector is of 4.
+    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program; and fours, as
+    vectors have: 63 lanes take longer than 64.
     """
     if platform == "cpu":
         most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
     else:
         most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
+    most = max(most - most % 4, 1)
     if at_once < 0.75 * share:
         return min(most, busy - busy % (16 if busy < 128 else 64), share)
-    turns = -(-share // most)
-    width = -(-share // turns)  # as many at the last turn as at the others
-    return width if turns == 1 else -(-width // 16) * 16
+    width = -(-share // -(-share // most))  # as many at the last turn as at the others
+    return min(-(-width // 4) * 4, share)
 
 
 def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tuple[tuple[bool, ...], int]:

@@ -388,7 +388,8 @@ def _play_and_save(
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
         return []
-    played, outcome = play(_batches(grid, results, party, devices)), []
+    played = play(_batches(grid, results, party, devices))
+    outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(party, played, strict=True):
             runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)

@@ -218,6 +218,7 @@ def gumbel(word: jax.Array) -> jax.Array:
     return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
 
 
+@jax.jit
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
@@ -253,6 +254,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]  # type: ignore
 
 
+@jax.jit
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 

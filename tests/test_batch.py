@@ -3,6 +3,8 @@
 That it plays every policy as `simulate` does is in test_reference.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _program, lay_out, loops
+from bts_jax.batch import _program, _width, lay_out, loops
 from bts_jax.contract import told
 from bts_jax.lanes import lanes
 from bts_jax.pytrees import pytree
@@ -129,7 +131,7 @@ def test_lanes_are_vmap(function):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize("arms", [2, 16, 17, 97, 100])
+@pytest.mark.parametrize("arms", [2, 24, 25, 97, 100])
 def test_the_largest_is_the_first_of_its_kind(arms):
     rng = np.random.default_rng(arms)
     few = rng.integers(-2, 3, (arms, 9))
@@ -140,6 +142,26 @@ def test_the_largest_is_the_first_of_its_kind(arms):
         place, largest = jax.jit(lanes(lambda x: (jnp.argmax(x), x.max())))(x)
         np.testing.assert_array_equal(place, np.argmax(x, 0))
         np.testing.assert_array_equal(largest, x.max(0))
+
+
+def test_the_largest_along_one_axis_is_not_that_along_another():
+    x = np.random.default_rng(0).random((25, 30, 4), np.float32)
+    place, other, along, both, kept = jax.jit(lanes(
+        lambda x: (jnp.argmax(x, 0), jnp.argmax(x, 1), x.max(1), x.max(), x.max(0, keepdims=True))))(x)
+    np.testing.assert_array_equal(place, x.argmax(0))
+    np.testing.assert_array_equal(other, x.argmax(1))
+    np.testing.assert_array_equal(along, x.max(1))
+    np.testing.assert_array_equal(both, x.max((0, 1)))
+    np.testing.assert_array_equal(kept, x.max(0, keepdims=True))
+
+
+def test_how_many_lanes():
+    for platform, arms, runs in itertools.product(("cpu", "gpu"), (2, 10, 90, 100, 128, 10**6), (1, 2, 3, 64, 65, 250, 1000)):
+        most = _width(10**9, 10**9, arms, 1, platform)
+        for at_once in (1, runs // 4, runs):
+            width = _width(runs, at_once, arms, 1, platform)
+            assert 1 <= width <= min(runs, most) and (width % 4 == 0 or width == runs)
+    assert _width(250, 250, 100, 1, "cpu") == 64 and _width(250, 250, 10, 1, "cpu") == 250
 
 
 def test_loops_in_loops_are_counted():

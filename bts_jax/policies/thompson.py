@@ -8,7 +8,7 @@ from jax import lax
 
 from bts_jax import random
 
-NONE = jnp.inf  # in place of a draw: there is none. So the largest tells whether all arms have one
+NONE = jnp.inf  # in place of a draw: there is none. No draw is infinite, so the largest tells whether all arms have one
 
 
 class Draws(NamedTuple):
@@ -36,7 +36,7 @@ class Draws(NamedTuple):
         ratio = random.settled(jnp.where(has, self.drawn, jnp.where(new, proposed, self.spare)))
         spare = jnp.where(has == new, jnp.where(new, proposed, NONE), self.spare)
         arm = lax.argmax(ratio, 0, jnp.int32)
-        decided = ratio.max() < NONE
+        decided = ratio.max() < NONE  # which comes with the arm, in one pass: see `lanes`
         return jnp.where(decided, arm, -1), Draws(drawn=jnp.where(decided, NONE, ratio), spare=spare)
 
     def forget(self, place: jax.Array) -> "Draws":
