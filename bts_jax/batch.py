@@ -331,7 +331,7 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     if platform == "cpu":
         most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
     else:
-        most, busy = max(2**30 // (4 * num_arms * (num_checkpoints + 12)), 1), max(at_once, 1024)
+        most, busy = 2**30 // (4 * num_arms * (num_checkpoints + 12)), max(at_once, 1024)
     most = max(most - most % 4, 1)
     if at_once < 0.75 * share:
         return min(most, busy - busy % (16 if busy < 128 else 64), share)

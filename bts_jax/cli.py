@@ -204,13 +204,11 @@ def _instance(arguments: argparse.Namespace) -> tuple[Any, Any]:
     import jax
 
     from bts_jax.bandits import BANDITS
-    from bts_jax.batch import on_the_host
 
     if not -(2**31) <= arguments.seed < 2**31:
         raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
-    with on_the_host():
-        key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
-        return BANDITS[arguments.bandit].random(key_bandit, arguments.arms), key_runs
+    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
+    return BANDITS[arguments.bandit].random(key_bandit, arguments.arms), key_runs
 
 
 def _theory(arguments: argparse.Namespace) -> None:

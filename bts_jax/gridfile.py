@@ -12,7 +12,6 @@ import jax
 
 from bts_jax import checks
 from bts_jax.bandits import BANDITS
-from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
 from bts_jax.policies import POLICIES
 
@@ -38,9 +37,7 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
         policies[name] = _made(where, _kind(where, options, POLICIES), options)
     for name, entry in _tables("bandits", table["bandits"]).items():
         where, options = f"bandits.{name}", dict(entry)
-        with on_the_host():
-            made = list(_bandits(name, where, _kind(where, options, BANDITS), options))
-        for label, bandit in made:
+        for label, bandit in _bandits(name, where, _kind(where, options, BANDITS), options):
             if label in bandits:
                 raise ValueError(f"there are two bandits {label!r}, one of them a random instance: change the name of {where}")
             bandits[label] = bandit

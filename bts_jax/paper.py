@@ -83,8 +83,7 @@ def figure1(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
     budgets, seeds = SCALES[scale]
-    with on_the_host():
-        arms = bandits(seed, instances, means)
+    arms = bandits(seed, instances, means)
     folder.mkdir(parents=True, exist_ok=True)
     dataset = sweep(RIVALS, arms, budgets, seeds, seed=seed, out=folder / "runs.zarr", quiet=quiet)
     text = report(dataset)
@@ -101,15 +100,16 @@ def bandits(seed: int = 0, instances: int = 1, means: tuple[float, float] = MEAN
     if means[0] <= 0:
         raise ValueError(f"means = {means!r} allows arms that cost nothing: give a range above 0")
     result: dict[str, Bandit] = {}
-    for place, (family, arms) in enumerate(PANELS):
-        key = jax.random.fold_in(jax.random.key(seed), place)
-        for number in range(instances):
-            key_instance = jax.random.fold_in(key, number)
-            name = f"{family}-{arms}-{number + 1}"
-            if family == "bernoulli":
-                result[name] = Bernoulli.random(key_instance, arms, reward_range=means, cost_range=means)
-            else:
-                result[name] = Multinomial.random(key_instance, arms)
+    with on_the_host():
+        for place, (family, arms) in enumerate(PANELS):
+            key = jax.random.fold_in(jax.random.key(seed), place)
+            for number in range(instances):
+                key_instance = jax.random.fold_in(key, number)
+                name = f"{family}-{arms}-{number + 1}"
+                if family == "bernoulli":
+                    result[name] = Bernoulli.random(key_instance, arms, reward_range=means, cost_range=means)
+                else:
+                    result[name] = Multinomial.random(key_instance, arms)
     return result
 
 
