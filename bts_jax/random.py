@@ -5,7 +5,7 @@ depend on the batch or the block it was drawn in. The generator is Threefry-2x32
 family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
 
 `gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
-accepted. A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
+accepted, or make many proposals side by side (`tries`). A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
 accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/thompson.py`).
 
 Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
@@ -15,6 +15,7 @@ what stands nearby, even on the length of the array. A product that must be roun
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,7 +26,6 @@ from jax.typing import ArrayLike
 ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
-TRIES = 3  # of `gamma` and `beta` before they loop: it takes time to find out whether they must
 SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
 
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
@@ -218,11 +218,11 @@ def gumbel(word: jax.Array) -> jax.Array:
     return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
 
 
-@jax.jit
-def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
+@partial(jax.jit, static_argnames="tries")
+def gamma(key: jax.Array, shape: ArrayLike, *, tries: int | None = None) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
-    Draws too small for float32 are some 10⁻³⁸.
+    Draws too small for float32 are some 10⁻³⁸. `tries`: as for `beta`.
 
     A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
     derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).
@@ -234,31 +234,35 @@ def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
         >>> abs(float(draws.mean()) - 2.5) < 0.1
         True
     """
-    return _gamma(key, jnp.asarray(shape, jnp.float32))
+    return _gamma(tries, key, jnp.asarray(shape, jnp.float32))
 
 
-@jax.custom_jvp
-def _gamma(key: jax.Array, shape: jax.Array) -> jax.Array:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _gamma(tries: int | None, key: jax.Array, shape: jax.Array) -> jax.Array:
     power = _exp_minus(_less(shape, bits(key, shape.shape, _BEYOND)[0]))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
         value, log_accept = propose_gamma(_raised(shape), normal_pair(words)[0])
         return value * power, log_accept
 
-    return _first_accepted(key, _within(shape), propose)
+    return _first_accepted(key, _within(shape), propose, tries)
 
 
 @_gamma.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    draw = _gamma(*primals)
+def _(tries: int | None, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    draw = _gamma(tries, *primals)
     return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]  # type: ignore
 
 
-@jax.jit
-def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
+@partial(jax.jit, static_argnames="tries")
+def beta(key: jax.Array, a: ArrayLike, b: ArrayLike, *, tries: int | None = None) -> jax.Array:
     """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 
     They have no derivatives: make them of `gamma` draws, which have.
+
+    Proposals are made one after another until every element has one that is accepted. With `tries` so many are made side by
+    side, and the first that is accepted is the draw, the same one: no loop, which suits a few numbers on a GPU. If there is
+    none, the draw is NaN; of 40 tries that comes about with a probability below 10⁻²⁰.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -279,7 +283,7 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
         x, y = rounded(gamma_a * power_a), rounded(gamma_b * power_b)
         return jnp.minimum(x / (x + y), 1), log_a + log_b  # a GPU's x / x may be 1 + 10⁻⁷
 
-    return _first_accepted(key, _within(a) & _within(b), propose)
+    return _first_accepted(key, _within(a) & _within(b), propose, tries)
 
 
 # For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
@@ -300,20 +304,27 @@ def _within(shape: jax.Array) -> jax.Array:
 
 
 def _first_accepted(
-    key: jax.Array, valid: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]
+    key: jax.Array, valid: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]], tries: int | None
 ) -> jax.Array:
     """The first accepted proposal for each element; those of try i come from the key's streams 2i and 2i + 1."""
 
-    def again(carry):
+    def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, log_accept = propose(bits(key, valid.shape, 2 * i))
+        return value, log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
+
+    if tries is not None:
+        values, accepted = jax.vmap(attempt)(lax.iota(jnp.uint32, tries))
+        score = (accepted & valid).astype(jnp.int32)
+        first = lax.argmax(score, 0, jnp.int32)  # of equals, the first
+        return jnp.where(score.max(0) > 0, jnp.take_along_axis(values, first[None], 0)[0], jnp.nan)
+
+    def again(carry: tuple) -> tuple:
         i, value, done = carry
-        proposed, log_accept = propose(bits(key, valid.shape, 2 * i))
-        accepted = log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
+        proposed, accepted = attempt(i)
         return i + 1, jnp.where(done, value, proposed), done | accepted
 
-    carry = jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid
-    for _ in range(TRIES):
-        carry = again(carry)
-    return lax.while_loop(lambda carry: ~carry[2].all(), again, carry)[1]
+    first = again((jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid))
+    return lax.while_loop(lambda carry: ~carry[2].all(), again, first)[1]
 
 
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
