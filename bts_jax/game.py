@@ -69,6 +69,7 @@ class _Progress(NamedTuple):
 
     policy: State
     calls: jax.Array  # int32, of the policy: rounds, and calls that decided nothing
+    luck: random.Words | None  # of the next call; see `_luck`
     undecided: jax.Array  # int32, calls since the last pull that decided nothing
     rounds: jax.Array  # int32
     spent: Sum
@@ -392,6 +393,7 @@ def _start(setting: Setting) -> _Progress:
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
         calls=zero,
+        luck=_luck(setting, zero),
         undecided=zero,
         rounds=zero,
         spent=Sum.zeros(),
@@ -406,9 +408,15 @@ def _start(setting: Setting) -> _Progress:
     )
 
 
+def _luck(setting: Setting, calls: jax.Array) -> random.Words | None:
+    """On a GPU, the words of a call's key are worked out by the call before, in its last kernel; else they took one more."""
+    return None if jax.default_backend() == "cpu" else random.derived_words(setting.key, calls, _DECIDE)
+
+
 def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
     """What the policy decides, and its state thereafter."""
-    arm, thought = setting.policy(now.policy, random.derive(setting.key, now.calls, _DECIDE))
+    key = random.derive(setting.key, now.calls, _DECIDE) if now.luck is None else random.as_key(now.luck)
+    arm, thought = setting.policy(now.policy, key)
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
         raise ValueError(f"policy {type(setting.policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
@@ -442,10 +450,12 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
         learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)
     won, paid = (jnp.where(pulls, coins(amount), 0) for amount in (pull.reward, pull.cost))
     spent, rounds = now.spent.add(paid), now.rounds + pulls
+    called = now.calls + calls
     reached = pulls & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
         policy=learnt,
-        calls=now.calls + calls,
+        calls=called,
+        luck=_luck(setting, called),
         undecided=jnp.where(pulls, 0, now.undecided + calls),
         rounds=rounds,
         spent=spent,

@@ -57,8 +57,17 @@ def key_words(key: jax.Array) -> Words:
 
 def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
     """The key of one purpose in one round of the run that `words` stand for: an ordinary JAX key."""
-    counter = jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)
-    return jax.random.wrap_key_data(jnp.stack(threefry(words, counter), axis=-1), impl="threefry2x32")
+    return as_key(derived_words(words, index, purpose))
+
+
+def derived_words(words: Words, index: ArrayLike, purpose: int) -> Words:
+    """The words of that key."""
+    return threefry(words, (jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)))
+
+
+def as_key(words: Words) -> jax.Array:
+    """An ordinary JAX key from its 64 bits."""
+    return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
 
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> Words:
