@@ -131,8 +131,10 @@ def test_lanes_are_vmap(function):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize("arms", [2, 24, 25, 97, 100])
-def test_the_largest_is_the_first_of_its_kind(arms):
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("arms", [2, 24, 25, 97, 100, 640])
+def test_the_largest_is_the_first_of_its_kind(arms, platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     rng = np.random.default_rng(arms)
     few = rng.integers(-2, 3, (arms, 9))
     floats = [few, rng.normal(size=(arms, 9)), np.full((arms, 9), -np.inf), np.where(few > 0, np.inf, few),
@@ -142,6 +144,17 @@ def test_the_largest_is_the_first_of_its_kind(arms):
         place, largest = jax.jit(lanes(lambda x: (jnp.argmax(x), x.max())))(x)
         np.testing.assert_array_equal(place, np.argmax(x, 0))
         np.testing.assert_array_equal(largest, x.max(0))
+
+
+@pytest.mark.parametrize(("policy", "family"), [(bj.BTS(), bj.Bernoulli), (bj.KUBE(), bj.Beta)])
+def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
+    """It runs on a CPU as well, where its bits can be compared."""
+    bandit = family.random(jax.random.key(1), 30)
+    ours = bj.simulate_batch(policy, bandit, 25, keys(12))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("bts_jax.game.GPU_TURN", 1)  # half as long to compile
+    monkeypatch.setattr("bts_jax.batch._program", _program.__wrapped__)  # else it would be the one that is at hand
+    assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 
 
 def test_the_largest_along_one_axis_is_not_that_along_another():
