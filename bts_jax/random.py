@@ -5,8 +5,9 @@ depend on the batch or the block it was drawn in. The generator is Threefry-2x32
 family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
 
 `gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
-accepted, or make many proposals side by side (`tries`). A policy in a hurry does not loop: it takes proposals (`propose_gamma`, `propose_beta`), and where one is not
-accepted it answers arm −1, is called again with a fresh key, and keeps those that were (`contract.py`, `policies/thompson.py`).
+accepted, or make many proposals side by side (`tries`). A policy in a hurry does neither: it takes proposals
+(`propose_gamma`, `propose_beta`), and where one is not accepted it answers arm −1, is called again with a fresh key, and keeps
+those that were (`contract.py`, `policies/thompson.py`).
 
 Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
 instruction with one rounding instead of two, and where the product or the sum has several uses, whether they do depends on
@@ -22,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
+
+from bts_jax import checks
 
 ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -322,6 +325,7 @@ def _first_accepted(
         return value, log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
 
     if tries is not None:
+        checks.whole("tries", tries, 1)
         values, accepted = jax.vmap(attempt)(lax.iota(jnp.uint32, tries))
         score = (accepted & valid).astype(jnp.int32)
         first = lax.argmax(score, 0, jnp.int32)  # of equals, the first

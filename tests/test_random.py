@@ -181,6 +181,8 @@ def test_tries_side_by_side_give_the_draws_of_the_loop():
         accepted = ~np.isnan(one)
         np.testing.assert_array_equal(one[accepted], loop[accepted])
         assert 0.8 < accepted.mean() < 0.99
+    with pytest.raises(ValueError, match="tries = 0"):
+        random.gamma(jax.random.key(0), 2.0, tries=0)
 
 
 def test_shapes_out_of_range_give_nan_and_do_not_hang():

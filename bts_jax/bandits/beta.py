@@ -50,7 +50,7 @@ class Beta(Arms):
         def both(reward: ArrayLike, cost: ArrayLike) -> jax.Array:
             return jnp.stack([jnp.asarray(reward)[arm], jnp.asarray(cost)[arm]])
 
-        # On a CPU this loops until both are accepted, in all runs of a batch. A GPU is slow at loops, and has room for 40 tries.
+        # On a CPU this loops until both are accepted, in all runs of a batch; a GPU is slow at loops, with room for 40 tries.
         tries = None if jax.default_backend() == "cpu" else 40
         draws = random.beta(key, both(self.reward_alpha, self.cost_alpha), both(self.reward_beta, self.cost_beta), tries=tries)
         return draws[0], draws[1]
