@@ -234,7 +234,7 @@ def gumbel(word: jax.Array) -> jax.Array:
 def gamma(key: jax.Array, shape: ArrayLike, *, tries: int | None = None) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
-    Draws too small for float32 are some 10⁻³⁸. `tries`: as for `beta`.
+    Draws too small for float32 are 0 or some 10⁻³⁸. `tries`: as for `beta`.
 
     A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
     derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).
