@@ -16,7 +16,7 @@ are recorded for all runs together.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -28,12 +28,11 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, place_of, ratio, told
-from bts_jax.lanes import lanes
+from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
 BLOCK, GPU_BLOCK = 32, 128  # calls in a block: fewer waste less on runs that wait, more cost less per call
-GPU_TURN = 2  # calls in one turn of a block's loop: of one's last step and the next one's first, a GPU makes one kernel
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
 
@@ -277,15 +276,28 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
     Returns for each what was recorded, how often each run called its policy [runs], and how many blocks were played.
     """
     dealers = [_Dealer(*game) for game in games]
-    turn = 1 if jax.default_backend() == "cpu" else GPU_TURN
-
-    def call(tables: list[_Table], nows: list[_Progress]) -> list[_Progress]:
-        return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
 
     def block(tables: list[_Table]) -> list[_Table]:
-        nows = [table.now for table in tables]
-        nows = lax.fori_loop(0, block_size(), lambda _, nows: call(tables, nows), nows, unroll=turn)
+        nows = (play_on_cpu if jax.default_backend() == "cpu" else play_on_gpu)(tables)
         return [dealer.tend(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
+
+    def play_on_cpu(tables: list[_Table]) -> list[_Progress]:
+        def call(nows: list[_Progress]) -> list[_Progress]:
+            return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
+
+        return lax.fori_loop(0, block_size(), lambda _, nows: call(nows), [table.now for table in tables])
+
+    def play_on_gpu(tables: list[_Table]) -> list[_Progress]:
+        steps = [dealer.steps(table) for dealer, table in zip(dealers, tables, strict=True)]
+
+        def begin(nows: list[_Progress]) -> list:
+            return [begin(now) for (begin, _), now in zip(steps, nows, strict=True)]
+
+        def end(begun: list) -> list[_Progress]:
+            return [end(one) for (_, end), one in zip(steps, begun, strict=True)]
+
+        begun = begin([table.now for table in tables])
+        return end(lax.fori_loop(0, block_size() - 1, lambda _, begun: begin(end(begun)), begun))
 
     def goes_on(tables: list[_Table]) -> jax.Array:
         return reduce(jnp.logical_or, [dealer.goes_on(table) for dealer, table in zip(dealers, tables, strict=True)])
@@ -304,11 +316,11 @@ class _Dealer:
         self.runs = self.own.limits.shape[-1]
         self.queues = self.width < self.runs
 
-    def each(self, function: Any) -> Any:
-        def setting_of(part: Setting) -> Setting:
-            return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
+    def setting(self, part: Setting) -> Setting:
+        return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
 
-        return lanes(lambda part, *rest: function(setting_of(part), *rest))
+    def each(self, function: Any) -> Any:
+        return lanes(lambda part, *rest: function(self.setting(part), *rest))
 
     def start(self) -> _Table:
         if not self.queues:
@@ -331,10 +343,14 @@ class _Dealer:
         """One call of the policy in every lane."""
         part = self.part(table)
         arm, thought = self.each(_decide)(part, now)
-        # What the policy has not touched is told by its being the same array.
-        thought = jax.tree.map(lambda new, old: None if new is old else new, thought, now.policy)
         pull = random.settled(self.each(_pull)(part, now, arm))
-        return self.each(_advance)(part, now, pull, thought)
+        return self.each(_advance)(part, now, pull, _touched(thought, now.policy))
+
+    def steps(self, table: _Table) -> tuple[Any, Any]:
+        """The same in two steps: see `halves`."""
+        part = self.part(table)
+        begin, end = halves(lambda part, now: _call(self.setting(part), now), part, table.now)
+        return partial(begin, part), partial(end, part)
 
     def tend(self, table: _Table, now: _Progress) -> _Table:
         """At the end of a block: checkpoints are recorded, and lanes given to the next in line."""
@@ -406,6 +422,17 @@ def _start(setting: Setting) -> _Progress:
         waiting=jnp.bool_(False),
         broken=jnp.bool_(False),
     )
+
+
+def _call(setting: Setting, now: _Progress) -> _Progress:
+    """One call of the policy."""
+    arm, thought = _decide(setting, now)
+    return _advance(setting, now, _pull(setting, now, arm), _touched(thought, now.policy))
+
+
+def _touched(thought: State, before: State) -> State:
+    """`None` in place of what the policy has not touched: it is the same array."""
+    return jax.tree.map(lambda new, old: None if new is old else new, thought, before)
 
 
 def _luck(setting: Setting, calls: jax.Array) -> random.Words | None:

@@ -7,12 +7,14 @@ for the rest; it changes no result. On 2 Arm cores BTS with 10 arms is 2.4 times
 times; with 100 arms 1.1 and 3.2 times.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core
 
@@ -25,9 +27,10 @@ ELEMENTWISE = """
 # Their parameters name axes counted from the front, which stay where they are.
 SAME_AXES = """
     argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max reduce_min reduce_or reduce_prod
-    reduce_sum reduce_xor rev squeeze
+    reduce_sum reduce_xor rev squeeze stack unstack
     """.split()
 WRITTEN_OUT = 24  # so many arms are reduced without a loop: by XLA's CPU compiler, and here for GPUs
+MOVES = "broadcast_in_dim concatenate reshape squeeze stack".split()  # These compute nothing.
 CALLS = "jit pjit closed_call custom_jvp_call custom_vjp_call".split()
 
 
@@ -43,6 +46,102 @@ def lanes(function: Callable) -> Callable:
         return jax.tree.unflatten(jax.tree.structure(out), [_spread(x, count) for x in results])
 
     return mapped
+
+
+def halves(function: Callable, part: Any, now: Any) -> tuple[Callable, Callable]:
+    """`lanes(function)(part, now)` in two steps, `begun = begin(part, now)` and `end(part, begun)`: for loops on a GPU.
+
+    In the first come the numbers of a run, such as the arm it pulls and what comes of that; in the second the arrays that
+    depend on these numbers and that no number depends on, such as the statistics of the arms. In a loop of
+    `begin(part, end(part, begun))` a GPU takes one kernel for the last arrays of a call and the first of the next.
+    """
+    leaves, structure = jax.tree.flatten((part, now))
+    count, single = leaves[0].shape[-1], [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
+    closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+    jaxpr = _merged(closed.jaxpr)
+    first, last = _in_two(jaxpr)
+    at_hand = {*jaxpr.constvars, *jaxpr.invars[: len(jax.tree.leaves(part))], *(var for one in last for var in one.outvars)}
+    wanted = dict.fromkeys([*_variables(jaxpr.outvars), *(var for one in last for var in _variables(one.invars))])
+    passed = [var for var in wanted if var not in at_hand]
+
+    def known(values: list[jax.Array]) -> dict:
+        mapped = [_Lanes(value) for value in values]
+        return dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, mapped, strict=False))
+
+    def begin(part: Any, now: Any) -> list[jax.Array]:
+        env = known(jax.tree.leaves((part, now)))
+        _evaluate_all(first, env, count)
+        return [_spread(env[var], count) for var in passed]
+
+    def end(part: Any, begun: list[jax.Array]) -> Any:
+        env = known(jax.tree.leaves(part)) | {var: _Lanes(array) for var, array in zip(passed, begun, strict=True)}
+        _evaluate_all(last, env, count)
+        return jax.tree.unflatten(jax.tree.structure(out), [_spread(_read(atom, env), count) for atom in jaxpr.outvars])
+
+    return begin, end
+
+
+def _merged(jaxpr: Any) -> Any:
+    """Without what is worked out twice: of equal numbers that are passed on, XLA would make copies in every turn of a loop."""
+    same, seen, equations = {}, {}, []
+
+    def the_one(atom: Any) -> Any:
+        return same.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+    def name(atom: Any) -> Any:
+        return atom if isinstance(atom, core.Var) else (str(atom.aval), np.asarray(atom.val).tobytes())
+
+    for equation in jaxpr.eqns:
+        equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
+        key = equation.primitive, str(equation.params), *map(name, equation.invars)
+        if key in seen:
+            same.update(zip(equation.outvars, seen[key], strict=True))
+            continue
+        if not equation.effects and not list(core.jaxprs_in_params(equation.params)):  # of a function, constants are not shown
+            seen[key] = equation.outvars
+        equations.append(equation)
+    return jaxpr.replace(eqns=equations, outvars=[the_one(atom) for atom in jaxpr.outvars])
+
+
+def _in_two(jaxpr: Any) -> tuple[list, list]:
+    """The operations that come first, and those that may come last: see `halves`."""
+    learnt, late = set(), set()  # numbers that depend on arrays; arrays that depend on such numbers
+    for equation in jaxpr.eqns:
+        used = _variables(equation.invars)
+        if _makes_numbers(equation):
+            learnt.update(equation.outvars if any(var in learnt or not _is_number(var) for var in used) else ())
+        elif any(var in learnt or var in late for var in used):
+            late.update(equation.outvars)
+    maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    needed = [var for equation in jaxpr.eqns if _makes_numbers(equation) for var in _variables(equation.invars)]
+    while needed:  # by a number
+        var = needed.pop()
+        if var in late:
+            late.difference_update(maker[var].outvars)
+            needed += _variables(maker[var].invars)
+    kept = set(_variables(jaxpr.outvars))  # what must be there after the first half
+    for equation in reversed(jaxpr.eqns):
+        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):  # put together for the last alone
+            late.update(equation.outvars)
+        elif late.isdisjoint(equation.outvars):
+            kept.update(_variables(equation.invars))
+    first, last = [], []
+    for equation in jaxpr.eqns:
+        (first if late.isdisjoint(equation.outvars) else last).append(equation)
+    return first, last
+
+
+def _variables(atoms: Sequence) -> list:
+    return [atom for atom in atoms if isinstance(atom, core.Var)]
+
+
+def _makes_numbers(equation: Any) -> bool:
+    return all(map(_is_number, equation.outvars))
+
+
+def _is_number(var: Any) -> bool:
+    """Whether a run has one of it, or few, such as a key's words: at most 4."""
+    return math.prod(getattr(var.aval, "shape", ())) <= 4
 
 
 class _Lanes:
@@ -73,8 +172,18 @@ def _wrap(data: jax.Array) -> jax.Array:
 
 def _evaluate(jaxpr: Any, consts: Sequence, values: Sequence, count: int) -> list:
     env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, values, strict=True))
-    for equation in jaxpr.eqns:
-        inputs = [atom.val if isinstance(atom, core.Literal) else env[atom] for atom in equation.invars]
+    _evaluate_all(jaxpr.eqns, env, count)
+    return [_read(atom, env) for atom in jaxpr.outvars]
+
+
+def _read(atom: Any, env: dict) -> Any:
+    return atom.val if isinstance(atom, core.Literal) else env[atom]
+
+
+def _evaluate_all(equations: Sequence, env: dict, count: int) -> None:
+    """Adds the outputs of the equations to `env`."""
+    for equation in equations:
+        inputs = [_read(atom, env) for atom in equation.invars]
         if equation.primitive.name in CALLS:
             inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
             outputs = _evaluate(inner.jaxpr, inner.consts, inputs, count)
@@ -83,7 +192,6 @@ def _evaluate(jaxpr: Any, consts: Sequence, values: Sequence, count: int) -> lis
         else:
             outputs = _bind(equation, inputs)
         env.update(zip(equation.outvars, outputs, strict=True))
-    return [atom.val if isinstance(atom, core.Literal) else env[atom] for atom in jaxpr.outvars]
 
 
 def _bind(equation: Any, inputs: Sequence) -> list:
@@ -109,6 +217,12 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
     if name == "broadcast_in_dim" and len(inputs) == 1:
         shape, kept = params["shape"], params["broadcast_dimensions"]
         return [_Lanes(lax.broadcast_in_dim(inputs[0].array, (*shape, count), (*kept, len(shape))))]
+    if name == "slice":
+        strides = params["strides"] or [1] * len(params["start_indices"])
+        bounds = (*params["start_indices"], 0), (*params["limit_indices"], count), (*strides, 1)
+        return [_Lanes(lax.slice(inputs[0].array, *bounds))]
+    if name == "dynamic_slice" and jax.default_backend() != "cpu" and _is_entry(equation) and isinstance(inputs[0], _Lanes):
+        return [_Lanes(_entry(inputs[0].array, _spread(inputs[1], count)))]
     if name == "reshape" and params["dimensions"] is None:
         return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
     if name in ("scatter", "scatter-add") and _is_one_entry(equation):
@@ -128,6 +242,20 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
 def _keeps_width(equation: Any) -> bool:
     """Whether every number becomes one number; else there is an axis more, or less."""
     return equation.invars[0].aval.dtype.itemsize == equation.outvars[0].aval.dtype.itemsize
+
+
+def _is_entry(equation: Any) -> bool:
+    """Whether this is `x[i]`, i being a number."""
+    shape = equation.invars[0].aval.shape
+    return len(shape) > 0 and equation.params["slice_sizes"] == (1, *shape[1:])
+
+
+def _entry(operand: jax.Array, index: jax.Array) -> jax.Array:
+    """One entry of every lane, by its place in memory: for one by place and lane XLA would put indices together first."""
+    shape = operand.shape[1:]
+    size = math.prod(shape)
+    place = jnp.clip(index, 0, len(operand) - 1) * size + lax.iota(jnp.int32, size).reshape(shape)
+    return operand.reshape(-1).at[place[None]].get(mode="promise_in_bounds")
 
 
 def _is_one_entry(equation: Any) -> bool:

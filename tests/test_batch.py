@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax.batch import _program, _width, lay_out, loops
 from bts_jax.contract import told
-from bts_jax.lanes import lanes
+from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 
 
@@ -122,15 +122,21 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: jax.lax.scan(lambda c, v: (c + v * s, c), 0.0, x),
     lambda x, y, s: (jnp.pad(x, 1), jnp.diff(y), jnp.outer(x, y).T, jnp.linalg.norm(x), jnp.searchsorted(jnp.sort(x), s)),
 ])
-def test_lanes_are_vmap(function):
+def test_lanes_are_vmap(function, monkeypatch):
     rng = np.random.default_rng(0)
     x, y, s = (jnp.array(rng.random(shape), jnp.float32) for shape in ((5, 7), (5, 7), (7,)))
-    ours = lanes(function)(x, y, s)
     theirs = jax.vmap(function, in_axes=-1, out_axes=-1)(x, y, s)
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+    def check(ours):
+        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+    check(lanes(function)(x, y, s))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    begin, end = halves(lambda part, now: function(part, *now), x, (y, s))
+    check(end(x, begin(x, (y, s))))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -154,9 +160,30 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypat
     bandit = family.random(jax.random.key(1), 30)
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("bts_jax.game.GPU_TURN", 1)  # half as long to compile
     monkeypatch.setattr("bts_jax.batch._program", _program.__wrapped__)  # else it would be the one that is at hand
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
+
+
+def test_the_second_half_has_the_arrays_that_no_number_needs():
+    told = []
+
+    def play(weight, now):
+        scores = now["sums"][:, 0] * weight + jnp.arange(7.0)
+        arm = jnp.argmax(scores)
+        jax.debug.callback(lambda arm: told.append(int(arm)), arm)
+        counts = now["counts"].at[arm].add(jnp.stack([weight, scores.max()]))
+        sums = now["sums"].at[arm].add(weight)  # is needed for the next number
+        return {"counts": counts, "sums": sums, "least": jnp.argmin(sums[:, 1]), "weight": weight, "one": 1.0}
+
+    rng = np.random.default_rng(0)
+    weight, now = rng.random(5, np.float32), {name: rng.random((7, 2, 5), np.float32) for name in ("counts", "sums")}
+    whole = jax.jit(lanes(play))(weight, now)
+    begin, end = halves(play, weight, now)
+    begun = jax.jit(begin)(weight, now)
+    assert_same_bits(jax.jit(end)(weight, begun), whole)
+    assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], "arm, most, least; the counts before, the sums after"
+    jax.effects_barrier()
+    assert len(told) == 10 and sorted(told[:5]) == sorted(told[5:])
 
 
 def test_the_largest_along_one_axis_is_not_that_along_another():

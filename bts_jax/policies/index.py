@@ -36,9 +36,11 @@ class ArmStatistics(NamedTuple):
         amounts = [reward, cost]
         if self.totals.whole.shape[1] == 4:
             amounts += [x * (1 - x) for x in amounts]
-        totals = Sum(self.totals.whole[at], self.totals.rest[at]).add(coins(jnp.stack(amounts)))
+        sums = zip(self.totals.whole[at], self.totals.rest[at], amounts, strict=True)
+        sums = [Sum(whole, rest).add(coins(amount)) for whole, rest, amount in sums]
         n = pulls.astype(jnp.float32)
-        mean = settled(tuple(total / n for total in totals.value()))
+        mean = settled(tuple(total.value() / n for total in sums))
+        totals = jax.tree.map(lambda *parts: jnp.stack(parts), *sums)
         old = self._replace(rounds=(), fact=())
         new = settled(old._replace(pulls=pulls, totals=totals, kept=keep(n, *mean)))
         place = place_of(arm, self.pulls.shape[0])
