@@ -246,7 +246,7 @@ class _Graphed:
     """A program that is launched as graphs, of blocks written out and kernels side by side; but not with loops inside a block.
 
     A block is a loop in a loop; a policy or a bandit of one's own may have a third in it. XLA cannot write that out. And loops
-    side by side may never end: an H200 stood still in one program out of six.
+    side by side may never end: in some such programs an H200 stood still.
     """
 
     def __init__(self, share: Callable):
