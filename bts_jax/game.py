@@ -290,14 +290,14 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
     def play_on_gpu(tables: list[_Table]) -> list[_Progress]:
         steps = [dealer.steps(table) for dealer, table in zip(dealers, tables, strict=True)]
 
-        def begin(nows: list[_Progress]) -> list:
+        def begin_all(nows: list[_Progress]) -> list:
             return [begin(now) for (begin, _), now in zip(steps, nows, strict=True)]
 
-        def end(begun: list) -> list[_Progress]:
+        def end_all(begun: list) -> list[_Progress]:
             return [end(one) for (_, end), one in zip(steps, begun, strict=True)]
 
-        begun = begin([table.now for table in tables])
-        return end(lax.fori_loop(0, block_size() - 1, lambda _, begun: begin(end(begun)), begun))
+        begun = begin_all([table.now for table in tables])
+        return end_all(lax.fori_loop(0, block_size() - 1, lambda _, begun: begin_all(end_all(begun)), begun))
 
     def goes_on(tables: list[_Table]) -> jax.Array:
         return reduce(jnp.logical_or, [dealer.goes_on(table) for dealer, table in zip(dealers, tables, strict=True)])
@@ -347,7 +347,7 @@ class _Dealer:
         return self.each(_advance)(part, now, pull, _touched(thought, now.policy))
 
     def steps(self, table: _Table) -> tuple[Any, Any]:
-        """The same in two steps: see `halves`."""
+        """The same in two steps, see `halves`; for a GPU, on which nothing needs to be settled."""
         part = self.part(table)
         begin, end = halves(lambda part, now: _call(self.setting(part), now), part, table.now)
         return partial(begin, part), partial(end, part)

@@ -94,12 +94,13 @@ def _merged(jaxpr: Any) -> Any:
     for equation in jaxpr.eqns:
         equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
         key = equation.primitive, str(equation.params), *map(name, equation.invars)
-        if key in seen:
+        if equation.primitive.name not in (*ELEMENTWISE, *MOVES):  # whose parameters may not show in words
+            equations.append(equation)
+        elif key in seen:
             same.update(zip(equation.outvars, seen[key], strict=True))
-            continue
-        if not equation.effects and not list(core.jaxprs_in_params(equation.params)):  # of a function, constants are not shown
+        else:
             seen[key] = equation.outvars
-        equations.append(equation)
+            equations.append(equation)
     return jaxpr.replace(eqns=equations, outvars=[the_one(atom) for atom in jaxpr.outvars])
 
 
@@ -221,7 +222,7 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
         strides = params["strides"] or [1] * len(params["start_indices"])
         bounds = (*params["start_indices"], 0), (*params["limit_indices"], count), (*strides, 1)
         return [_Lanes(lax.slice(inputs[0].array, *bounds))]
-    if name == "dynamic_slice" and jax.default_backend() != "cpu" and _is_entry(equation) and isinstance(inputs[0], _Lanes):
+    if name == "dynamic_slice" and jax.default_backend() != "cpu" and _is_entry(equation, inputs[0]):
         return [_Lanes(_entry(inputs[0].array, _spread(inputs[1], count)))]
     if name == "reshape" and params["dimensions"] is None:
         return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
@@ -244,17 +245,19 @@ def _keeps_width(equation: Any) -> bool:
     return equation.invars[0].aval.dtype.itemsize == equation.outvars[0].aval.dtype.itemsize
 
 
-def _is_entry(equation: Any) -> bool:
+def _is_entry(equation: Any, operand: Any) -> bool:
     """Whether this is `x[i]`, i being a number."""
     shape = equation.invars[0].aval.shape
-    return len(shape) > 0 and equation.params["slice_sizes"] == (1, *shape[1:])
+    one = len(shape) > 0 and equation.params["slice_sizes"] == (1, *shape[1:])
+    return one and isinstance(operand, _Lanes) and operand.array.size < 2**31
 
 
 def _entry(operand: jax.Array, index: jax.Array) -> jax.Array:
     """One entry of every lane, by its place in memory: for one by place and lane XLA would put indices together first."""
     shape = operand.shape[1:]
     size = math.prod(shape)
-    place = jnp.clip(index, 0, len(operand) - 1) * size + lax.iota(jnp.int32, size).reshape(shape)
+    index = index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
+    place = jnp.clip(index, 0, len(operand) - 1).astype(jnp.int32) * size + lax.iota(jnp.int32, size).reshape(shape)
     return operand.reshape(-1).at[place[None]].get(mode="promise_in_bounds")
 
 

@@ -270,7 +270,7 @@ def _(tries: int | None, primals: tuple, tangents: tuple) -> tuple[jax.Array, ja
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike, *, tries: int | None = None) -> jax.Array:
     """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 
-    They have no derivatives: make them of `gamma` draws, which have.
+    Their derivatives are taken to be 0: make them of `gamma` draws, which have some.
 
     Proposals are made one after another until every element has one that is accepted. With `tries` so many are made side by
     side, and the first that is accepted is the draw, the same one: no loop, which suits a few numbers on a GPU. If there is

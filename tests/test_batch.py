@@ -110,6 +110,7 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
     lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
     lambda x, y, s: (x.reshape(5, 1) @ y.reshape(1, 5), jnp.sort(x), x[jnp.int32(s * 4)], x.at[jnp.int32(s * 4)].add(1.0)),
+    lambda x, y, s: (x[jnp.uint8(s * 4)], jnp.outer(x, jnp.ones(60))[jnp.int8(s * 4)], x[jnp.uint32(s * 4)]),
     lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
     lambda x, y, s: (jax.lax.bitcast_convert_type(x, jnp.uint8), jax.lax.bitcast_convert_type(x, jnp.int32)),
     lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
@@ -184,6 +185,26 @@ def test_the_second_half_has_the_arrays_that_no_number_needs():
     assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], "arm, most, least; the counts before, the sums after"
     jax.effects_barrier()
     assert len(told) == 10 and sorted(told[:5]) == sorted(told[5:])
+
+
+def test_what_prints_alike_is_not_the_same():
+    class Times:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __repr__(self):
+            return "Times"
+
+        def __call__(self, x):
+            return np.asarray(x * self.factor, np.float32)
+
+    def both(part, now):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return tuple(jax.pure_callback(Times(factor), shape, now, vmap_method="expand_dims") for factor in (1, 2))
+
+    x = np.arange(3, dtype=np.float32)
+    begin, end = halves(both, x, x)
+    assert_same_bits(end(x, begin(x, x)), (x, 2 * x))
 
 
 def test_the_largest_along_one_axis_is_not_that_along_another():

@@ -104,7 +104,7 @@ def check_law(draws, law):
     assert stats.kstest(draws, law.cdf).pvalue > 1e-9
     for below, quantile in ((True, law.ppf(1e-4)), (False, law.isf(1e-4))):
         if quantile < np.finfo(np.float32).tiny:
-            continue  # draws that small may be 0, or not: a CPU has none, a GPU some
+            continue  # a CPU makes such draws 0, a GPU does not
         count = int(((draws < quantile) if below else (draws > quantile)).sum())
         chance = law.cdf(quantile) if below else law.sf(quantile)
         spread = law.pdf(quantile) * abs(quantile) * 2**-23 * size  # values that rounding may have moved across
