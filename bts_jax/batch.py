@@ -250,7 +250,7 @@ class _Graphed:
     """
 
     def __init__(self, share: Callable):
-        self.unrolled = jax.jit(share, compiler_options=_GRAPHS | _CONCURRENT | _UNROLLED)
+        self.unrolled = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED)
         self.plain = jax.jit(share, compiler_options=_GRAPHS)
         self.trace = self.unrolled.trace
         self.chosen: Any = None
@@ -306,8 +306,7 @@ _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
 }
-_CONCURRENT = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-_UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True}
+_UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True, "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 
 
 @lru_cache
@@ -316,7 +315,7 @@ def _has_graphs(device: Any) -> bool:
     if device.platform != "gpu":
         return False
     try:
-        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _CONCURRENT | _UNROLLED).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

@@ -282,10 +282,10 @@ def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
         return [dealer.tend(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
 
     def play_on_cpu(tables: list[_Table]) -> list[_Progress]:
-        def call(nows: list[_Progress]) -> list[_Progress]:
+        def call(_: jax.Array, nows: list[_Progress]) -> list[_Progress]:
             return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
 
-        return lax.fori_loop(0, block_size(), lambda _, nows: call(nows), [table.now for table in tables])
+        return lax.fori_loop(0, block_size(), call, [table.now for table in tables])
 
     def play_on_gpu(tables: list[_Table]) -> list[_Progress]:
         steps = [dealer.steps(table) for dealer, table in zip(dealers, tables, strict=True)]

@@ -38,12 +38,9 @@ def lanes(function: Callable) -> Callable:
     """Maps `function` over the last axis of every array in its arguments; results have the lanes last, too."""
 
     def mapped(*arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        count = leaves[0].shape[-1]
-        single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
-        jaxpr, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-        results = _evaluate(jaxpr.jaxpr, jaxpr.consts, [_Lanes(leaf) for leaf in leaves], count)
-        return jax.tree.unflatten(jax.tree.structure(out), [_spread(x, count) for x in results])
+        closed, out, count = _traced(function, arguments)
+        results = _evaluate(closed.jaxpr, closed.consts, [_Lanes(leaf) for leaf in jax.tree.leaves(arguments)], count)
+        return jax.tree.unflatten(out, [_spread(x, count) for x in results])
 
     return mapped
 
@@ -55,9 +52,7 @@ def halves(function: Callable, part: Any, now: Any) -> tuple[Callable, Callable]
     depend on these numbers and that no number depends on, such as the statistics of the arms. In a loop of
     `begin(part, end(part, begun))` a GPU takes one kernel for the last arrays of a call and the first of the next.
     """
-    leaves, structure = jax.tree.flatten((part, now))
-    count, single = leaves[0].shape[-1], [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
-    closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+    closed, out, count = _traced(function, (part, now))
     jaxpr = _merged(closed.jaxpr)
     first, last = _in_two(jaxpr)
     at_hand = {*jaxpr.constvars, *jaxpr.invars[: len(jax.tree.leaves(part))], *(var for one in last for var in one.outvars)}
@@ -76,9 +71,17 @@ def halves(function: Callable, part: Any, now: Any) -> tuple[Callable, Callable]
     def end(part: Any, begun: list[jax.Array]) -> Any:
         env = known(jax.tree.leaves(part)) | {var: _Lanes(array) for var, array in zip(passed, begun, strict=True)}
         _evaluate_all(last, env, count)
-        return jax.tree.unflatten(jax.tree.structure(out), [_spread(_read(atom, env), count) for atom in jaxpr.outvars])
+        return jax.tree.unflatten(out, [_spread(_read(atom, env), count) for atom in jaxpr.outvars])
 
     return begin, end
+
+
+def _traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
+    """What the function computes for one lane of the arguments, how its results are built, and how many lanes there are."""
+    leaves, structure = jax.tree.flatten(arguments)
+    single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
+    closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+    return closed, jax.tree.structure(out), leaves[0].shape[-1]
 
 
 def _merged(jaxpr: Any) -> Any:
@@ -93,14 +96,13 @@ def _merged(jaxpr: Any) -> Any:
 
     for equation in jaxpr.eqns:
         equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
-        key = equation.primitive, str(equation.params), *map(name, equation.invars)
-        if equation.primitive.name not in (*ELEMENTWISE, *MOVES):  # whose parameters may not show in words
-            equations.append(equation)
-        elif key in seen:
-            same.update(zip(equation.outvars, seen[key], strict=True))
-        else:
+        if equation.primitive.name in ELEMENTWISE or equation.primitive.name in MOVES:  # others' parameters may print alike
+            key = equation.primitive, str(equation.params), *map(name, equation.invars)
+            if key in seen:
+                same.update(zip(equation.outvars, seen[key], strict=True))
+                continue
             seen[key] = equation.outvars
-            equations.append(equation)
+        equations.append(equation)
     return jaxpr.replace(eqns=equations, outvars=[the_one(atom) for atom in jaxpr.outvars])
 
 
