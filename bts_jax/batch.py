@@ -243,28 +243,50 @@ def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
 
 
 class _Graphed:
-    """A program that is launched as graphs, of blocks written out and kernels side by side; but not with loops inside a block.
+    """A program that is launched as graphs: with blocks written out and kernels side by side, two calls in a turn of the loop.
 
-    A block is a loop in a loop; a policy or a bandit of one's own may have a third in it. XLA cannot write that out. And loops
-    side by side may never end: in some such programs an H200 stood still.
+    Each turn ends with a kernel that asks whether it was the last. In some programs, such as those with a barrier in a call,
+    XLA fails to make one turn of two: they do without. Nor can it write out loops inside a block, which is a loop in a loop; a
+    policy or a bandit of one's own may have a third in it. And loops side by side may never end: in some such programs an H200
+    stood still. These are launched one kernel after the other.
     """
 
     def __init__(self, share: Callable):
-        self.unrolled = jax.jit(share, compiler_options=_GRAPHS | _UNROLLED)
-        self.plain = jax.jit(share, compiler_options=_GRAPHS)
-        self.trace = self.unrolled.trace
-        self.chosen: Any = None
+        self.ways = [jax.jit(share, compiler_options=_GRAPHS | more) for more in (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})]
+        self.trace = self.ways[0].trace
+        self.chosen: Any = None  # of the ways; known when the program has been compiled
 
-    def _choose(self, batches: list) -> Any:
-        if self.chosen is None:
-            self.chosen = self.plain if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.unrolled
-        return self.chosen
-
-    def lower(self, batches: list) -> Any:
-        return self._choose(batches).lower(batches)
+    def lower(self, batches: list) -> "_Lowered":
+        if self.chosen is not None:
+            ways = [self.chosen]
+        else:
+            ways = self.ways[-1:] if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.ways
+        return _Lowered(self, batches, ways, ways[0].lower(batches))
 
     def __call__(self, batches: list) -> Any:
-        return self._choose(batches)(batches)
+        if self.chosen is None:
+            self.lower(batches).compile()
+        return self.chosen(batches)  # type: ignore
+
+
+class _Lowered(NamedTuple):
+    """Such a program, traced: to be compiled in the first way that will do."""
+
+    program: _Graphed
+    batches: list
+    ways: list
+    first: Any
+
+    def compile(self) -> Any:
+        for i, way in enumerate(self.ways):
+            try:
+                compiled = (way.lower(self.batches) if i else self.first).compile()
+            except RuntimeError:  # of XLA
+                if i == len(self.ways) - 1:
+                    raise
+            else:
+                self.program.chosen = way
+                return compiled
 
 
 def loops(jaxpr: Any) -> int:
@@ -307,6 +329,7 @@ _GRAPHS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
 }
 _UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True, "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+_TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}
 
 
 @lru_cache
@@ -315,7 +338,7 @@ def _has_graphs(device: Any) -> bool:
     if device.platform != "gpu":
         return False
     try:
-        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED | _TWO_A_TURN).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

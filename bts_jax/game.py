@@ -32,7 +32,8 @@ from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-BLOCK, GPU_BLOCK = 32, 128  # calls in a block: fewer waste less on runs that wait, more cost less per call
+# Calls in a block: fewer waste less on runs that wait, more cost less per call. On a GPU, one and an even number of them.
+BLOCK, GPU_BLOCK = 32, 129
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
 
@@ -464,14 +465,13 @@ def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
 def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _Progress:
     """The run after that. A run that waits stays as it is."""
     calls, pulls, broken = ~now.waiting, pull.arm >= 0, pull.arm == -2
+    arm = jnp.maximum(pull.arm, -1)
     leaves, structure = jax.tree.flatten(now.policy)
     thoughts = structure.flatten_up_to(thought)
     state = structure.unflatten(
         old if new is None else jnp.where(calls, new, old) for new, old in zip(thoughts, leaves, strict=True)
     )
-    learnt = setting.policy.update(
-        state, jnp.maximum(pull.arm, -1), pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE)
-    )
+    learnt = setting.policy.update(state, arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE))
     learnt = _same(setting.policy, "update", now.policy, learnt)
     if not getattr(setting.policy, "ignores_no_pull", False):
         learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)
@@ -489,7 +489,7 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
         earned=now.earned.add(won),
         last_cost=jnp.where(pulls, paid, now.last_cost),
         last_reward=jnp.where(pulls, won, now.last_reward),
-        pulls=now.pulls.at[place_of(pull.arm, now.pulls.shape[0])].add(1),
+        pulls=now.pulls.at[place_of(arm, now.pulls.shape[0])].add(1),
         goal=now.goal,
         limit=now.limit,
         waiting=now.waiting | reached | broken,

@@ -96,14 +96,23 @@ def _merged(jaxpr: Any) -> Any:
 
     for equation in jaxpr.eqns:
         equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
-        if equation.primitive.name in ELEMENTWISE or equation.primitive.name in MOVES:  # others' parameters may print alike
-            key = equation.primitive, str(equation.params), *map(name, equation.invars)
+        what = _what(equation)
+        if what is not None:
+            key = equation.primitive, what, *map(name, equation.invars)
             if key in seen:
                 same.update(zip(equation.outvars, seen[key], strict=True))
                 continue
             seen[key] = equation.outvars
         equations.append(equation)
     return jaxpr.replace(eqns=equations, outvars=[the_one(atom) for atom in jaxpr.outvars])
+
+
+def _what(equation: Any) -> Any:
+    """What an operation does with its inputs, where that can be told; the parameters of others may print alike."""
+    name = equation.primitive.name
+    if name in ("jit", "pjit") and not equation.effects:
+        return id(equation.params["jaxpr"])  # which JAX keeps, and takes again for the same function and types
+    return str(equation.params) if name in ELEMENTWISE or name in MOVES else None
 
 
 def _in_two(jaxpr: Any) -> tuple[list, list]:

@@ -13,7 +13,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _program, _width, lay_out, loops
+from bts_jax.batch import _Graphed, _program, _width, lay_out, loops
 from bts_jax.contract import told
 from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
@@ -207,6 +207,19 @@ def test_what_prints_alike_is_not_the_same():
     assert_same_bits(end(x, begin(x, x)), (x, 2 * x))
 
 
+def test_what_is_worked_out_twice_is_passed_on_once():
+    def play(part, now):
+        arm = jnp.argmax(now)
+        one, other = (jnp.where(arm < 3, arm, 7) for _ in range(2))  # which are calls of a jitted function
+        return now.at[one].add(1), now.at[other].add(part)
+
+    now = np.random.default_rng(0).random((7, 5), np.float32)
+    begin, end = halves(play, now[0], now)
+    begun = begin(now[0], now)
+    assert_same_bits(end(now[0], begun), lanes(play)(now[0], now))
+    assert sorted(x.size for x in begun) == [5, 35]
+
+
 def test_the_largest_along_one_axis_is_not_that_along_another():
     x = np.random.default_rng(0).random((25, 30, 4), np.float32)
     place, other, along, both, kept = jax.jit(lanes(
@@ -249,3 +262,32 @@ def test_loops_in_loops_are_counted(monkeypatch):
     assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert (depth(bernoulli), depth(beta), depth(looping)) == (2, 2, 3)
+
+
+def test_a_program_is_compiled_in_the_first_way_that_will_do():
+    class Fails:
+        def lower(self, batches):
+            return self
+
+        def compile(self):
+            raise RuntimeError("of XLA")
+
+    def program(fail=0, share=lambda batches: [x + 1 for x in batches]):
+        graphed = _Graphed(share)
+        graphed.ways[:fail] = [Fails()] * fail
+        return graphed
+
+    for fail in range(3):
+        way = program(fail)
+        assert way([jnp.int32(1)]) == [2] and way.ways.index(way.chosen) == fail
+        way.lower([jnp.int32(1)]).compile()
+        assert way.ways.index(way.chosen) == fail
+    with pytest.raises(RuntimeError, match="of XLA"):
+        program(3)([jnp.int32(1)])
+
+    def loop(function):
+        return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
+
+    thrice = loop(loop(loop(lambda x: x + 1)))
+    nested = program(share=lambda batches: [thrice(x) for x in batches])
+    assert nested([jnp.int32(1)]) == [28] and nested.ways.index(nested.chosen) == 2
