@@ -9,7 +9,7 @@ times; with 100 arms 1.1 and 3.2 times.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -222,6 +222,8 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
     if name in ELEMENTWISE and (name != "bitcast_convert_type" or _keeps_width(equation)):
         shape = (*equation.outvars[0].aval.shape, count)
         return [_Lanes(x) for x in _bind(equation, [_align(x, shape) for x in inputs])]
+    if name == "bitcast_convert_type":  # of several numbers one, or the other way round, along the last axis of a lane
+        return [_Lanes(jax.vmap(partial(_bind, equation), out_axes=-1)([jnp.moveaxis(inputs[0].array, -1, 0)])[0])]
     if name == "cond" and not isinstance(inputs[0], _Lanes):
         operands = [_spread(x, count) for x in inputs[1:]]
         branches = [_branch(branch, count) for branch in params["branches"]]

@@ -113,6 +113,7 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: (x[jnp.uint8(s * 4)], jnp.outer(x, jnp.ones(60))[jnp.int8(s * 4)], x[jnp.uint32(s * 4)]),
     lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
     lambda x, y, s: (jax.lax.bitcast_convert_type(x, jnp.uint8), jax.lax.bitcast_convert_type(x, jnp.int32)),
+    lambda x, y, s: jax.lax.bitcast_convert_type(jnp.stack([jnp.int16(x * 999), jnp.int16(y * 999)], -1), jnp.int32),
     lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
     lambda x, y, s: (x.at[jnp.int32(s * 4)].set(9.0, mode="clip"), x.at[jnp.int32(y * 4)].add(1.0), jnp.ones(5).at[1].add(s)),
     lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),
@@ -126,7 +127,7 @@ def test_under_vmap_it_says_what_to_do():
 def test_lanes_are_vmap(function, monkeypatch):
     rng = np.random.default_rng(0)
     x, y, s = (jnp.array(rng.random(shape), jnp.float32) for shape in ((5, 7), (5, 7), (7,)))
-    theirs = jax.vmap(function, in_axes=-1, out_axes=-1)(x, y, s)
+    theirs = jax.vmap(function, out_axes=-1)(x.T, y.T, s)
 
     def check(ours):
         assert jax.tree.structure(ours) == jax.tree.structure(theirs)
