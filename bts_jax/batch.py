@@ -243,30 +243,29 @@ def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
 
 
 class _Graphed:
-    """A program that is launched as graphs: with blocks written out and kernels side by side, two calls in a turn of the loop.
+    """A program that is launched as graphs: with blocks written out, kernels side by side, and two calls in a turn of the loop.
 
-    Each turn ends with a kernel that asks whether it was the last. In some programs, such as those with a barrier in a call,
-    XLA fails to make one turn of two: they do without. Nor can it write out loops inside a block, which is a loop in a loop; a
-    policy or a bandit of one's own may have a third in it. And loops side by side may never end: in some such programs an H200
-    stood still. These are launched one kernel after the other.
+    Each turn ends with a kernel that asks whether it was the last, of which two calls need but one. In some programs, such as
+    those with a barrier in a call, XLA fails to make one turn of two: they do without. Nor can it write out loops inside a
+    block, which is a loop in a loop; a policy or a bandit of one's own may have a third in it. And loops side by side may never
+    end: in some such programs an H200 stood still. These, and what XLA will not compile otherwise, are launched one kernel
+    after the other.
     """
 
     def __init__(self, share: Callable):
         self.ways = [jax.jit(share, compiler_options=_GRAPHS | more) for more in (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})]
         self.trace = self.ways[0].trace
-        self.chosen: Any = None  # of the ways; known when the program has been compiled
+        self.chosen: dict = {}  # of the ways, by the shapes of what is played; known when that has been compiled
 
     def lower(self, batches: list) -> "_Lowered":
-        if self.chosen is not None:
-            ways = [self.chosen]
-        else:
-            ways = self.ways[-1:] if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.ways
+        ways = self.ways[-1:] if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.ways
         return _Lowered(self, batches, ways, ways[0].lower(batches))
 
     def __call__(self, batches: list) -> Any:
-        if self.chosen is None:
+        shapes = _shapes(batches)
+        if shapes not in self.chosen:
             self.lower(batches).compile()
-        return self.chosen(batches)  # type: ignore
+        return self.chosen[shapes](batches)
 
 
 class _Lowered(NamedTuple):
@@ -278,15 +277,22 @@ class _Lowered(NamedTuple):
     first: Any
 
     def compile(self) -> Any:
+        failure = None
         for i, way in enumerate(self.ways):
             try:
                 compiled = (way.lower(self.batches) if i else self.first).compile()
-            except RuntimeError:  # of XLA
+            except RuntimeError as error:  # of XLA
                 if i == len(self.ways) - 1:
-                    raise
+                    raise error from failure
+                failure = error
             else:
-                self.program.chosen = way
+                self.program.chosen[_shapes(self.batches)] = way
                 return compiled
+
+
+def _shapes(batches: list) -> Any:
+    leaves, structure = jax.tree.flatten(batches)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def loops(jaxpr: Any) -> int:
@@ -338,7 +344,7 @@ def _has_graphs(device: Any) -> bool:
     if device.platform != "gpu":
         return False
     try:
-        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED | _TWO_A_TURN).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

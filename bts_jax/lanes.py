@@ -255,7 +255,7 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
 
 def _keeps_width(equation: Any) -> bool:
     """Whether every number becomes one number; else there is an axis more, or less."""
-    return equation.invars[0].aval.dtype.itemsize == equation.outvars[0].aval.dtype.itemsize
+    return equation.invars[0].aval.shape == equation.outvars[0].aval.shape
 
 
 def _is_entry(equation: Any, operand: Any) -> bool:

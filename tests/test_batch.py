@@ -13,7 +13,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _Graphed, _program, _width, lay_out, loops
+from bts_jax.batch import _Graphed, _program, _shapes, _width, lay_out, loops
 from bts_jax.contract import told
 from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
@@ -113,6 +113,7 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: (x[jnp.uint8(s * 4)], jnp.outer(x, jnp.ones(60))[jnp.int8(s * 4)], x[jnp.uint32(s * 4)]),
     lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
     lambda x, y, s: (jax.lax.bitcast_convert_type(x, jnp.uint8), jax.lax.bitcast_convert_type(x, jnp.int32)),
+    lambda x, y, s: jax.lax.bitcast_convert_type(jnp.uint8(s * 255), jnp.uint4).astype(jnp.int32),
     lambda x, y, s: jax.lax.bitcast_convert_type(jnp.stack([jnp.int16(x * 999), jnp.int16(y * 999)], -1), jnp.int32),
     lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
     lambda x, y, s: (x.at[jnp.int32(s * 4)].set(9.0, mode="clip"), x.at[jnp.int32(y * 4)].add(1.0), jnp.ones(5).at[1].add(s)),
@@ -267,28 +268,42 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
 def test_a_program_is_compiled_in_the_first_way_that_will_do():
     class Fails:
+        def __init__(self, way, size):
+            self.way, self.size = way, size
+
         def lower(self, batches):
-            return self
+            return self if batches[0].size >= self.size else self.way.lower(batches)
 
         def compile(self):
-            raise RuntimeError("of XLA")
+            raise RuntimeError(f"XLA fails for {self.size}")
 
-    def program(fail=0, share=lambda batches: [x + 1 for x in batches]):
+        def __call__(self, batches):
+            return self.way(batches)
+
+    def program(sizes=(), share=lambda batches: [x + 1 for x in batches]):
         graphed = _Graphed(share)
-        graphed.ways[:fail] = [Fails()] * fail
+        graphed.ways[: len(sizes)] = [Fails(way, size) for way, size in zip(graphed.ways, sizes, strict=False)]
         return graphed
 
-    for fail in range(3):
-        way = program(fail)
-        assert way([jnp.int32(1)]) == [2] and way.ways.index(way.chosen) == fail
-        way.lower([jnp.int32(1)]).compile()
-        assert way.ways.index(way.chosen) == fail
-    with pytest.raises(RuntimeError, match="of XLA"):
-        program(3)([jnp.int32(1)])
+    def way(graphed, batches):
+        return graphed.ways.index(graphed.chosen[_shapes(batches)])
+
+    small, large = [jnp.ones(1)], [jnp.ones(3)]
+    for count in range(3):
+        graphed = program([0] * count)
+        assert graphed(small)[0].tolist() == [2] and way(graphed, small) == count
+    graphed = program([2])
+    lowered = [graphed.lower(batches) for batches in (small, large)]
+    for one in reversed(lowered):
+        one.compile()
+    assert (way(graphed, small), way(graphed, large)) == (0, 1)
+    with pytest.raises(RuntimeError, match="for 2") as raised:
+        program([0, 1, 2])(large)
+    assert "for 1" in str(raised.value.__cause__)
 
     def loop(function):
         return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
 
     thrice = loop(loop(loop(lambda x: x + 1)))
     nested = program(share=lambda batches: [thrice(x) for x in batches])
-    assert nested([jnp.int32(1)]) == [28] and nested.ways.index(nested.chosen) == 2
+    assert nested(small)[0].tolist() == [28] and way(nested, small) == 2
