@@ -32,7 +32,8 @@ from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-# Calls in a block: fewer waste less on runs that wait, more cost less per call. On a GPU, one and an even number of them.
+# Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
+# the others are taken two at a time (`batch._Graphed`): they are an even number.
 BLOCK, GPU_BLOCK = 32, 129
 MOST_ROUNDS = 2**31 - 1
 MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
