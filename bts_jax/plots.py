@@ -53,7 +53,7 @@ _TEXT, _SMALL = 8, 7  # points
 _KNOWN = {
     "bts": ("#0072B2", "o"), "epsilon-first": ("#E69F00", "s"), "pd-bwk": ("#009E73", "^"), "ucb-bv1": ("#CC79A7", "D"),
     "kube": ("#D55E00", "v"), "ucb-bv2": ("#CC79A7", "d"), "fractional-kube": ("#D55E00", "^"), "budget-ucb": ("#CC79A7", "s"),
-    "i-ucb": ("#56B4E9", "D"), "c-ucb": ("#56B4E9", "v"), "m-ucb": ("#56B4E9", "X"), "b-greedy": ("#E69F00", "p"),
+    "i-ucb": ("#56B4E9", "s"), "c-ucb": ("#56B4E9", "v"), "m-ucb": ("#56B4E9", "X"), "b-greedy": ("#E69F00", "p"),
     "omega-ucb": ("#009E73", "s"), "omega-star-ucb": ("#009E73", "*"), "ucb-sc-plus": ("#000000", "D"),
     "kl-ucb-sc": ("#000000", "o"), "ucb-b2": ("#CC79A7", "P"), "gaussian-bts": ("#0072B2", "s"), "joint-bts": ("#0072B2", "X"),
     "oracle": ("#000000", "*"), "uniform": ("#7F7F7F", "X"),
