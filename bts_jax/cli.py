@@ -376,14 +376,14 @@ def _bench(arguments: argparse.Namespace) -> None:
     rows = result.pop("rows")
     print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
     peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
-    _table(["policy", "arms", "runs", "budget", "pulls/s", "µs/round", "compile s", "busy", "calls/pull",
+    _table(["policy", "arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull",
             *(f"× {peer}" for peer in peers)],
            [[row["policy"], f"{row['arms']}", f"{row['runs']:,}", f"{row['budget']:,}", f"{row['pulls per second']:.3g}",
-             f"{row['microseconds per round of all runs']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
+             f"{row['microseconds per call of all runs']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
              f"{row['calls per pull']:.2f}", *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)]
             for row in rows])
-    if peers:
-        print("× peer: our pulls per second over the peer's, both measured now; busy: share of the work spent on live runs")
+    print("µs/call: for a call of the policy in all runs at once; busy: share of the work spent on live runs"
+          + ("; × peer: our pulls per second over the peer's, both measured now" if peers else ""))
 
 
 def _policies(arguments: argparse.Namespace) -> None:

@@ -304,13 +304,16 @@ def _largest(values: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     A long axis is folded: arms i, i + groups, i + 2 groups, … stand below each other, and the columns of all groups next to
     each other, as lanes do. XLA's CPU compiler writes a short axis out and vectorises the lanes, and does neither with a long
-    one: with 100 arms this is 3.5 times as fast. A GPU has more threads for it, and writes out what is left in the next kernel.
+    one: with 100 arms this is 3.5 times as fast. A GPU has more threads for it, and writes out what is left in the next kernel:
+    there both should be as short.
     """
     arms, others = len(values), values.shape[1:]
     if arms <= WRITTEN_OUT:
         return _reduce(values, lax.broadcasted_iota(jnp.int32, values.shape, 0))
-    most = 16 if jax.default_backend() == "cpu" else WRITTEN_OUT
-    rows = min(range(most, 5, -1), key=lambda rows: arms % rows)  # with the fewest arms left over
+    sizes = range(16, 5, -1)
+    if jax.default_backend() != "cpu":
+        sizes = sorted(range(6, WRITTEN_OUT + 1), key=lambda rows: abs(rows * rows - arms))
+    rows = min(sizes, key=lambda rows: arms % rows)  # the first with the fewest arms left over
     groups, left = arms // rows, arms % rows
     folded = values[: arms - left].reshape(rows, -1)
     largest, row = _reduce(folded, lax.broadcasted_iota(jnp.int32, folded.shape, 0))
