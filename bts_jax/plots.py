@@ -320,7 +320,7 @@ def relative(
     """Regret as a multiple of that of the `reference`, at one budget, the largest unless it is given.
 
     For each policy the ratio on each instance: its median as a marker and its quartiles as a line; and the ratio of the mean
-    regrets as a diamond, which a few instances may decide. The lowest median, averaged over the panels, stands on top.
+    regrets as an open diamond, which a few instances may decide. The lowest median, averaged over the panels, stands on top.
     Instances on which the reference has no regret are left out.
 
     Args:
@@ -355,7 +355,7 @@ def relative(
         decades(axes, "x")
         axes.xaxis.set_major_formatter("{x:g}")
         _name_rows(axes, names)
-    _note(figure, f"median and quartiles over {_sample(groups)}; diamond: ratio of the means{_caveats(at)}")
+    _note(figure, f"median and quartiles over {_sample(groups)}; open diamond: ratio of the means{_caveats(at)}")
     return figure
 
 
