@@ -237,9 +237,8 @@ def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
-    if not _has_graphs(devices[0]):
-        return jax.jit(share)
-    return _Graphed(share)
+    graphs = _graphs(devices[0])
+    return jax.jit(share) if graphs is None else _Graphed(share, graphs)
 
 
 class _Graphed:
@@ -252,8 +251,8 @@ class _Graphed:
     after the other.
     """
 
-    def __init__(self, share: Callable):
-        self.ways = [jax.jit(share, compiler_options=_GRAPHS | more) for more in (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})]
+    def __init__(self, share: Callable, options: dict):
+        self.ways = [jax.jit(share, compiler_options=options | more) for more in (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})]
         self.trace = self.ways[0].trace
         self.chosen: dict = {}  # of the ways, by the shapes of what is played; known when that has been compiled
 
@@ -334,22 +333,22 @@ def _game(kind: Kind, own: Any, common: list) -> game.Game:
 _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
-    "xla_gpu_ptx_compiler_extra_flags": "--minnctapersm=1",
 }
+_REGISTERS = {"xla_gpu_ptx_compiler_extra_flags": "--minnctapersm=1"}
 _UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True, "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 _TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}
 
 
 @lru_cache
-def _has_graphs(device: Any) -> bool:
-    """Whether its compiler knows these options: another one, or another version, may not."""
+def _graphs(device: Any) -> dict | None:
+    """Those of these options for all programs that its compiler knows: another one, or another version, may not."""
     if device.platform != "gpu":
-        return False
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=_GRAPHS | _UNROLLED).lower(jax.device_put(0, device)).compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
+        return None
+    for options in (_GRAPHS | _REGISTERS, _GRAPHS):
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda x: x + 1, compiler_options=options | _UNROLLED).lower(jax.device_put(0, device)).compile()
+            return options
+    return None
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:

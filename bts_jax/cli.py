@@ -379,10 +379,10 @@ def _bench(arguments: argparse.Namespace) -> None:
     _table(["policy", "arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull",
             *(f"× {peer}" for peer in peers)],
            [[row["policy"], f"{row['arms']}", f"{row['runs']:,}", f"{row['budget']:,}", f"{row['pulls per second']:.3g}",
-             f"{row['microseconds per call of all runs']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
+             f"{row['microseconds per call of all lanes']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
              f"{row['calls per pull']:.2f}", *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)]
             for row in rows])
-    print("µs/call: for a call of the policy in all runs at once; busy: share of the work spent on live runs"
+    print("µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on live runs"
           + ("; × peer: our pulls per second over the peer's, both measured now" if peers else ""))
 
 

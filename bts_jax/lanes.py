@@ -304,16 +304,12 @@ def _largest(values: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     A long axis is folded: arms i, i + groups, i + 2 groups, … stand below each other, and the columns of all groups next to
     each other, as lanes do. XLA's CPU compiler writes a short axis out and vectorises the lanes, and does neither with a long
-    one: with 100 arms this is 3.5 times as fast. A GPU has more threads for it, and writes out what is left in the next kernel:
-    there both should be as short.
+    one: with 100 arms this is 3.5 times as fast. A GPU has more threads for it.
     """
     arms, others = len(values), values.shape[1:]
     if arms <= WRITTEN_OUT:
         return _reduce(values, lax.broadcasted_iota(jnp.int32, values.shape, 0))
-    sizes = range(16, 5, -1)
-    if jax.default_backend() != "cpu":
-        sizes = sorted(range(6, WRITTEN_OUT + 1), key=lambda rows: abs(rows * rows - arms))
-    rows = min(sizes, key=lambda rows: arms % rows)  # the first with the fewest arms left over
+    rows = _rows(arms)
     groups, left = arms // rows, arms % rows
     folded = values[: arms - left].reshape(rows, -1)
     largest, row = _reduce(folded, lax.broadcasted_iota(jnp.int32, folded.shape, 0))
@@ -323,6 +319,18 @@ def _largest(values: jax.Array) -> tuple[jax.Array, jax.Array]:
         largest = jnp.concatenate([largest, values[-left:]])
         places = jnp.concatenate([places, arms - left + lax.broadcasted_iota(jnp.int32, (left, *others), 0)])
     return _reduce(largest, places)
+
+
+def _rows(arms: int) -> int:
+    """How many arms to put below each other, few being left over.
+
+    On a GPU the largest of the groups, and of the arms left over, is written out in the next kernel: of more than a dozen XLA
+    would make one kernel more. Up to there, groups as large as there are many are the fastest.
+    """
+    if jax.default_backend() == "cpu":
+        return min(range(16, 5, -1), key=lambda rows: arms % rows)
+    sizes = sorted(range(6, WRITTEN_OUT + 1), key=lambda rows: abs(rows * rows - arms))
+    return min(sizes, key=lambda rows: (max(arms // rows + arms % rows, 12), arms % rows))
 
 
 def _larger(one: tuple, other: tuple) -> tuple:

@@ -13,9 +13,9 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _Graphed, _program, _shapes, _width, lay_out, loops
+from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _shapes, _width, lay_out, loops
 from bts_jax.contract import told
-from bts_jax.lanes import halves, lanes
+from bts_jax.lanes import WRITTEN_OUT, _rows, halves, lanes
 from bts_jax.pytrees import pytree
 
 
@@ -157,6 +157,15 @@ def test_the_largest_is_the_first_of_its_kind(arms, platform, monkeypatch):
         np.testing.assert_array_equal(largest, x.max(0))
 
 
+def test_the_second_step_to_the_largest_is_short_on_a_gpu(monkeypatch):
+    """Of more than a dozen XLA would make a kernel of its own; no step is longer than what is written out."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    steps = {arms: (_rows(arms), arms // _rows(arms) + arms % _rows(arms)) for arms in range(WRITTEN_OUT + 1, 300)}
+    assert (steps[100], steps[128], steps[200]) == ((10, 10), (16, 8), (20, 10))
+    assert max(first for first, _ in steps.values()) <= WRITTEN_OUT
+    assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
+
+
 @pytest.mark.parametrize(("policy", "family"), [(bj.BTS(), bj.Bernoulli), (bj.KUBE(), bj.Beta)])
 def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
     """It runs on a CPU as well, where its bits can be compared."""
@@ -266,6 +275,32 @@ def test_loops_in_loops_are_counted(monkeypatch):
     assert (depth(bernoulli), depth(beta), depth(looping)) == (2, 2, 3)
 
 
+def test_options_that_a_compiler_does_not_know_are_left_out(monkeypatch):
+    class Device:
+        platform = "gpu"
+
+    def compiler(known):
+        class Program:
+            def __init__(self, function, compiler_options):
+                self.options = compiler_options
+
+            def lower(self, _):
+                return self
+
+            def compile(self):
+                if not self.options.keys() <= known:
+                    raise jax.errors.JaxRuntimeError("no such option")
+
+        return Program
+
+    monkeypatch.setattr(jax, "device_put", lambda x, device: x)
+    others = {*_GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
+    for known, options in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS), (others, _GRAPHS), (set(), None)):
+        monkeypatch.setattr(jax, "jit", compiler(known))
+        assert _graphs(Device()) == options
+    assert _graphs(jax.devices("cpu")[0]) is None
+
+
 def test_a_program_is_compiled_in_the_first_way_that_will_do():
     class Fails:
         def __init__(self, way, size):
@@ -281,7 +316,7 @@ def test_a_program_is_compiled_in_the_first_way_that_will_do():
             return self.way(batches)
 
     def program(sizes=(), share=lambda batches: [x + 1 for x in batches]):
-        graphed = _Graphed(share)
+        graphed = _Graphed(share, _GRAPHS | _REGISTERS)
         graphed.ways[: len(sizes)] = [Fails(way, size) for way, size in zip(graphed.ways, sizes, strict=False)]
         return graphed
 
