@@ -341,7 +341,7 @@ _TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUB
 
 @lru_cache
 def _graphs(device: Any) -> dict | None:
-    """Those of these options for all programs that its compiler knows: another one, or another version, may not."""
+    """The options of all programs, those that its compiler knows: another one, or another version, may know fewer, or none."""
     if device.platform != "gpu":
         return None
     for options in (_GRAPHS | _REGISTERS, _GRAPHS):
