@@ -28,6 +28,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, place_of, ratio, told
+from bts_jax.engine.reproducible import reproducible
 from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
@@ -445,7 +446,7 @@ def _luck(setting: Setting, calls: jax.Array) -> random.Words | None:
 def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
     """What the policy decides, and its state thereafter."""
     key = random.derive(setting.key, now.calls, _DECIDE) if now.luck is None else random.as_key(now.luck)
-    arm, thought = setting.policy(now.policy, key)
+    arm, thought = reproducible(lambda policy, *rest: policy(*rest), setting.policy)(setting.policy, now.policy, key)
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
         raise ValueError(f"policy {type(setting.policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
@@ -455,7 +456,9 @@ def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
 
 def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
     """What comes of that decision: nothing, if the run waits or the policy has not decided yet."""
-    answer = setting.bandit.pull(random.derive(setting.key, now.rounds, _PULL), jnp.maximum(arm, 0))
+    key = random.derive(setting.key, now.rounds, _PULL)
+    pull = reproducible(lambda bandit, *rest: bandit.pull(*rest), setting.bandit)
+    answer = pull(setting.bandit, key, jnp.maximum(arm, 0))
     reward, cost = (jnp.asarray(x, jnp.float32) for x in answer)
     inside = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm < now.pulls.shape[0])
     hopeless = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
@@ -472,7 +475,8 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
     state = structure.unflatten(
         old if new is None else jnp.where(calls, new, old) for new, old in zip(thoughts, leaves, strict=True)
     )
-    learnt = setting.policy.update(state, arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE))
+    update = reproducible(lambda policy, *rest: policy.update(*rest), setting.policy)
+    learnt = update(setting.policy, state, arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE))
     learnt = _same(setting.policy, "update", now.policy, learnt)
     if not getattr(setting.policy, "ignores_no_pull", False):
         learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)

@@ -18,6 +18,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from bts_jax.engine.summation import in_fixed_order
+
 ELEMENTWISE = """
     abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos cosh div eq erf erf_inv
     erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter
@@ -81,7 +83,7 @@ def _traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
     leaves, structure = jax.tree.flatten(arguments)
     single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
     closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-    return closed, jax.tree.structure(out), leaves[0].shape[-1]
+    return in_fixed_order(closed), jax.tree.structure(out), leaves[0].shape[-1]
 
 
 def _merged(jaxpr: Any) -> Any:
@@ -237,6 +239,8 @@ def _apply(equation: Any, inputs: list, count: int) -> list:
         return [_Lanes(lax.slice(inputs[0].array, *bounds))]
     if name == "dynamic_slice" and jax.default_backend() != "cpu" and _is_entry(equation, inputs[0]):
         return [_Lanes(_entry(inputs[0].array, _spread(inputs[1], count)))]
+    if name == "transpose":
+        return [_Lanes(lax.transpose(inputs[0].array, (*params["permutation"], len(params["permutation"]))))]
     if name == "reshape" and params["dimensions"] is None:
         return [_Lanes(inputs[0].array.reshape(*params["new_sizes"], count))]
     if name in ("scatter", "scatter-add") and _is_one_entry(equation):

@@ -1,0 +1,1 @@
+"""How runs are executed. Policies and bandits know nothing of what is in here."""

@@ -1,0 +1,197 @@
+"""Sums of floats in an order that does not depend on the batch.
+
+Float addition is not associative. XLA chooses the order of a matrix product or a sum by its shape, and the batch is part of the
+shape. So the last bit of a score depends on how many runs share a loop, and a decision may depend on that bit. `in_fixed_order`
+rewrites a jaxpr so that each such sum is a sequence of elementwise additions. The number of terms alone decides on their order.
+
+Matrix factorizations (`cholesky`, `lu`, `qr`, `eigh`, `svd`) stay as they are: LAPACK and cuSOLVER treat each matrix of a batch
+by itself. `LEFT_TO_XLA` lists the other operations that add floats and are not rewritten; `check_policy` reports them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from bts_jax import random
+from bts_jax.engine.jaxprs import bind, evaluate, is_float, retrace
+from bts_jax.engine.rounding import round_product
+
+# Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 are about as fast; with 16 or
+# more, XLA's CPU compiler (jaxlib 0.10.2) does not keep the factors in registers: a 16 × 16 product takes twice as long.
+GROUP = 8
+LARGEST = 2**16  # Terms that are computed together. A larger matrix product loops over its terms.
+WRITTEN_OUT = 32  # Unknowns of a triangular system that are solved without a loop.
+LEFT_TO_XLA = "conv_general_dilated fft reduce reduce_window reduce_window_sum select_and_scatter_add".split()
+
+
+Rules = dict[str, Callable]  # by the name of a primitive
+
+
+def in_fixed_order(closed: Any) -> Any:
+    """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned as it is."""
+    return retrace(closed, partial(_apply, RULES)) if _has(RULES, closed.jaxpr) else closed
+
+
+def without_reductions(closed: Any) -> Any:
+    """`in_fixed_order`, with maxima and minima of floats written out as well.
+
+    They are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) gives large reductions to another library, together with
+    the operations around them, and that library's `exp` has other bits. `test_engine.py` has a softmax that notices.
+    """
+    return retrace(closed, partial(_apply, RULES | EXTREMES))
+
+
+def left_to_xla(jaxpr: Any) -> set[str]:
+    """The operations of a jaxpr that add floats in an order that XLA chooses."""
+    found = {name for equation in jaxpr.eqns if (name := equation.primitive.name) in LEFT_TO_XLA and is_float(equation.outvars[0])}
+    return found.union(*(left_to_xla(inner) for equation in jaxpr.eqns for inner in core.jaxprs_in_params(equation.params)))
+
+
+def _has(rules: Rules, jaxpr: Any) -> bool:
+    return any(_rule(rules, one) or any(_has(rules, x) for x in core.jaxprs_in_params(one.params)) for one in jaxpr.eqns)
+
+
+def _rule(rules: Rules, equation: Any) -> Callable | None:
+    """How to compute an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
+    return rules.get(equation.primitive.name) if is_float(equation.outvars[0]) else None
+
+
+def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence | None:
+    """The outputs of an operation that there is a rule for, or for something in its body; `None` for any other."""
+    if rule := _rule(rules, equation):
+        return [rule(*inputs, **equation.params)]
+    if not any(_has(rules, inner) for inner in core.jaxprs_in_params(equation.params)):
+        return None
+    if equation.primitive.name == "custom_linear_solve":
+        return _linear_solve(rules, inputs, **equation.params)
+    return bind(equation, inputs, lambda body: retrace(body, partial(_apply, rules)))
+
+
+def _linear_solve(rules: Rules, inputs: Sequence, const_lengths: Any, jaxprs: Any) -> list:
+    """`jax.lax.custom_linear_solve` without the parts that only derivatives need."""
+    first = const_lengths.matvec + const_lengths.vecmat
+    consts = inputs[first : first + const_lengths.solve]
+    right_hand_sides = inputs[first + const_lengths.solve + const_lengths.transpose_solve :]
+    return evaluate(jaxprs.solve.jaxpr, jaxprs.solve.consts, [*consts, *right_hand_sides], partial(_apply, rules))
+
+
+def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
+    """Combines the terms along the first axis in pairs, then pairs of pairs, and so on. Each level is one operation."""
+    while (count := len(terms)) > 1:
+        half = count // 2
+        pairs = combine(terms[:half], terms[half : 2 * half])
+        terms = lax.concatenate([pairs, terms[2 * half :]], 0) if count % 2 else pairs
+    return terms[0]
+
+
+def _wide(dtype: Any) -> Any:
+    """The type to add in: 16-bit floats are added as float32, as XLA does."""
+    return jnp.float32 if jnp.dtype(dtype).itemsize < 4 else dtype
+
+
+def _reduce(combine: Callable, empty: float, x: jax.Array, axes: Sequence[int], **_: Any) -> jax.Array:
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    shape = [x.shape[axis] for axis in kept]
+    if 0 in x.shape:
+        return lax.full(shape, empty, x.dtype)
+    terms = lax.transpose(x, [*axes, *kept]).reshape(-1, *shape).astype(_wide(x.dtype))
+    return _tree(combine, round_product(terms)).astype(x.dtype)
+
+
+def _cumulate(combine: Callable, x: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    return lax.associative_scan(combine, round_product(x), reverse=reverse, axis=axis)
+
+
+def _dot_general(
+    left: jax.Array, right: jax.Array, dimension_numbers: Any, preferred_element_type: Any = None, **_: Any
+) -> jax.Array:
+    (left_summed, right_summed), (left_batch, right_batch) = dimension_numbers
+    dtype = preferred_element_type or jnp.result_type(left, right)
+
+    def arranged(x: jax.Array, summed: Sequence[int], batch: Sequence[int], before: int, after: int) -> jax.Array:
+        """[terms, *batch, *own], with axes of length 1 for those of the other operand `before` or `after` its own."""
+        own = [axis for axis in range(x.ndim) if axis not in (*summed, *batch)]
+        shape = [x.shape[axis] for axis in batch], [x.shape[axis] for axis in own]
+        terms = math.prod(x.shape[axis] for axis in summed)
+        x = lax.transpose(x.astype(_wide(dtype)), [*summed, *batch, *own])
+        return x.reshape(terms, *shape[0], *[1] * before, *shape[1], *[1] * after)
+
+    others = len(left_summed) + len(left_batch)
+    left_own, right_own = left.ndim - others, right.ndim - others
+    left, right = arranged(left, left_summed, left_batch, 0, right_own), arranged(right, right_summed, right_batch, left_own, 0)
+    # Stored: XLA would repeat the whole sum for every use of it.
+    return random.settled(_sum_of_products(left, right).astype(dtype))
+
+
+def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Σ left[i] · right[i], elementwise and broadcast."""
+    shape = jnp.broadcast_shapes(left.shape[1:], right.shape[1:])
+    count, size = len(left), math.prod(shape)
+    if count * size == 0:
+        return jnp.zeros(shape, left.dtype)
+    least = jnp.array(jnp.finfo(left.dtype).min, left.dtype)
+
+    def add(total: jax.Array | None, left: jax.Array, right: jax.Array) -> jax.Array:
+        for i in range(0, len(left), GROUP):
+            # Like `round_product`, but −∞ becomes the least float here.
+            terms = lax.max(left[i : i + GROUP] * right[i : i + GROUP], least)
+            total = _tree(lax.add, terms) if total is None else total + _tree(lax.add, terms)
+        assert total is not None
+        return total
+
+    at_once = max(LARGEST // size // GROUP, 1) * GROUP
+    total = add(None, left[:at_once], right[:at_once])
+    whole, rest = divmod(count - at_once, at_once) if count > at_once else (0, 0)
+    if whole:
+        end = (whole + 1) * at_once
+        blocks = [x[at_once:end].reshape(whole, at_once, *x.shape[1:]) for x in (left, right)]
+        total, _ = lax.scan(lambda total, block: (add(total, *block), None), total, blocks)
+    if rest:
+        total = add(total, left[-rest:], right[-rest:])
+    return jnp.where(total < least / 2, -jnp.inf, total)  # one of the terms was −∞, or the sum is about to be
+
+
+def _triangular_solve(
+    a: jax.Array, b: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
+) -> jax.Array:
+    """Solves for one unknown after the other, and subtracts each from all equations that are left."""
+    if turned := left_side == transpose_a:  # x a = b is aᵀ xᵀ = bᵀ
+        a = jnp.swapaxes(a, -1, -2)
+    if not left_side:
+        b = jnp.swapaxes(b, -1, -2)
+    lower, size = lower != turned, a.shape[-1]
+    place = lax.iota(jnp.int32, size)[:, None]
+
+    def eliminate(step: Any, x: jax.Array) -> jax.Array:
+        """Row i of the right-hand side becomes unknown i."""
+        i = step if lower else size - 1 - step
+        column, row = lax.dynamic_slice_in_dim(a, i, 1, -1), lax.dynamic_slice_in_dim(x, i, 1, -2)
+        if not unit_diagonal:
+            row = row / lax.dynamic_slice_in_dim(column, i, 1, -2)
+        left = place > i if lower else place < i
+        return jnp.where(place == i, row, jnp.where(left, x - round_product(column * row), x))
+
+    solve = lax.fori_loop if size > WRITTEN_OUT else lambda _, stop, step, x: reduce(lambda x, i: step(i, x), range(stop), x)
+    x = solve(0, size, eliminate, b)
+    return x if left_side else jnp.swapaxes(x, -1, -2)
+
+
+RULES: Rules = {
+    "reduce_sum": partial(_reduce, lax.add, 0),
+    "reduce_prod": partial(_reduce, lax.mul, 1),
+    "cumsum": partial(_cumulate, lax.add),
+    "cumprod": partial(_cumulate, lax.mul),
+    "cumlogsumexp": partial(_cumulate, jnp.logaddexp),
+    "dot_general": _dot_general,
+    "triangular_solve": _triangular_solve,
+}
+EXTREMES: Rules = {
+    "reduce_max": partial(_reduce, lax.max, -math.inf),
+    "reduce_min": partial(_reduce, lax.min, math.inf),
+}
