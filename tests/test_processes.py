@@ -22,7 +22,10 @@ def start(*arguments, **options):
 def ran(*arguments, **options):
     """What Python prints."""
     process = start(*arguments, **options)
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 0, err
     return out, err
 
@@ -94,3 +97,51 @@ def test_a_limit_below_the_affinity_counts(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     monkeypatch.setattr(devices, "_cgroup_limit", lambda: 2.5)
     assert devices.cores() == 3
+
+
+# Forks and pools.
+
+
+POOLS = """
+import multiprocessing, os, warnings
+from concurrent.futures import ProcessPoolExecutor
+import jax
+import bts_jax as bj
+
+def play(bandit, key):
+    return bj.simulate_batch(bj.Uniform(), bandit, 5, key)
+
+def sweep(bandit):
+    return bj.sweep(["uniform"], {"two": bandit}, [5, 10], 7)
+
+def start():
+    key = jax.random.split(jax.random.key(0), 7)
+    bandit = bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])
+    return bandit, key, play(bandit, key)
+
+def reason(future):
+    return str(future.exception(60))
+
+if __name__ == "__main__":
+    child = os.fork()
+    _, _, runs = here = start()
+    if not child:
+        os._exit(len(runs.rounds))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    with warnings.catch_warnings(), ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        warnings.simplefilter("ignore")  # JAX warns of the fork
+        print(reason(pool.submit(play, *here[:2])), reason(pool.submit(sweep, here[0])), sep="\\n")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        there = pool.submit(play, *here[:2]).result()
+    print(type(there).__name__, all((a == b).all() for a, b in zip(jax.tree.leaves(there), jax.tree.leaves(runs), strict=True)))
+"""
+
+
+def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
+    (tmp_path / "pools.py").write_text(POOLS)
+    out, err = ran(tmp_path / "pools.py", cwd=tmp_path)
+    before, *after, spawned = out.splitlines()
+    assert before == "7", "forked before JAX has started"
+    assert after == ["this process was forked after JAX had started, and JAX would hang in it: start processes with "
+                     'multiprocessing.get_context("spawn"), or fork before the first use of JAX'] * 2, err
+    assert spawned == "Run True"
