@@ -1,4 +1,4 @@
-from bts_jax.cli import main
+from bts_jax_command import main
 
 if __name__ == "__main__":
     main()
