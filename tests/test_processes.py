@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_results import assert_same, attributes, fill, snapshot
 
 import bts_jax as bj
 from bts_jax import devices
+from bts_jax.results import begin
 
 
 def start(*arguments, **options):
@@ -19,11 +21,11 @@ def start(*arguments, **options):
     return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **{**streams, **options})
 
 
-def ran(*arguments, **options):
+def ran(*arguments, timeout=120, **options):
     """What Python prints."""
     process = start(*arguments, **options)
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=timeout)
     finally:
         process.kill()
     assert process.returncode == 0, err
@@ -145,3 +147,78 @@ def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     assert after == ["this process was forked after JAX had started, and JAX would hang in it: start processes with "
                      'multiprocessing.get_context("spawn"), or fork before the first use of JAX'] * 2, err
     assert spawned == "Run True"
+
+
+# Kills.
+
+
+# JAX has not started in the first process, so that its forks can use it: they need not import anything.
+KILLS = """
+import os, random, re, shutil, signal, sys, time
+from pathlib import Path
+import numpy as np
+import bts_jax as bj
+from bts_jax.grid import sweep
+
+def play(store):
+    if not (child := os.fork()):
+        sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 40, chunk=1, out=store)
+        os._exit(0)
+    return child
+
+def files(store):
+    return {str(file.relative_to(store)) for file in store.rglob("*") if not re.fullmatch("[.][0-9a-f]{32}", file.name)}
+
+store, whole, dice = Path("store"), Path("whole"), random.Random(0)
+for _ in range(2):  # the second time the program is in the cache
+    shutil.rmtree(whole, ignore_errors=True)
+    started = time.monotonic()
+    os.waitpid(play(whole), 0)
+seconds = time.monotonic() - started
+right, kills, partial = bj.open_results(whole), 0, 0
+while kills < int(sys.argv[1]):
+    child = play(store)
+    time.sleep(dice.uniform(dice.choice([0, 0.6]) * seconds, seconds))  # at any time, or while it saves
+    os.kill(child, signal.SIGKILL)
+    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    kills += killed
+    if not (store / "zarr.json").exists():
+        continue
+    found = bj.open_results(store)
+    done = ~np.isnan(found.regret.values)
+    assert killed or done.all()
+    for name in found.data_vars:
+        assert (found[name].values[done] == right[name].values[done]).all(), name
+    partial += 0 < done.mean() < 1
+    if done.all():
+        assert files(store) == files(whole)
+        shutil.rmtree(store)
+os.waitpid(play(store), 0)
+assert bj.open_results(store).drop_attrs().identical(right.drop_attrs()) and files(store) == files(whole)
+print(kills, partial, len([*store.rglob(".*")]), len([*Path().glob(".*")]))
+"""
+
+
+def test_killed_at_random_moments_a_sweep_goes_on_and_ends_with_the_same_bits(tmp_path):
+    """A campaign sets BTS_JAX_KILLS=100."""
+    number = os.environ.get("BTS_JAX_KILLS", "6")
+    out, _ = ran("-c", KILLS, number, cwd=tmp_path, timeout=120 + 10 * int(number))
+    kills, partial, *_ = out.split()
+    assert kills == number and int(partial) > 0
+
+
+def test_temporary_files_of_killed_processes_are_removed_when_they_are_old(tmp_path):
+    whole = fill(begin(attributes(), 3, tmp_path / "store")).dataset()
+    before = snapshot(tmp_path)
+    folder = tmp_path / "store" / "reward"
+    old, new, mine, aside = (folder / name for name in (f".{'0' * 31}a", f".{'0' * 31}b", ".notes", f".{'0' * 31}c"))
+    for file in (old, new, mine):
+        file.write_text("half of a chunk")
+    aside.mkdir()  # a folder that was in the way of a chunk
+    for file in (old, mine, aside):
+        os.utime(file, (0, 0))
+    begin(attributes(), 3, tmp_path / "store")
+    assert not old.exists() and new.exists() and mine.exists() and aside.exists()
+    new.unlink(), mine.unlink(), aside.rmdir()
+    assert snapshot(tmp_path) == before
+    assert_same(bj.open_results(tmp_path / "store"), whole)
