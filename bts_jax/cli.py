@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from bts_jax import progress, signals
 from bts_jax.text import table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one command. Bad input ends with a one-line message and exit code 2, a disk that fails with exit code 1."""
+    """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -31,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(0)
     except OSError as error:
         parser.exit(1, f"bts-jax: error: {error}\n")
+    except (MemoryError, JaxRuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in reason:
+            raise
+        parser.exit(1, f"bts-jax: error: out of memory ({reason}): play fewer runs or arms, or allow the process more\n")
 
 
 class _Together(argparse.Action):

@@ -1,16 +1,28 @@
 """Threads, forks, signals and several processes: nothing hangs, nothing is lost, and the bits stay the same."""
 
+import _thread
 import os
+import pty
+import signal
 import subprocess
 import sys
+import termios
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
+import chex
+import jax
 import pytest
+from common import keys
 from test_results import assert_same, attributes, fill, snapshot
 
 import bts_jax as bj
-from bts_jax import devices
-from bts_jax.results import begin
+from bts_jax import cli, devices
+from bts_jax.results import Results, begin
 
 
 def start(*arguments, **options):
@@ -99,6 +111,127 @@ def test_a_limit_below_the_affinity_counts(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     monkeypatch.setattr(devices, "_cgroup_limit", lambda: 2.5)
     assert devices.cores() == 3
+
+
+# Threads.
+
+
+def test_ten_threads_get_the_same_bits_as_one(tmp_path):
+    two = bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])
+
+    def batch(policy, seed):
+        return lambda _: bj.simulate_batch(policy, two, 20, keys(30, seed))
+
+    def swept(store=None):
+        sweep = partial(bj.sweep, ["uniform"], {"two": two}, [5, 20], 12, chunk=2)
+        return lambda folder: sweep(out=store and folder / store).reward.values
+
+    work = [batch(bj.Uniform(), 0), batch(bj.Uniform(), 1), batch(bj.Uniform(), 2), batch(bj.KUBE(), 0), batch(bj.KUBE(), 1),
+            swept(), swept(), swept("one"), swept("shared"), swept("shared")]
+    with ThreadPoolExecutor(len(work)) as pool:
+        for attempt in range(4):  # in the first they compile
+            found = [future.result(120) for future in [pool.submit(piece, tmp_path / f"{attempt}") for piece in work]]
+            if not attempt:
+                right = [piece(tmp_path / "alone") for piece in work]
+            chex.assert_trees_all_equal(found, right)
+    assert not [*tmp_path.rglob(".*")], "a temporary file"
+
+
+def test_ctrl_c_comes_out_of_a_sweep_and_the_next_sweep_goes_on(tmp_path, monkeypatch):
+    """As a signal, while other threads play and save."""
+    play = partial(bj.sweep, ["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 30, chunk=1)
+    right, put, saved = play(), Results.put, []
+
+    def put_and_interrupt(*arguments):
+        put(*arguments)
+        saved.append(arguments)
+        if len(saved) == 3:
+            _thread.interrupt_main()
+
+    monkeypatch.setattr(Results, "put", put_and_interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(out=tmp_path / "store")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert_same(play(out=tmp_path / "store"), right)
+
+
+# Signals on the command line.
+
+
+# In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
+COMMAND = "import signal; signal.signal(2, signal.default_int_handler); from bts_jax_command import main; main()"
+GRID = """
+seeds = 3000
+budgets = [5, 1000]
+policies.any.kind = "uniform"
+bandits.two = {kind = "bernoulli", reward = [0.9, 0.2], cost = [0.5, 0.5]}
+"""
+
+
+@pytest.mark.parametrize(("arguments", "ready", "signals", "code", "line"), [
+    (["sweep", "grid.toml"], "compiling any on two", [2, 2, 2], 130, "interrupted; to go on: bts-jax sweep --resume grid.zarr"),
+    (["run", "--policy", "uniform", "--budget", "1000000"], "uniform: ", [2], 130, "interrupted"),
+    (["sweep", "grid.toml"], "\rany on two", [15, 15], 143, "terminated; to go on: bts-jax sweep --resume grid.zarr"),
+])
+def test_a_signal_ends_a_command_soon_with_one_line(arguments, ready, signals, code, line, tmp_path):
+    """On a terminal, while a progress bar is shown: when it compiles, plays, or saves."""
+    (tmp_path / "grid.toml").write_text(GRID)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    process = start("-c", COMMAND, *arguments, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = ""
+    try:
+        while ready not in shown:
+            shown += os.read(ours, 65536).decode(errors="replace")
+        started = time.monotonic()
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.01)
+        with suppress(OSError):  # the end of a terminal
+            while more := os.read(ours, 65536):
+                shown += more.decode(errors="replace")
+        assert process.wait(60) == code and time.monotonic() - started < 5
+    finally:
+        process.kill()
+        os.close(ours)
+    assert shown.endswith(f"\r\x1b[Kbts-jax: {line}\r\n") and "Traceback" not in shown
+    if arguments[0] == "sweep":
+        assert bj.open_results(tmp_path / "grid.zarr").state.startswith("incomplete")
+
+
+INTERRUPTED = f"""
+import os, sys, threading, time
+
+def interrupt():
+    while "jax.numpy" not in sys.modules:
+        time.sleep(0.001)
+    os.kill(os.getpid(), 2)
+
+threading.Thread(target=interrupt).start()
+{COMMAND}
+"""
+
+
+def test_ctrl_c_during_the_import_shows_no_traceback():
+    process = start("-c", INTERRUPTED, "run", "--budget", "1000000")
+    assert process.communicate(timeout=60) == ("", "") and process.returncode == -signal.SIGINT
+
+
+def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch):
+    process = start("-c", COMMAND, "policies", env={"BTS_JAX_WORKERS": "-1"})
+    _, err = process.communicate()
+    assert process.returncode == 2 and err.startswith("bts-jax: error: BTS_JAX_WORKERS = '-1' is not") and err.count("\n") == 1
+    for error in (MemoryError("Unable to allocate 14.9 GiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no\nmore")):
+        monkeypatch.setattr("bts_jax.batch.simulate_batch", Mock(side_effect=error))
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["run"])
+        err = capsys.readouterr().err
+        reason = str(error).split("\n")[0]
+        assert ended.value.code == 1 and err.startswith(f"bts-jax: error: out of memory ({reason}): ") and err.count("\n") == 1
 
 
 # Forks and pools.
@@ -193,7 +326,11 @@ while kills < int(sys.argv[1]):
     if done.all():
         assert files(store) == files(whole)
         shutil.rmtree(store)
-os.waitpid(play(store), 0)
+first, second = play(store), play(store)
+time.sleep(seconds)
+os.kill(first, signal.SIGKILL)
+assert os.waitpid(second, 0)[1] == 0
+os.waitpid(first, 0)
 assert bj.open_results(store).drop_attrs().identical(right.drop_attrs()) and files(store) == files(whole)
 print(kills, partial, len([*store.rglob(".*")]), len([*Path().glob(".*")]))
 """
