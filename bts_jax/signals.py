@@ -1,5 +1,6 @@
 """How the command line ends on Ctrl-C and on SIGTERM: soon, with one line, at any stage."""
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -60,5 +61,7 @@ def _exit_on_signal(reading: socket.socket) -> None:
             try:
                 clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the progress bar
                 os.write(2, f"{clear}bts-jax: {_ENDED[number[0]]}{_hint()}\n".encode())
+                for child in multiprocessing.active_children():
+                    child.kill()
             finally:
                 os._exit(128 + number[0])  # a normal exit would wait for the device
