@@ -14,6 +14,10 @@ Learning    fit, a policy's hyperparameters for a distribution of problems; grad
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
 The paper   its experiments in bts_jax.paper, and on the command line: bts-jax --help
 
+Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
+computes anything: once JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one
+machine, set BTS_JAX_WORKERS to their number; see help(bts_jax.devices.claim_cores).
+
 Each has a docstring with the rule, the arguments and an example: help(bts_jax.BTS). What is new is in CHANGELOG.md, in this
 package's folder.
 """
@@ -24,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 from bts_jax._version import __version__
 from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
-from bts_jax.batch import claim_cores, simulate_batch
+from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
+from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
 from bts_jax.metrics import interval, paired, pseudo_regret, ranking, regret
 from bts_jax.policies import (

@@ -6,7 +6,6 @@ takes the next in line. None of this touches a run's random numbers, so its resu
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,22 +22,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
-
-
-def claim_cores() -> None:
-    """Makes every CPU core a device of JAX, unless JAX has started or somebody has decided otherwise.
-
-    JAX by itself runs a program on one core. `BTS_JAX_CPU_DEVICES` in the environment says how many devices to make; so does
-    JAX's own `jax_num_cpu_devices`, set before this package is imported.
-    """
-    if jax.config.jax_num_cpu_devices >= 1 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):  # type: ignore
-        return
-    wanted = os.environ.get("BTS_JAX_CPU_DEVICES", "")
-    if wanted and not wanted.isdecimal():
-        raise ValueError(f"BTS_JAX_CPU_DEVICES = {wanted!r} is not a number of devices: set a whole number of at least 1")
-    count = int(wanted) if wanted else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with contextlib.suppress(RuntimeError):  # JAX has started: it stays as it is
-        jax.config.update("jax_num_cpu_devices", max(count or 1, 1))
 
 
 def on_the_host() -> contextlib.AbstractContextManager:
@@ -98,7 +81,8 @@ def simulate_batch(
         checkpoints: as for `simulate`, the same for all runs [C] or one row for each [N, C].
         max_rounds: as for `simulate`.
         lanes: how many runs each device plays at a time, from 2 on; by default as many as suit it.
-        devices: which to use; by default all that this process has of JAX's default kind.
+        devices: which to use; by default all that this process has of JAX's default kind. JAX has a device for each CPU core
+            only if `bts_jax` is imported before JAX starts.
         report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
     Returns:

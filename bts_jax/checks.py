@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from bts_jax.devices import check_fork
+
 
 def is_concrete(tree: Any) -> bool:
     """Whether every leaf is a value rather than a tracer."""
@@ -57,6 +59,7 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
 
 def key(value: Any, batch: bool = False) -> None:
     """Raises unless `value` is one typed JAX key; or, where that is allowed, a batch of them."""
+    check_fork()  # here, since whatever plays needs a key
     remedy = "pass one typed JAX key, as jax.random.key(0) makes it"
     dtype = getattr(value, "dtype", None)
     if dtype is None:

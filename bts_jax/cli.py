@@ -5,33 +5,38 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
-from bts_jax import progress
+from bts_jax import progress, signals
 from bts_jax.text import table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one command. Bad input ends with a one-line message and exit code 2, a disk that fails with exit code 1."""
+    """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        arguments.command(arguments)
+        with signals.ending():
+            arguments.command(arguments)
     except ValueError as error:
         parser.exit(2, f"bts-jax: error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "bts-jax: interrupted\n")
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit(0)
     except OSError as error:
         parser.exit(1, f"bts-jax: error: {error}\n")
+    except (MemoryError, JaxRuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in reason:
+            raise
+        parser.exit(1, f"bts-jax: error: out of memory ({reason}): play fewer runs or arms, or allow the process more\n")
 
 
 class _Together(argparse.Action):
@@ -279,7 +284,7 @@ def _sweep(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--shard = {arguments.shard!r} is no share: give its number and how many there are, such as 3/8")
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
     meeting = None
-    with _interruptible(store, f"to go on: bts-jax sweep --resume {shlex.quote(store)}"):
+    with _resumable(store, f"to go on: bts-jax sweep --resume {shlex.quote(store)}"):
         if arguments.distributed:
             from bts_jax.processes import Meeting
 
@@ -299,15 +304,9 @@ def _sweep(arguments: argparse.Namespace) -> None:
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 
 
-@contextmanager
-def _interruptible(store: str, hint: str) -> Iterator[None]:
-    """Ends at once when interrupted, with the hint how to go on if there is a store to go on with."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        hint = f"; {hint}" if Path(store, "zarr.json").exists() else ""
-        print(f"bts-jax: interrupted{hint}", file=sys.stderr, flush=True)
-        os._exit(130)  # what the device is at would be waited for otherwise
+def _resumable(store: str, how: str) -> AbstractContextManager:
+    """Tells how to go on after a signal, if there is a store to go on with."""
+    return signals.resumable(lambda: f"; {how}" if Path(store, "zarr.json").exists() else "")
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
@@ -348,7 +347,7 @@ def _figure1(arguments: argparse.Namespace) -> None:
     from bts_jax.paper import figure1
 
     out = arguments.out or f"figure1-{arguments.scale}"
-    with _interruptible(f"{out}/runs.zarr", "the same command goes on"):
+    with _resumable(f"{out}/runs.zarr", "the same command goes on"):
         _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
                             out=out, quiet=arguments.quiet)
     print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
@@ -358,7 +357,7 @@ def _study(arguments: argparse.Namespace) -> None:
     from bts_jax.studies import study
 
     out = arguments.out or f"{arguments.name}-{arguments.scale}"
-    with _interruptible(f"{out}/runs.zarr", "the same command goes on"):
+    with _resumable(f"{out}/runs.zarr", "the same command goes on"):
         _, report = study(arguments.name, arguments.scale, seed=arguments.seed, out=out, quiet=arguments.quiet)
     print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
 

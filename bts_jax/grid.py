@@ -38,6 +38,7 @@ from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import Batch, best_cost, lay_out, lower, on_the_host, play
 from bts_jax.contract import Bandit, Policy, told
+from bts_jax.devices import check_fork, cores
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
@@ -83,7 +84,8 @@ def sweep(
             many pulls. The axis `budget` has the multiples.
         chunk: how many seeds to save at a time; by default what suits the device. A store keeps its own.
         memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
-        devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has.
+        devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
+            device for each CPU core only if `bts_jax` is imported before JAX starts.
         shard: `(3, 8)` plays the third of eight shares and no more, and saves it in `out`, where others may save theirs before,
             meanwhile or after; the shares are the same on every machine, and a share played twice does no harm. The Dataset has
             what is saved by then.
@@ -116,6 +118,7 @@ def fill(
 
     With a `meeting` of several processes, each plays its share of what process 0 finds missing.
     """
+    check_fork()
     with on_the_host():
         grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
         attributes = grid.attributes()
@@ -134,7 +137,7 @@ def fill(
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         parties = _parties(grid, results, _calls(grid, results, todo, most), most)
-        with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(os.cpu_count() or 1, 16)) as compilers:
+        with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
             programs = _compile(grid, results, parties, devices, tracer, compilers)
             played = [
                 players.submit(_play_and_save, program, grid, results, party, devices)

@@ -6,9 +6,11 @@ is a child that joins, for a few seconds, and this process stays an ordinary one
 """
 
 import json
+import os
 import subprocess
 import sys
-from threading import Timer
+import time
+from threading import Thread, Timer
 from typing import Any
 
 import jax
@@ -33,7 +35,7 @@ class Meeting:
         if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(f"coordinator = {coordinator!r} has no port: give HOST:PORT of process 0, such as node1:12345")
         code = f"import sys; sys.path[:] = {sys.path!r}; from bts_jax.processes import _join; _join()"
-        arguments = json.dumps([coordinator, processes, process, self.timeout])
+        arguments = json.dumps([coordinator, processes, process, self.timeout, os.getpid()])
         self._child = subprocess.Popen([sys.executable, "-c", code, arguments], text=True,
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
@@ -97,12 +99,20 @@ class Meeting:
         return answer
 
 
+def _end_with(parent: int) -> None:
+    """Ends the child soon after its parent has died, whatever the child waits for."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 _VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
 
 
 def _join() -> None:
     """What the child does."""
-    coordinator, processes, process, timeout = json.loads(sys.argv[1])
+    coordinator, processes, process, timeout, parent = json.loads(sys.argv[1])
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         jax.distributed.initialize(coordinator, processes, process, initialization_timeout=timeout,
                                    heartbeat_timeout_seconds=max(timeout, 10), shutdown_timeout_seconds=timeout)

@@ -10,6 +10,7 @@ holds the specification, from which all else but the numbers follows, and is mad
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -221,6 +222,7 @@ def begin(
         _compare(path, attributes)  # another process may have been faster
     attributes, chunk = _root(path)
     _mend(path, attributes, chunk)
+    _tidy(path)
     results = Results(attributes, chunk, path)
     results.load(units=mine(results))
     if results.missing and not os.access(path, os.W_OK):
@@ -344,10 +346,10 @@ def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
     """Makes a store that has nothing but its root, at one stroke. If there is one by now, that one stays."""
     path = path.resolve()  # a link is no place for a folder
     path.parent.mkdir(parents=True, exist_ok=True)
-    building = _beside(path)
+    building, root = _beside(path), _frame(attributes, chunk)["zarr.json"]
     building.mkdir()
     try:
-        (building / "zarr.json").write_bytes(_frame(attributes, chunk)["zarr.json"])
+        (building / "zarr.json").write_bytes(root)
         os.rename(building, path)
     except OSError:
         if not (path / "zarr.json").exists():
@@ -364,6 +366,17 @@ def _mend(path: Path, attributes: dict[str, Any], chunk: int) -> None:
                 _replace(path / name, content)
             except OSError as error:
                 raise _unwritable(path, error) from error
+
+
+def _tidy(path: Path) -> None:
+    """Removes the temporary files of processes that were killed while they wrote: those that are an hour old.
+
+    A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can start again.
+    """
+    for file in path.glob("*/.*"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            if re.fullmatch(r"\.[0-9a-f]{32}", file.name) and file.is_file() and time.time() - file.stat().st_mtime > 3600:
+                file.unlink()
 
 
 def _same(file: Path, content: bytes) -> bool:

@@ -49,8 +49,8 @@ def without_reductions(closed: Any) -> Any:
 
 def left_to_xla(jaxpr: Any) -> set[str]:
     """The operations of a jaxpr that add floats in an order that XLA chooses."""
-    found = {name for equation in jaxpr.eqns if (name := equation.primitive.name) in LEFT_TO_XLA and is_float(equation.outvars[0])}
-    return found.union(*(left_to_xla(inner) for equation in jaxpr.eqns for inner in core.jaxprs_in_params(equation.params)))
+    found = {one.primitive.name for one in jaxpr.eqns if one.primitive.name in LEFT_TO_XLA and is_float(one.outvars[0])}
+    return found.union(*(left_to_xla(inner) for one in jaxpr.eqns for inner in core.jaxprs_in_params(one.params)))
 
 
 def _has(rules: Rules, jaxpr: Any) -> bool:

@@ -1,0 +1,93 @@
+"""The CPU cores of this process as devices of JAX, and what happens to them in a fork."""
+
+import contextlib
+import logging
+import math
+import os
+import re
+from pathlib import Path
+
+import jax
+
+_forked = False  # from a process in which JAX had started
+
+
+def claim_cores() -> None:
+    """Makes each CPU core that this process may use a device of JAX. `import bts_jax` calls it.
+
+    JAX by itself runs a program on one core. The number of cores follows from the CPU affinity and from the CPU limit of the
+    container (cgroup). Two environment variables change it: `BTS_JAX_WORKERS=4` says that four worker processes run on the
+    machine, so that each takes a quarter of the cores, and at least one; `BTS_JAX_CPU_DEVICES=2` sets the number of devices and
+    takes precedence. JAX's own `jax_num_cpu_devices`, set before this package is imported, overrides both.
+
+    JAX cannot add devices once it has started. If it has computed anything before `import bts_jax`, it keeps one device, and a
+    warning is logged.
+    """
+    if jax.config.jax_num_cpu_devices >= 1 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):  # type: ignore
+        return
+    available = cores()
+    count = _from_environment("BTS_JAX_CPU_DEVICES", "devices") or available
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # JAX has started
+        if jax.default_backend() == "cpu" and jax.local_device_count() < count:
+            logging.getLogger("bts_jax").warning(
+                "JAX started before bts_jax was imported and has %d of %d CPU devices: import bts_jax before the first "
+                "computation, or set JAX_NUM_CPU_DEVICES=%d", jax.local_device_count(), count, count)
+
+
+def cores() -> int:
+    """The number of CPU cores that this process may use: by affinity, by the limit of its container, and by BTS_JAX_WORKERS."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    number = math.ceil(min(number, _cgroup_limit()))
+    return max(number // (_from_environment("BTS_JAX_WORKERS", "worker processes") or 1), 1)
+
+
+def check_fork() -> None:
+    """Raises a `RuntimeError` in a process that was forked after JAX had started: it lacks JAX's threads and would hang."""
+    if _forked:
+        raise RuntimeError("this process was forked after JAX had started, and JAX would hang in it: start processes with "
+                           'multiprocessing.get_context("spawn"), or fork before the first use of JAX')
+
+
+def _after_fork() -> None:
+    global _forked
+    try:
+        jax.config.update("jax_num_cpu_devices", jax.config.jax_num_cpu_devices)  # type: ignore
+    except RuntimeError:  # JAX has started; JAX 0.10.2 has no public way to ask
+        _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _from_environment(name: str, what: str) -> int | None:
+    """The positive whole number in an environment variable, if it is set."""
+    value = os.environ.get(name, "")
+    if not value:
+        return None
+    if not re.fullmatch("0*[1-9][0-9]{0,4}", value):
+        raise ValueError(f"{name} = {value!r} is not a number of {what}: set a whole number of at least 1, or unset it")
+    return int(value)
+
+
+def _cgroup_limit(root: str = "/") -> float:
+    """How many CPUs the control groups of this process allow, version 1 or 2; at least 1, and infinity without a limit."""
+    limit = math.inf
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(root, "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            mount = Path(root, "sys/fs/cgroup", controllers)  # version 2 names no controllers
+            own = mount / group.lstrip("/")
+            for folder in (own, *own.parents):
+                if not folder.is_relative_to(mount):
+                    break
+                with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                    quota, period = map(int, " ".join((folder / file).read_text() for file in files).split())
+                    if quota > 0:
+                        limit = min(limit, quota / period)
+    return max(limit, 1)
