@@ -6,22 +6,26 @@ takes the next in line. None of this touches a run's random numbers, so its resu
 """
 
 import contextlib
+import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
+
+_LOG = logging.getLogger("bts_jax")
 
 
 def on_the_host() -> contextlib.AbstractContextManager:
@@ -201,13 +205,39 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     """The program for batches, and what to call it with."""
-    program = _program(tuple(batch.kind for batch in batches), batches[0].devices)
-    return program, [(batch.own, batch.common) for batch in batches]
+    shares = [(batch.own, batch.common) for batch in batches]
+    kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
+    return _PROGRAMS.get((kinds, devices, _shapes(shares)), lambda: _program(kinds, devices)), shares
 
 
-@lru_cache(maxsize=256)
+class _Programs:
+    """The programs used last. Older ones are dropped, from JAX's caches as well.
+
+    Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): with more,
+    LLVM ends the process.
+    """
+
+    def __init__(self, most: int):
+        self.most, self.kept, self.lock = most, OrderedDict(), Lock()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        with self.lock:
+            if key not in self.kept:
+                self.kept[key] = make()
+            self.kept.move_to_end(key)
+            dropped = [self.kept.popitem(last=False)[1] for _ in range(len(self.kept) - self.most)]
+            program = self.kept[key]
+        for old in dropped:
+            old.clear_cache()
+        return program
+
+
+MOST_PROGRAMS = 128
+_PROGRAMS = _Programs(MOST_PROGRAMS)
+
+
 def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
-    """The program that plays a share of each batch on each device, compiled for these and for the shapes it is called with."""
+    """The program that plays a share of each batch on each device, to be compiled for the shapes that it is called with."""
 
     def play_shares(batches: list) -> list[tuple[Run, jax.Array, jax.Array]]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
@@ -231,24 +261,42 @@ class _Graphed:
     Each turn ends with a kernel that asks whether it was the last, of which two calls need but one. In some programs, such as
     those with a barrier in a call, XLA fails to make one turn of two: they do without. Nor can it write out loops inside a
     block, which is a loop in a loop; a policy or a bandit of one's own may have a third in it. And loops side by side may never
-    end: in some such programs an H200 stood still. These, and what XLA will not compile otherwise, are launched one kernel
-    after the other.
+    end: in some such programs an H200 stood still. These are launched one kernel after the other. So is a program that fails to
+    compile, or to run, in any other way: a log line says so.
     """
 
     def __init__(self, share: Callable, options: dict):
-        self.ways = [jax.jit(share, compiler_options=options | more) for more in (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})]
-        self.trace = self.ways[0].trace
-        self.chosen: dict = {}  # of the ways, by the shapes of what is played; known when that has been compiled
+        more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
+        self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
+        self.ready: Any = ()  # the way that has been compiled
 
     def lower(self, batches: list) -> "_Lowered":
-        ways = self.ways[-1:] if loops(self.trace(batches).jaxpr.jaxpr) > 2 else self.ways
-        return _Lowered(self, batches, ways, ways[0].lower(batches))
+        lowered = self.ways[0].lower(batches)
+        if loops(lowered.compiler_ir()) > 2:
+            self.ways = self.ways[-1:]
+            lowered = self.ways[0].lower(batches)
+        return _Lowered(self, batches, lowered)
 
     def __call__(self, batches: list) -> Any:
-        shapes = _shapes(batches)
-        if shapes not in self.chosen:
+        if not self.ready:
             self.lower(batches).compile()
-        return self.chosen[shapes](batches)
+        while True:
+            try:
+                return jax.block_until_ready(self.ready(batches))  # a launch that fails says so when it is waited for
+            except jax.errors.JaxRuntimeError as error:
+                self.give_up(error)
+                _Lowered(self, batches, self.ways[0].lower(batches)).compile()
+
+    def give_up(self, error: Exception) -> None:
+        """Goes on to the next way, if there is one."""
+        if len(self.ways) == 1:
+            raise error
+        self.ways = self.ways[1:]
+        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", str(error).split("\n")[0][:200])
+
+    def clear_cache(self) -> None:
+        for way in self.ways:
+            way.clear_cache()
 
 
 class _Lowered(NamedTuple):
@@ -256,20 +304,18 @@ class _Lowered(NamedTuple):
 
     program: _Graphed
     batches: list
-    ways: list
     first: Any
 
     def compile(self) -> Any:
-        failure = None
-        for i, way in enumerate(self.ways):
+        lowered = self.first
+        while True:
             try:
-                compiled = (way.lower(self.batches) if i else self.first).compile()
-            except RuntimeError as error:  # of XLA
-                if i == len(self.ways) - 1:
-                    raise error from failure
-                failure = error
+                compiled = lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                self.program.give_up(error)
+                lowered = self.program.ways[0].lower(self.batches)
             else:
-                self.program.chosen[_shapes(self.batches)] = way
+                self.program.ready = self.program.ways[0]
                 return compiled
 
 
@@ -278,13 +324,23 @@ def _shapes(batches: list) -> Any:
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def loops(jaxpr: Any) -> int:
-    """How deep loops are in each other."""
-    deepest = 0
-    for equation in jaxpr.eqns:
-        inner = max(map(loops, core.jaxprs_in_params(equation.params)), default=0)
-        deepest = max(deepest, inner + (equation.primitive.name in ("while", "scan")))
-    return deepest
+def loops(module: Any) -> int:
+    """How deep loops are in each other, in a lowered program.
+
+    Not counted in the jaxpr: some of JAX's primitives, such as `random_gamma`, become loops only when they are lowered.
+    """
+    functions = {function.name.value: function for function in module.body.operations}
+
+    @cache
+    def of_function(name: str) -> int:
+        return of(functions[name])
+
+    def of(operation: Any) -> int:
+        inner = max((of(one) for region in operation.regions for block in region for one in block), default=0)
+        called = operation.attributes["callee"].value if operation.name == "func.call" else None
+        return max(inner + (operation.name == "stablehlo.while"), of_function(called) if called else 0)
+
+    return of_function("main")
 
 
 def _game(kind: Kind, own: Any, common: list) -> game.Game:

@@ -20,12 +20,12 @@ import json
 import os
 import warnings
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +47,7 @@ from bts_jax.results import Results, Unit, begin, join, now, read_specification
 from bts_jax.text import counted
 
 UNDER_WAY = 2  # parties at a time
+AHEAD = 64  # parties at a time that are compiled before they are played: fewer than the programs that `batch` keeps
 PARTY = 6  # batches in a program: with more it takes long to compile
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
@@ -138,13 +139,15 @@ def fill(
         bar.begin(todo, results)
         parties = _parties(grid, results, _calls(grid, results, todo, most), most)
         with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
-            programs = _compile(grid, results, parties, devices, tracer, compilers)
-            played = [
-                players.submit(_play_and_save, program, grid, results, party, devices)
-                for program, party in zip(programs, parties, strict=True)
-            ]
+            compiling = _Compiling(grid, results, devices, tracer, compilers)
             lost: Counter[tuple[int, int]] = Counter()  # by policy and bandit
-            for party, program, work in zip(parties, programs, played, strict=True):
+            waiting, under_way = iter(parties), deque()
+            for _ in parties:
+                for party in islice(waiting, AHEAD - len(under_way)):
+                    program = compiling.begin(party)
+                    work = players.submit(_play_and_save, program, grid, results, party, devices)
+                    under_way.append((party, program, work))
+                party, program, work = under_way.popleft()
                 units = [unit for call in party for unit in call.units]
                 bar.say(units, "" if program.done() else "compiling ")
                 _patiently(program, bar.tick)
@@ -359,28 +362,35 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _compile(
-    grid: _Grid, results: Results, parties: list[list[_Call]], devices: Sequence[Any], tracer: ThreadPoolExecutor,
-    compilers: ThreadPoolExecutor
-) -> list[Future]:
-    """Begins to compile all that the parties need: one program is traced after the other, several are compiled at a time.
+class _Compiling:
+    """Compiles programs in other threads: one is traced after the other, several are compiled at a time.
 
     Python would trace several no faster, and have the first ready no sooner than the last.
     """
 
-    def trace(party: list[_Call]) -> Any:
+    def __init__(self, grid: _Grid, results: Results, devices: Sequence[Any], tracer: ThreadPoolExecutor,
+                 compilers: ThreadPoolExecutor):
+        self.grid, self.results, self.devices, self.tracer, self.compilers = grid, results, devices, tracer, compilers
+        self.begun: dict[Any, Future] = {}
+
+    def begin(self, party: list[_Call]) -> Future:
+        """Begins to compile what a party needs, unless that is done or under way."""
+        key = tuple(call.program for call in party)
+        if key not in self.begun:
+            self.begun[key] = self.compilers.submit(self._compile, self.tracer.submit(self._trace, party))
+        return self.begun[key]
+
+    def _trace(self, party: list[_Call]) -> Any:
         try:
-            return lower(_batches(grid, results, party, devices))
+            return lower(_batches(self.grid, self.results, party, self.devices))
         except Exception as error:
-            names = sorted({list(grid.policies)[call.units[0].policy] for call in party})
+            names = sorted({list(self.grid.policies)[call.units[0].policy] for call in party})
             error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
             raise
 
-    keys, programs = [tuple(call.program for call in party) for party in parties], {}
-    for key, party in zip(keys, parties, strict=True):
-        if key not in programs:
-            programs[key] = compilers.submit(lambda traced: traced.result().compile(), tracer.submit(trace, party))
-    return [programs[key] for key in keys]
+    @staticmethod
+    def _compile(traced: Future) -> None:
+        traced.result().compile()  # `batch` keeps what is compiled, for as long as there is room
 
 
 def _play_and_save(
