@@ -6,6 +6,9 @@ import numpy as np
 
 from bts_jax import checks
 from bts_jax.contract import ratio
+from bts_jax.text import shown
+
+MOST_NUMBERS = 2**24  # that describe a random instance
 
 
 class Arms:
@@ -69,7 +72,8 @@ def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
                          f"0 ≤ low ≤ high ≤ {high:g}")
 
 
-def check_num_arms(value: int) -> None:
-    """Raises unless `value` is a whole number of at least 2."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 2:
-        raise ValueError(f"num_arms = {value!r} is not a number of arms: give a whole number of at least 2")
+def check_num_arms(value: int, each: int = 1) -> None:
+    """Raises unless `value` is a number of arms with `each` numbers for an arm: from 2 on, and not too many to draw."""
+    most = MOST_NUMBERS // each
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 2 <= value <= most:
+        raise ValueError(f"num_arms = {shown(value)} is not a number of arms: give a whole number from 2 to {most}")
