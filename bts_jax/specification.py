@@ -5,7 +5,6 @@ limited, and so are the memory and the time that it takes to open the store.
 """
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,16 @@ from bts_jax.text import shown
 MOST_BYTES = 2**25  # of the root: about 1.5 million numbers
 MOST_CHUNKS = 2**20  # each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
-LABEL_BYTES = 2**28  # of all coordinates
+LABEL_BYTES = 2**27  # of all coordinates
+MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
 DEEPEST = 32  # lists and tables within each other
 
 
 def parse(text: str | bytes) -> Any:
     """The value that JSON describes."""
+    marks = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, marks)) > MOST_TABLES:  # type: ignore
+        raise ValueError(f"it has more than {MOST_TABLES:,} lists and tables")
     try:
         return json.loads(text)
     except RecursionError:
@@ -84,9 +87,9 @@ def increasing(budgets: Any) -> np.ndarray:
     if amounts.ndim != 1 or not amounts.size:
         raise ValueError(f"budgets = {shown(budgets)} is not a list of at least one budget: {remedy}")
     checks.require("budgets", amounts, (amounts * UNIT >= 0.5) & (amounts <= LARGEST), remedy)
-    for low, high in pairwise(amounts):
-        if not (low < high and np.float32(low) < np.float32(high)):
-            raise ValueError(f"budgets has {low:g} before {high:g}: {remedy}, each once")
+    bad = np.flatnonzero(~(np.diff(amounts.astype(np.float32)) > 0))  # two may be the same once they are rounded
+    if bad.size:
+        raise ValueError(f"budgets has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
     return amounts
 
 

@@ -19,7 +19,7 @@ def printable(text: str, keep: str = "") -> str:
 def shown(value: Any, most: int = 200) -> str:
     """`repr(value)`, cut to a length that suits a message."""
     try:
-        text = repr(value)
+        text = repr(value[:most] if isinstance(value, (list, tuple, str)) else value)
     except (ValueError, RecursionError):  # a whole number of more than 4,300 digits has no decimal form
         text = f"a {type(value).__name__} that is too large to print"
     return text if len(text) <= most else f"{text[: most - 3]}..."
