@@ -15,6 +15,7 @@ from bts_jax import checks, files
 from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
 from bts_jax.policies import POLICIES
+from bts_jax.specification import DEEPEST
 from bts_jax.text import printable, shown
 
 EXAMPLE = Path(__file__).parent / "examples" / "grid.toml"
@@ -27,7 +28,7 @@ LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[
 def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     """What to sweep, from a TOML file: the arguments of `sweep` by name. `examples/grid.toml` shows all there is."""
     try:
-        text = files.read(path, MOST_BYTES).decode()
+        text = files.read(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise ValueError(f"cannot read {str(path)!r} ({reason}): name a TOML file; see bts-jax sweep --example") from None
@@ -53,12 +54,16 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     return {**table, "policies": policies, "bandits": bandits}
 
 
-def _bandits(name: str, where: str, kind: Any, options: dict[str, Any], folder: Path) -> Iterator[tuple[str, Bandit]]:
+def _bandits(
+    name: str, where: str, kind: Any, options: dict[str, Any], folder: Path, depth: int = 0
+) -> Iterator[tuple[str, Bandit]]:
     """The bandit that a table describes, or the random instances; by its arms, or by a class method that makes it."""
     maker = next((key for key in options if isinstance(inspect.getattr_static(kind, key, None), classmethod)), None)
     if isinstance(options.get("bandit"), dict):  # of which this one is made
+        if depth == DEEPEST:
+            raise ValueError(f"{where} is nested too deeply: make a bandit of at most {DEEPEST} others")
         inner, within = dict(options["bandit"]), f"{where}.bandit"
-        for label, bandit in _bandits(name, within, _kind(within, inner, BANDITS), inner, folder):
+        for label, bandit in _bandits(name, within, _kind(within, inner, BANDITS), inner, folder, depth + 1):
             yield label, _made(where, kind, {**options, "bandit": bandit})
         return
     if maker is None:

@@ -369,7 +369,14 @@ def save(figure: "Figure", path: Path) -> None:
 def write(figure: "Figure", path: Path) -> None:
     """Writes a figure as PNG, PDF or SVG, by the suffix of `path`."""
     import matplotlib
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):  # a name may have dollar signs without being a formula
+        try:
+            MathTextParser("path").parse(text.get_text() if "$" in text.get_text() else "")  # type: ignore
+        except ValueError:
+            text.set_parse_math(False)  # type: ignore
     content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
         figure.savefig(content, format=image_format(path), dpi=300)

@@ -11,14 +11,14 @@ import numpy as np
 
 from bts_jax import checks
 from bts_jax.sums import LARGEST, UNIT
-from bts_jax.text import shown
+from bts_jax.text import counted, shown
 
 MOST_BYTES = 2**25  # of the root: about 1.5 million numbers
 MOST_CHUNKS = 2**20  # each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
-DEEPEST = 32  # lists and tables within each other
+DEEPEST = 8  # lists within each other, and bandits made of another
 
 
 def parse(text: str | bytes) -> Any:
@@ -67,8 +67,9 @@ def check(found: Any, chunk: Any) -> None:
     of_a_chunk = chunk * len(budgets) * bytes_of_a_run(arms)
     for what, size, most in (("labels", labels, LABEL_BYTES), ("results of a chunk", of_a_chunk, CHUNK_BYTES)):
         if size > most:
-            raise ValueError(f"the {what} take {size:,} bytes, and at most {most:,} are allowed: {len(bandits)} bandits "
-                             f"of up to {arms} arms, {len(budgets)} budgets and {seeds} seeds, {chunk} in a chunk")
+            raise ValueError(f"the {what} take {size:,} bytes, and at most {most:,} are allowed: "
+                             f"{counted(len(bandits), 'bandit')} of up to {counted(arms, 'arm')}, "
+                             f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {chunk:,} in a chunk")
     if chunks > MOST_CHUNKS:
         raise ValueError(f"there are {chunks:,} chunks of {chunk} seeds, and at most {MOST_CHUNKS:,} are allowed")
 

@@ -20,8 +20,8 @@ def shown(value: Any, most: int = 200) -> str:
     """`repr(value)`, cut to a length that suits a message."""
     try:
         text = repr(value[:most] if isinstance(value, (list, tuple, str)) else value)
-    except (ValueError, RecursionError):  # a whole number of more than 4,300 digits has no decimal form
-        text = f"a {type(value).__name__} that is too large to print"
+    except ValueError:  # a whole number of more than 4,300 digits has no decimal form
+        text = f"<{type(value).__name__} of too many digits>"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

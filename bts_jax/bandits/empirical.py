@@ -263,10 +263,11 @@ def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str,
     largest = max((float(values[rows].max()) for rows in kept.values()), default=1.0)
     if given is None:
         return max(largest, 1.0)
-    if not largest <= given < np.inf or given <= 0:
-        raise ValueError(f"{name} = {given!r} is not allowed: give a positive number, at least {largest:g}, which is the "
-                         "largest in the table")
-    return float(given)
+    remedy = f"give a positive number, at least {largest:g}, which is the largest in the table"
+    number = checks.numbers(name, given, remedy)
+    if number.ndim or not largest <= number < np.inf or number <= 0:
+        raise ValueError(f"{name} = {given!r} is not allowed: {remedy}")
+    return float(number)
 
 
 def _listed(names: Any, most: int = 5) -> str:
