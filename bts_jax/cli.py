@@ -365,7 +365,7 @@ def _plot(arguments: argparse.Namespace) -> None:
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
     from bts_jax.results import open_results
 
-    out = Path(arguments.out or f"{Path(arguments.store).stem}.png")
+    out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
     image_format(out)
     results = open_results(arguments.store)
     panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"

@@ -50,10 +50,14 @@ def write(path: Path, content: bytes) -> None:
         raise _unwritable(path, error) from error
 
 
-def make_folder(path: Path) -> None:
-    """Makes a folder for results, unless it is there."""
+def check_folder(path: Path) -> None:
+    """Raises if something else is in the place of a folder for results."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"out = {str(path)!r} is a file: give a folder")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder for results, unless it is there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

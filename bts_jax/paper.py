@@ -81,6 +81,7 @@ def figure1(
     checks.whole("instances", instances, 1)
     checks.whole("seed", seed, -(2**31))
     folder = Path(out if out is not None else f"figure1-{scale}")
+    files.check_folder(folder)
     budgets, seeds = SCALES[scale]
     arms = bandits(seed, instances, means)
     files.make_folder(folder)

@@ -368,7 +368,7 @@ def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
 
 def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
     """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
-    path = path.resolve()  # where a dangling link points to
+    path = Path(os.path.realpath(path))  # where a dangling link points to
     content = _frame(attributes, chunk)["zarr.json"]
     if len(content) > specification.MOST_BYTES:
         raise ValueError(f"the description of the sweep takes {len(content):,} bytes, and {specification.MOST_BYTES:,} are "

@@ -88,6 +88,7 @@ def study(
         raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, chosen.sizes))}")
     checks.whole("seed", seed, -(2**31))
     folder = Path(out if out is not None else f"{name}-{scale}")
+    files.check_folder(folder)
     size = chosen.sizes[scale]
     with on_the_host():
         settings = chosen.settings(size, seed)
