@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from bts_jax.devices import check_fork
+from bts_jax.text import shown
 
 
 def is_concrete(tree: Any) -> bool:
@@ -20,8 +21,8 @@ def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
     """`value` as a float64 array, or a `ValueError` that names it."""
     try:
         array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} = {value!r} is not a number or an array of numbers: {remedy}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} = {shown(value)} is not a number or an array of numbers: {remedy}") from None
     return array
 
 
@@ -39,8 +40,16 @@ def require(name: str, value: Any, good: Any, remedy: str) -> None:
 def whole(name: str, value: Any, low: int) -> int:
     """`value`, or a `ValueError` that names it unless it is a whole number from `low` on."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
-        raise ValueError(f"{name} = {value!r} is not allowed: give a whole number of at least {low}, below 2³¹")
+        raise ValueError(f"{name} = {shown(value)} is not allowed: give a whole number of at least {low}, below 2³¹")
     return int(value)
+
+
+def name(argument: str, value: Any) -> None:
+    """Raises unless `value` can be the name of a policy or bandit."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{argument} has the name {shown(value)}: give each a name, a string that is not empty")
+    if "\0" in value or any("\ud800" <= mark <= "\udfff" for mark in value):
+        raise ValueError(f"{argument} has the name {shown(value)}: leave out null characters and lone surrogates")
 
 
 def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> None:

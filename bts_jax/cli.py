@@ -1,6 +1,7 @@
 """The command line: `bts-jax`, or `python -m bts_jax`."""
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -15,28 +16,55 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from bts_jax import progress, signals
-from bts_jax.text import table
+from bts_jax.text import printable, table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
+    _prepare_streams()
     parser = _parser()
-    arguments = parser.parse_args(argv)
     try:
-        with signals.ending():
-            arguments.command(arguments)
+        try:
+            arguments = parser.parse_args(argv)
+            with signals.ending():
+                arguments.command(arguments)
+        finally:
+            _flush()
     except ValueError as error:
-        parser.exit(2, f"bts-jax: error: {error}\n")
-    except BrokenPipeError:  # whoever reads the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        parser.exit(2, _message(error))
+    except BrokenPipeError:  # the reader of the output has seen enough
         parser.exit(0)
     except OSError as error:
-        parser.exit(1, f"bts-jax: error: {error}\n")
+        parser.exit(1, _message(error))
     except (MemoryError, JaxRuntimeError) as error:
         reason = str(error).split("\n")[0]
         if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in reason:
             raise
-        parser.exit(1, f"bts-jax: error: out of memory ({reason}): play fewer runs or arms, or allow the process more\n")
+        parser.exit(1, _message(f"not enough memory ({reason}): give fewer seeds, budgets, arms or bandits"))
+
+
+def _prepare_streams() -> None:
+    """Makes output safe: a closed stream discards it, and a character that the encoding does not have becomes "?"."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # or a file of the store would be opened in its place
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _flush() -> None:
+    """Writes all output now, while an error can be reported. Python would try once more at its end: that goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OSError(f"cannot write to standard output ({error.strerror})") from error
+
+
+def _message(error: Any) -> str:
+    return f"bts-jax: error: {printable(str(error), keep=chr(10))}\n"
 
 
 class _Together(argparse.Action):
@@ -314,7 +342,7 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
     results = open_results(arguments.store)
     names = [str(name) for name in results.policy.values]
-    bandits = [str(name) for name in results.bandit.values]
+    bandits = [printable(str(name)) for name in results.bandit.values]
     parts = [(f"bandit {name}", [i]) for i, name in enumerate(bandits)]
     if not arguments.by_bandit:
         parts = [(f"average over {len(bandits)} bandits" if len(bandits) > 1 else parts[0][0], list(range(len(bandits))))]
@@ -331,15 +359,16 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
 def _plot(arguments: argparse.Namespace) -> None:
     from bts_jax.metrics import kinds
-    from bts_jax.plots import MOST_PANELS, regret
+    from bts_jax.plots import MOST_PANELS, image_format, regret, write
     from bts_jax.results import open_results
 
-    out = arguments.out or f"{Path(arguments.store).stem}.png"
+    out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
+    image_format(out)
     results = open_results(arguments.store)
     panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"
     panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else panel
     theory = False if arguments.theory is None else arguments.theory or True
-    regret(results, panel=panel, theory=theory).savefig(out, dpi=300)
+    write(regret(results, panel=panel, theory=theory), out)
     print(out)
 
 
@@ -427,7 +456,7 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
         return "--" if cell == "-" else "$" + cell.replace(",", "{,}").replace("±", r"\pm") + "$"
 
     print(r"\begin{tabular}{" + "r" * len(head) + "}")
-    print(" & ".join("".join(special.get(mark, mark) for mark in name) for name in head) + r" \\ \hline")
+    print(" & ".join("".join(special.get(mark, mark) for mark in printable(name)) for name in head) + r" \\ \hline")
     for row in rows:
         print(" & ".join(map(number, row)) + r" \\")
     print(r"\end{tabular}")

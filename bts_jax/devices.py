@@ -52,8 +52,10 @@ def check_fork() -> None:
 
 def _after_fork() -> None:
     global _forked
+    count = jax.config.jax_num_cpu_devices  # type: ignore
     try:
-        jax.config.update("jax_num_cpu_devices", jax.config.jax_num_cpu_devices)  # type: ignore
+        for other in (count + 1, count):
+            jax.config.update("jax_num_cpu_devices", other)
     except RuntimeError:  # JAX has started; JAX 0.10.2 has no public way to ask
         _forked = True
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from itertools import islice, pairwise, product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +44,8 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
 from bts_jax.processes import Meeting
 from bts_jax.results import Results, Unit, begin, join, now, read_specification
-from bts_jax.text import counted
+from bts_jax.specification import increasing
+from bts_jax.text import counted, shown
 
 UNDER_WAY = 2  # parties at a time
 AHEAD = 64  # parties at a time that are compiled before they are played: fewer than the programs that `batch` keeps
@@ -167,7 +168,7 @@ def stored(path: str | os.PathLike) -> dict[str, Any]:
     """What the sweep in a store plays, as arguments of `sweep`; it must be made of what is in the registries."""
     specification = read_specification(path)
     policies, bandits = (
-        {name: _remade(f"{kind}[{name!r}]", entry, registry) for name, entry in specification[kind].items()}
+        {name: _remade(f"{kind}[{shown(name)}]", entry, registry) for name, entry in specification[kind].items()}
         for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
     return {"policies": policies, "bandits": bandits, "relative": specification.get("relative", False),
@@ -181,7 +182,7 @@ class _Grid:
         self.policies: dict[str, Policy] = _named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = _named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
-        amounts = _increasing(budgets)
+        amounts = increasing(budgets)
         exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
         self.budgets = amounts.astype(np.int32) if exact else amounts
         self.key = jax.random.key(self.seed, impl="threefry2x32")
@@ -507,8 +508,7 @@ def _named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, 
     if not value:
         raise ValueError(f"{argument} is empty: give a dict such as {example}")
     for name in value:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{argument} has the name {name!r}: give each a name, a string that is not empty")
+        checks.name(argument, name)
     return dict(value)
 
 
@@ -543,20 +543,6 @@ def _share_of(shard: Any, out: Any) -> tuple[int, int]:
     return shard[0], shard[1]
 
 
-def _increasing(budgets: Any) -> np.ndarray:
-    remedy = f"give positive numbers up to {game.LARGEST}, in increasing order"
-    amounts = checks.numbers("budgets", budgets, remedy)
-    if np.asarray(budgets).dtype.kind not in "iuf":
-        raise ValueError(f"budgets = {budgets!r} are not numbers: {remedy}")
-    if amounts.ndim != 1 or not amounts.size:
-        raise ValueError(f"budgets = {budgets!r} is not a list of at least one budget: {remedy}")
-    checks.require("budgets", amounts, (amounts * game.UNIT >= 0.5) & (amounts <= game.LARGEST), remedy)
-    for low, high in pairwise(amounts):
-        if not (low < high and np.float32(low) < np.float32(high)):
-            raise ValueError(f"budgets has {low:g} before {high:g}: {remedy}, each once")
-    return amounts
-
-
 def _entry(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A policy or bandit as JSON: its class and its numbers, as they are computed with."""
     entry = {"class": type(thing).__name__, **more}
@@ -586,11 +572,14 @@ def _listed(leaf: Any) -> Any:
 def _remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
     classes = {made.__name__: made for made in registry.values()}
     if "structure" in entry or entry["class"] not in classes:
-        raise ValueError(f"{where} is a {entry['class']}, which is none of ours: go on with this sweep from Python, by the "
+        raise ValueError(f"{where} is a {entry['class']:.60}, which is none of ours: go on with this sweep from Python, by the "
                          "call that began it")
     fields = {name: _remade(where, value, registry) if isinstance(value, dict) else value
               for name, value in entry["fields"].items()}
-    return classes[entry["class"]](**fields)
+    try:
+        return classes[entry["class"]](**fields)
+    except (TypeError, ValueError) as error:  # such as a field that the class does not have
+        raise ValueError(f"{where}: {error}") from None
 
 
 class _Bar:

@@ -13,6 +13,7 @@ paper's instance, and the default nearer to what its words suggest.
 """
 
 import csv
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
-from bts_jax import checks, plots
+from bts_jax import checks, files, plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
@@ -80,17 +81,16 @@ def figure1(
     checks.whole("instances", instances, 1)
     checks.whole("seed", seed, -(2**31))
     folder = Path(out if out is not None else f"figure1-{scale}")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
+    files.check_folder(folder)
     budgets, seeds = SCALES[scale]
     arms = bandits(seed, instances, means)
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     dataset = sweep(RIVALS, arms, budgets, seeds, seed=seed, out=folder / "runs.zarr", quiet=quiet)
     text = report(dataset)
     figure = plots.regret(dataset, panel="family", scale="log-log", band="deviation")
     plots.save(figure, folder / "figure1")
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-    _write_table(dataset, folder / "table.csv")
+    files.write(folder / "report.txt", (text + "\n").encode())
+    files.write(folder / "table.csv", _csv(dataset).encode())
     return dataset, text
 
 
@@ -289,16 +289,17 @@ def _failure_table(dataset: "Dataset") -> str:
             + table(["panel", "wrong arm", "mean regret of those", "of the others"], rows))
 
 
-def _write_table(dataset: "Dataset", path: Path) -> None:
-    """Mean regret of every policy on every instance at every budget."""
+def _csv(dataset: "Dataset") -> str:
+    """Mean regret of every policy on every instance at every budget, as CSV."""
     regret = measured(dataset)
     mean, low, high = interval(regret.values)
     deviation = regret.values.std(-1, ddof=1)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["policy", "bandit", "budget", "mean regret", "standard deviation", "95% from", "95% to", "runs"])
-        for i, policy in enumerate(regret.policy.values):
-            for j, bandit in enumerate(regret.bandit.values):
-                for k, budget in enumerate(regret.budget.values):
-                    numbers = (array[i, j, k] for array in (mean, deviation, low, high))
-                    writer.writerow([policy, bandit, f"{budget:g}", *(f"{x:.6g}" for x in numbers), regret.sizes["seed"]])
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["policy", "bandit", "budget", "mean regret", "standard deviation", "95% from", "95% to", "runs"])
+    for i, policy in enumerate(regret.policy.values):
+        for j, bandit in enumerate(regret.bandit.values):
+            for k, budget in enumerate(regret.budget.values):
+                numbers = (array[i, j, k] for array in (mean, deviation, low, high))
+                writer.writerow([policy, bandit, f"{budget:g}", *(f"{x:.6g}" for x in numbers), regret.sizes["seed"]])
+    return file.getvalue()

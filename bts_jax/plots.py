@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bts_jax import files
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
 from bts_jax.metrics import Interval, interval, kinds, measured, multiples, split
@@ -361,11 +362,33 @@ def relative(
 
 def save(figure: "Figure", path: Path) -> None:
     """Writes a figure as PNG and as PDF: `path` with these suffixes."""
-    import matplotlib
+    for suffix in ("png", "pdf"):
+        write(figure, path.with_name(f"{path.name}.{suffix}"))
 
-    figure.savefig(f"{path}.png", dpi=300)
+
+def write(figure: "Figure", path: Path) -> None:
+    """Writes a figure as PNG, PDF or SVG, by the suffix of `path`."""
+    import matplotlib
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):  # a name may have dollar signs without being a formula
+        try:
+            MathTextParser("path").parse(text.get_text() if "$" in text.get_text() else "")  # type: ignore
+        except ValueError:
+            text.set_parse_math(False)  # type: ignore
+    content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
-        figure.savefig(f"{path}.pdf")
+        figure.savefig(content, format=image_format(path), dpi=300)
+    files.write(path, content.getvalue())
+
+
+def image_format(path: Path) -> str:
+    """The format that the suffix of a file stands for, or a `ValueError` that names those there are."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in ("png", "pdf", "svg"):
+        raise ValueError(f"out = {str(path)!r} is not the name of an image: let it end in .png, .pdf or .svg")
+    return suffix
 
 
 def dominance(

@@ -13,7 +13,7 @@ def bar(quiet: bool) -> Any:
     except ImportError:
         return None
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
-    if quiet or not (notebook or sys.stderr.isatty()):
+    if quiet or not (notebook or (sys.stderr is not None and sys.stderr.isatty())):
         return None
     return _passing(tqdm) if notebook else tqdm
 

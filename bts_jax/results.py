@@ -11,11 +11,9 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
-import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +24,9 @@ import zarr
 from numcodecs.zstd import Zstd
 from zarr.codecs import ZstdCodec
 from zarr.storage import MemoryStore
+
+from bts_jax import files, specification
+from bts_jax.text import shown
 
 AXES = ("policy", "bandit", "budget", "seed")
 # What is stored, its type, and what stands where it is missing. `pulls` has the arms as a further axis.
@@ -47,8 +48,9 @@ EXPLAINED = {
     "regret": "reward that always pulling the best arm would have earned more",
     "pseudo_regret": "expected regret of the arms that were pulled",
 }
-_NOT_DONE = -1
-_STORED = {**VARIABLES, "checksum": (np.int64, _NOT_DONE)}  # all arrays of the store, of which each unit has a chunk
+FREE = 2**28  # bytes of results that are always read into memory
+EXPANSION = 1000  # beyond that, at most so many for each byte in the store
+_STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, of which each unit has a chunk
 _ZSTD = Zstd(level=1)
 
 
@@ -71,7 +73,7 @@ class Results:
 
     def __init__(self, attributes: dict[str, Any], chunk: int, path: Path | None = None):
         self.attributes, self.chunk, self.path = attributes, chunk, path
-        self.labels = _labels(json.loads(attributes["specification"]))
+        self.labels = _labels(specification.parse(attributes["specification"]))
         self.sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
         self.done = np.zeros((self.sizes["policy"], self.sizes["bandit"], -(-self.sizes["seed"] // chunk)), bool)
         self._kept = self._blank() if path is None else None
@@ -110,12 +112,13 @@ class Results:
         if self.path is None:
             return
         self.done[:] = False
-        for unit in self.units if units is None else units:
+        chosen = None if units is None else set(units)
+        for unit in self._there():
+            if chosen is not None and unit not in chosen:
+                continue
             seeds = self.seeds(unit)
             with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
                 (checksum,) = self._read("checksum", unit)
-                if checksum == _NOT_DONE:
-                    continue
                 values = {name: self._read(name, unit)[:, : seeds.stop - seeds.start] for name in VARIABLES}
                 if checksum == _checksum(values):
                     self._keep(unit, values, into)
@@ -123,11 +126,10 @@ class Results:
     def _write(self, name: str, unit: Unit, value: np.ndarray) -> None:
         """Writes a file of the store: the chunk of an array that belongs to a unit, and to no other."""
         file, blank = self._file(name, unit), self._blank_chunk(name)
-        if file.is_dir():  # which is not ours to delete
-            file.rename(_beside(file))
         chunk = blank.copy()
         chunk[tuple(map(slice, value.shape))] = value
         if np.array_equal(chunk, blank, equal_nan=chunk.dtype.kind == "f"):
+            _set_aside(file, file.is_dir())
             file.unlink(missing_ok=True)  # as zarr has it
         else:
             _replace(file, _ZSTD.encode(chunk.astype(chunk.dtype.newbyteorder("<"))))
@@ -136,8 +138,10 @@ class Results:
         """What is in such a file, of the last range of seeds too as many as of the others."""
         chunk = self._blank_chunk(name)
         with contextlib.suppress(FileNotFoundError):
-            content = _ZSTD.decode(self._file(name, unit).read_bytes())
-            chunk = np.frombuffer(content, chunk.dtype.newbyteorder("<")).astype(chunk.dtype).reshape(chunk.shape)
+            content = files.read(self._file(name, unit), chunk.nbytes + chunk.nbytes // 64 + 1024)
+            little = chunk.astype(chunk.dtype.newbyteorder("<"))
+            _ZSTD.decode(content, out=little)  # a frame that has more than that is refused before it takes memory
+            chunk = little.astype(chunk.dtype, copy=False)
         return chunk
 
     def _blank_chunk(self, name: str) -> np.ndarray:
@@ -156,9 +160,27 @@ class Results:
 
     def saved(self) -> int:
         """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
-        if self.path is None:
-            return int(self.done.sum())
-        return sum(1 for _ in (self.path / "checksum").glob("c.*[0-9]"))
+        return int(self.done.sum()) if self.path is None else sum(1 for _ in self._there())
+
+    def _there(self) -> Iterator[Unit]:
+        """The units of which the store has a checksum, by its list of files."""
+        with contextlib.suppress(OSError), os.scandir(self.path / "checksum") as entries:  # type: ignore
+            for entry in entries:
+                if re.fullmatch(r"c(\.(0|[1-9][0-9]{0,9})){3}", entry.name):
+                    unit = Unit(*map(int, entry.name.split(".")[1:]))
+                    if all(place < size for place, size in zip(unit, self.done.shape, strict=True)):
+                        yield unit
+
+    def check_size(self) -> None:
+        """Raises if the results take much more memory than the files of the store account for: they are not in there."""
+        runs = self.done[..., 0].size * self.sizes["budget"] * self.sizes["seed"]
+        needed = runs * specification.bytes_of_a_run(self.sizes["arm"])
+        if needed <= FREE:
+            return
+        found = sum(_on_disk(file) for name in VARIABLES for file in (self.path / name).glob("c.*"))  # type: ignore
+        if needed > FREE + EXPANSION * found:
+            raise ValueError(f"the results in {str(self.path)!r} would take {needed:,} bytes of memory, and its files have "
+                             f"{found:,} bytes: read it in parts, with xarray.open_zarr")
 
     def _blank(self) -> dict[str, np.ndarray]:
         return {name: np.full([self.sizes[axis] for axis in _axes(name)], fill, dtype)
@@ -196,7 +218,9 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
     """
     path = Path(path)
     attributes, chunk = _root(path)
-    return Results(attributes, chunk, path).dataset()
+    results = Results(attributes, chunk, path)
+    results.check_size()
+    return results.dataset()
 
 
 def begin(
@@ -215,6 +239,7 @@ def begin(
     if not _is_empty(path):
         _compare(path, attributes)
     else:
+        specification.check(specification.parse(attributes["specification"]), chunk)
         try:
             _create(path, attributes, chunk)
         except OSError as error:
@@ -254,7 +279,7 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:
     """The specification of the grid in a store."""
-    return json.loads(_root(Path(path))[0]["specification"])
+    return specification.parse(_root(Path(path))[0]["specification"])
 
 
 def now() -> str:
@@ -262,9 +287,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _labels(specification: dict[str, Any]) -> dict[str, tuple]:
+def _labels(described: dict[str, Any]) -> dict[str, tuple]:
     """The coordinates that a specification implies."""
-    policies, bandits = specification["policies"], specification["bandits"]
+    policies, bandits = described["policies"], described["bandits"]
     num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
 
     def padded(name: str) -> np.ndarray:
@@ -276,8 +301,8 @@ def _labels(specification: dict[str, Any]) -> dict[str, tuple]:
     return {
         "policy": ("policy", _texts(policies)),
         "bandit": ("bandit", _texts(bandits)),
-        "budget": ("budget", np.array(specification["budgets"], np.float64)),
-        "seed": ("seed", np.arange(specification["seeds"])),
+        "budget": ("budget", np.array(described["budgets"], np.float64)),
+        "seed": ("seed", np.arange(described["seeds"])),
         "arm": ("arm", np.arange(max(num_arms))),
         "told": ("policy", _texts(", ".join(policy["told"]) or "nothing" for policy in policies.values())),
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
@@ -308,7 +333,7 @@ def _checksum(values: dict[str, np.ndarray]) -> int:
     return total
 
 
-def _seal(attributes: dict[str, Any], chunk: Any) -> int:
+def _seal(attributes: dict[str, Any], chunk: int) -> int:
     """What shows that the root of a store is as it was written."""
     return zlib.crc32(f"{chunk} {attributes['specification']}".encode())
 
@@ -316,7 +341,7 @@ def _seal(attributes: dict[str, Any], chunk: Any) -> int:
 def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
     """All files of an empty store, by name."""
     files: dict[str, Any] = {}
-    labels = _labels(json.loads(attributes["specification"]))
+    labels = _labels(specification.parse(attributes["specification"]))
     others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
     root = {**attributes, "chunk": chunk, "seal": _seal(attributes, chunk), "coordinates": others}
     group = zarr.create_group(MemoryStore(files), attributes=root)
@@ -343,29 +368,38 @@ def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
 
 
 def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
-    """Makes a store that has nothing but its root, at one stroke. If there is one by now, that one stays."""
-    path = path.resolve()  # a link is no place for a folder
-    path.parent.mkdir(parents=True, exist_ok=True)
-    building, root = _beside(path), _frame(attributes, chunk)["zarr.json"]
-    building.mkdir()
+    """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
+    path = Path(os.path.realpath(path))  # where a dangling link points to
+    content = _frame(attributes, chunk)["zarr.json"]
+    if len(content) > specification.MOST_BYTES:
+        raise ValueError(f"the description of the sweep takes {len(content):,} bytes, and {specification.MOST_BYTES:,} are "
+                         "allowed in a store: give fewer bandits or arms, or tables with fewer rows; or leave out out")
+    path.mkdir(parents=True, exist_ok=True)
+    root = path / "zarr.json"
+    building = files.beside(root)
     try:
-        (building / "zarr.json").write_bytes(root)
-        os.rename(building, path)
-    except OSError:
-        if not (path / "zarr.json").exists():
-            raise
+        building.write_bytes(content)
+        try:
+            os.link(building, root)  # which fails if there is a root, unlike a renaming
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            building.replace(root)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        building.unlink(missing_ok=True)
 
 
 def _mend(path: Path, attributes: dict[str, Any], chunk: int) -> None:
     """Writes what is missing or damaged in the frame of a store."""
-    for name, content in _frame(attributes, chunk).items():
-        if name != "zarr.json" and not _same(path / name, content):
-            try:
+    try:
+        for name, content in _frame(attributes, chunk).items():
+            for parent in list((path / name).relative_to(path).parents)[-2::-1]:
+                folder = path / parent  # a link might lead out of the store
+                _set_aside(folder, folder.is_symlink() or (folder.exists() and not folder.is_dir()))
+            if name != "zarr.json" and not _same(path / name, content):
                 _replace(path / name, content)
-            except OSError as error:
-                raise _unwritable(path, error) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _tidy(path: Path) -> None:
@@ -373,7 +407,7 @@ def _tidy(path: Path) -> None:
 
     A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can start again.
     """
-    for file in path.glob("*/.*"):
+    for file in (*path.glob(".*"), *path.glob("*/.*")):
         with contextlib.suppress(OSError):  # another process has removed it
             if re.fullmatch(r"\.[0-9a-f]{32}", file.name) and file.is_file() and time.time() - file.stat().st_mtime > 3600:
                 file.unlink()
@@ -381,35 +415,36 @@ def _tidy(path: Path) -> None:
 
 def _same(file: Path, content: bytes) -> bool:
     try:
-        found = file.read_bytes()
+        found = files.read(file, 2 * len(content) + 1024)
         return found == content or (file.name == "zarr.json" and json.loads(found) == json.loads(content))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
 def _replace(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    building = _beside(file)
-    try:
-        with building.open("xb") as out:
-            out.write(content)
-        building.replace(file)
-    except BaseException:
-        building.unlink(missing_ok=True)
-        raise
+    _set_aside(file, file.is_dir())
+    files.replace(file, content)
 
 
-def _beside(path: Path) -> Path:
-    """A name that nothing else has."""
-    return path.with_name(f".{uuid.uuid4().hex}")
+def _set_aside(path: Path, wrong: bool) -> None:
+    """Renames what is in the place of a file or folder of the store, if it is the wrong thing: it is not ours to delete."""
+    if wrong:
+        path.rename(files.beside(path))
+
+
+def _on_disk(file: Path) -> int:
+    """How many bytes a file takes, without the gaps of a sparse one. Some file systems report no blocks for small files."""
+    status = file.lstat()
+    return max(512 * getattr(status, "st_blocks", status.st_size // 512), min(status.st_size, 4096))
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether a store can be made there."""
+    """Whether a store can be made there: there may be what other processes are about to make one of."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to go on with")
     try:
-        return not path.exists() or not any(path.iterdir())
+        return not path.exists() or all(re.fullmatch(r"\.[0-9a-f]{32}", file.name) for file in path.iterdir())
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -419,21 +454,27 @@ def _root(path: Path) -> tuple[dict[str, Any], int]:
     if not path.exists():
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
-        attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
-        chunk = attributes.pop("chunk")
-        attributes.pop("coordinates")
-        if attributes.pop("seal") != _seal(attributes, chunk):
-            raise ValueError("seal")
-        _labels(json.loads(attributes["specification"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({type(error).__name__}): name "
-                         "another folder, one that is not there yet for a new sweep") from None
+        root = specification.parse(files.read(path / "zarr.json", specification.MOST_BYTES))
+        attributes = root.get("attributes") if isinstance(root, dict) else None
+        if not isinstance(attributes, dict) or not isinstance(attributes.get("specification"), str):
+            raise ValueError("no specification")
+        chunk, seal, _ = (attributes.pop(name, None) for name in ("chunk", "seal", "coordinates"))
+        if not isinstance(chunk, int) or seal != _seal(attributes, chunk):
+            raise ValueError("changed since it was written")
+        for name, value in attributes.items():
+            if not isinstance(value, (str, int, float)):
+                raise ValueError(f"{shown(name)} is neither text nor a number")
+        specification.check(specification.parse(attributes["specification"]), chunk)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "
+                         "folder, one that is not there yet for a new sweep") from None
     return attributes, chunk
 
 
 def _compare(path: Path, attributes: dict[str, Any]) -> None:
     """Raises unless the store at `path` has the same specification."""
-    theirs, ours = (json.loads(x["specification"]) for x in (_root(path)[0], attributes))
+    theirs, ours = (specification.parse(x["specification"]) for x in (_root(path)[0], attributes))
     if differences := _told(theirs, ours, "in the store", "asked for"):
         raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({differences}): name another "
                          "folder as out, or read it with bts_jax.open_results")
@@ -454,8 +495,8 @@ def _differences(theirs: Any, ours: Any, where: str = "") -> Any:
 
 
 def _shortly(value: Any) -> str:
-    text = str(list(value) if isinstance(value, dict) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    value = list(value) if isinstance(value, dict) else value
+    return value if isinstance(value, str) and len(value) <= 60 else shown(value, 60)
 
 
 def _unwritable(path: Path | None, error: OSError) -> OSError:

@@ -14,6 +14,7 @@ on it, and a multinomial arm's probabilities are five uniform numbers divided by
 """
 
 import csv
+import io
 import json
 import os
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bts_jax import checks, plots
+from bts_jax import checks, files, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
@@ -87,12 +88,11 @@ def study(
         raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, chosen.sizes))}")
     checks.whole("seed", seed, -(2**31))
     folder = Path(out if out is not None else f"{name}-{scale}")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out = {str(folder)!r} is a file: give a folder")
+    files.check_folder(folder)
     size = chosen.sizes[scale]
     with on_the_host():
         settings = chosen.settings(size, seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     dataset = sweep(budgets=size.budgets, seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
     labelled = _labelled(dataset)
     text = f"{chosen.about}\n\n{chosen.report(labelled)}"
@@ -100,8 +100,8 @@ def study(
         text += f"\n\n{truncated} runs hit the limit of rounds."
     for title, figure in chosen.figures(labelled).items():
         plots.save(figure, folder / title)
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-    _write_table(labelled, folder / "table.csv")
+    files.write(folder / "report.txt", (text + "\n").encode())
+    files.write(folder / "table.csv", _csv(labelled).encode())
     return dataset, text
 
 
@@ -186,25 +186,26 @@ def _tally(words: list[str], names: dict[str, str]) -> str:
     return f"{', '.join(counts)} of {len(words)} kinds"
 
 
-def _write_table(dataset: "Dataset", path: Path) -> None:
-    """Regret of every policy on every kind of instance at every budget."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["kind", "policy", "told", "budget", "mean regret", "95% from", "95% to", "median", "lower quartile",
-                         "upper quartile", "mean rank", "instances", "runs on each"])
-        for kind, part in by_kind(dataset).items():
-            ranks = ranking(part, metric=METRIC)
-            runs = measured(part, METRIC)
-            for policy in map(str, ranks.policy.values):
-                for budget in ranks.budget.values:
-                    row = ranks.sel(policy=policy, budget=budget)
-                    numbers = [float(row[name]) for name in
-                               ("mean", "low", "high", "median", "lower_quartile", "upper_quartile", "mean_rank")]
-                    if part.sizes["bandit"] == 1:  # the runs are the sample
-                        values = runs.sel(policy=policy, budget=budget).values[0]
-                        numbers[:6] = *map(float, interval(values)), *np.quantile(values, [0.5, 0.25, 0.75])
-                    writer.writerow([kind, policy, part.told.sel(policy=policy).item(), f"{budget:g}",
-                                     *(f"{number:.6g}" for number in numbers), part.sizes["bandit"], part.sizes["seed"]])
+def _csv(dataset: "Dataset") -> str:
+    """Regret of every policy on every kind of instance at every budget, as CSV."""
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["kind", "policy", "told", "budget", "mean regret", "95% from", "95% to", "median", "lower quartile",
+                     "upper quartile", "mean rank", "instances", "runs on each"])
+    for kind, part in by_kind(dataset).items():
+        ranks = ranking(part, metric=METRIC)
+        runs = measured(part, METRIC)
+        for policy in map(str, ranks.policy.values):
+            for budget in ranks.budget.values:
+                row = ranks.sel(policy=policy, budget=budget)
+                numbers = [float(row[name]) for name in
+                           ("mean", "low", "high", "median", "lower_quartile", "upper_quartile", "mean_rank")]
+                if part.sizes["bandit"] == 1:  # the runs are the sample
+                    values = runs.sel(policy=policy, budget=budget).values[0]
+                    numbers[:6] = *map(float, interval(values)), *np.quantile(values, [0.5, 0.25, 0.75])
+                writer.writerow([kind, policy, part.told.sel(policy=policy).item(), f"{budget:g}",
+                                 *(f"{number:.6g}" for number in numbers), part.sizes["bandit"], part.sizes["seed"]])
+    return file.getvalue()
 
 
 # The whole field, as Heyden et al. compared it.

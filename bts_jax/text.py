@@ -1,6 +1,7 @@
-"""Counts and tables in plain text."""
+"""Counts, tables and values in plain text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def counted(number: int, noun: str) -> str:
@@ -8,12 +9,28 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with control characters as escapes, which a terminal does not obey; `keep` names those that stay."""
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode() for mark in text)
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """`repr(value)`, cut to a length that suits a message."""
+    try:
+        text = repr(value[:most] if isinstance(value, (list, tuple, str)) else value)
+    except ValueError:  # a whole number of more than 4,300 digits has no decimal form
+        text = f"<{type(value).__name__} of too many digits>"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: bool = False) -> str:
     """Columns that line up: the first on the left, the others on the right, or all on the left."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = []
-    for row in [head, *rows]:
-        cells = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
+    lines, cells = [], [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    for row in cells:
+        padded = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
+                  for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

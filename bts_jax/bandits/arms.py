@@ -6,6 +6,9 @@ import numpy as np
 
 from bts_jax import checks
 from bts_jax.contract import ratio
+from bts_jax.text import shown
+
+MOST_NUMBERS = 2**20  # that describe a random instance
 
 
 class Arms:
@@ -69,7 +72,10 @@ def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
                          f"0 ≤ low ≤ high ≤ {high:g}")
 
 
-def check_num_arms(value: int) -> None:
-    """Raises unless `value` is a whole number of at least 2."""
+def check_num_arms(value: int, each: int = 1) -> None:
+    """Raises unless `value` is a number of arms, at least 2, and not too many to draw: an arm has `each` numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 2:
-        raise ValueError(f"num_arms = {value!r} is not a number of arms: give a whole number of at least 2")
+        raise ValueError(f"num_arms = {shown(value)} is not a number of arms: give a whole number of at least 2")
+    if value * each > MOST_NUMBERS:
+        raise ValueError(f"num_arms = {shown(value)} is too large with {each} numbers of each arm: give at most {MOST_NUMBERS} "
+                         "in all")

@@ -1,25 +1,27 @@
 """Arms from observations: a table of the rewards and costs that were seen, such as an advertising campaign's."""
 
 import csv
+import io
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bts_jax import checks, random
+from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.pytrees import pytree
 from bts_jax.sums import UNIT, coins
 from bts_jax.text import counted
 
 MOST_ROWS = 2**19  # of an arm: sums of more would not fit
+LONGEST_LINE = 2**20  # of a CSV file, in characters
 
 
 @pytree
@@ -76,9 +78,9 @@ class Empirical(Arms):
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_rows: int = 20) -> "Empirical":
         """A made-up table: each arm has an upper end for its rewards and one for its costs, and rows uniform below them."""
-        check_num_arms(num_arms)
-        checks.key(key)
         checks.whole("num_rows", num_rows, 1)
+        check_num_arms(num_arms, num_rows)
+        checks.key(key)
         key_ends, key_rows = jax.random.split(key)
         ends = jax.random.uniform(key_ends, (2, num_arms, 1), jnp.float32, 0.02, 1.0)
         table = ends * jax.random.uniform(key_rows, (2, num_arms, num_rows), jnp.float32)
@@ -201,11 +203,14 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
             if path.suffix.lower() in (".parquet", ".pq"):
                 table = _parquet(path)
             else:
-                with path.open(newline="", encoding="utf-8-sig") as file:
-                    reader = csv.reader(file)
+                with files.opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+                    reader = csv.reader(_lines(text))
                     head = [name.strip() for name in next(reader, [])]
-                    rows = [row for row in reader if row]
-                table = {name: [row[i] if i < len(row) else None for row in rows] for i, name in enumerate(head)}
+                    table = {name: [] for name in head}
+                    places = {name: place for place, name in enumerate(head) if name in names}
+                    for row in filter(None, reader):
+                        for name, place in places.items():
+                            table[name].append(row[place] if place < len(row) else None)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
             raise ValueError(f"cannot read {where} ({reason}): name a CSV or Parquet file") from None
@@ -224,6 +229,14 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of {where} differ in length ({lengths}): give one entry of each for every row")
     return columns
+
+
+def _lines(text: TextIO) -> Iterator[str]:
+    """The lines of a file, of limited length: a file that is not text may be a single one of any length."""
+    while line := text.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise csv.Error("the line is too long")
+        yield line
 
 
 def _parquet(path: Path) -> dict[str, list]:
@@ -250,10 +263,11 @@ def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str,
     largest = max((float(values[rows].max()) for rows in kept.values()), default=1.0)
     if given is None:
         return max(largest, 1.0)
-    if not largest <= given < np.inf or given <= 0:
-        raise ValueError(f"{name} = {given!r} is not allowed: give a positive number, at least {largest:g}, which is the "
-                         "largest in the table")
-    return float(given)
+    remedy = f"give a positive number, at least {largest:g}, which is the largest in the table"
+    number = checks.numbers(name, given, remedy)
+    if number.ndim or not largest <= number < np.inf or number <= 0:
+        raise ValueError(f"{name} = {given!r} is not allowed: {remedy}")
+    return float(number)
 
 
 def _listed(names: Any, most: int = 5) -> str:

@@ -73,10 +73,9 @@ class Multinomial(Arms):
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
         """A random instance on `num_points` equispaced points: each row uniform over all probability vectors."""
-        check_num_arms(num_arms)
+        checks.whole("num_points", num_points, 2)
+        check_num_arms(num_arms, num_points)
         checks.key(key)
-        if not isinstance(num_points, (int, np.integer)) or num_points < 2:
-            raise ValueError(f"num_points = {num_points!r} is no number of points: give a whole number of at least 2")
         reward_probs, cost_probs = _random_rows(key, num_arms, num_points)
         return cls(reward_probs=reward_probs, cost_probs=cost_probs)
 

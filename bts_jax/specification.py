@@ -1,0 +1,129 @@
+"""The specification of a sweep in the root of its store: JSON that anyone may have written, checked before it is used.
+
+A checksum protects it from damage, not from an author with bad intentions. After `check` the sizes that follow from it are
+limited, and so are the memory and the time that it takes to open the store.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from bts_jax import checks
+from bts_jax.sums import LARGEST, UNIT
+from bts_jax.text import counted, shown
+
+MOST_BYTES = 2**25  # of the root: about 1.5 million numbers
+MOST_CHUNKS = 2**20  # each is eight files
+CHUNK_BYTES = 2**29  # of the results in a chunk
+LABEL_BYTES = 2**27  # of all coordinates
+MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
+DEEPEST = 8  # lists within each other, and bandits made of another
+
+
+def parse(text: str | bytes) -> Any:
+    """The value that JSON describes."""
+    marks = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, marks)) > MOST_TABLES:  # type: ignore
+        raise ValueError(f"it has more than {MOST_TABLES:,} lists and tables")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def check(found: Any, chunk: Any) -> None:
+    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep with `chunk` seeds in a chunk."""
+    _table("specification", found, ("policies", "bandits", "budgets", "seeds", "seed"))
+    seeds, arms = checks.whole("seeds", found["seeds"], 1), 2
+    checks.whole("seed", found["seed"], -(2**31))
+    budgets = increasing(found["budgets"])
+    if checks.whole("chunk", chunk, 1) > seeds:
+        raise ValueError(f"chunk = {chunk} is more than seeds = {seeds}")
+    if not isinstance(found.get("relative", False), bool):
+        raise ValueError(f"relative = {shown(found['relative'])} is neither true nor false")
+    for kind, more in (("policies", ("told",)), ("bandits", ("reward_mean", "cost_mean"))):
+        if not _table(kind, found[kind]):
+            raise ValueError(f"{kind} is empty")
+        for name, entry in found[kind].items():
+            where = f"{kind}[{shown(name)}]"
+            checks.name(kind, name)
+            _entry(where, entry, ("class", "fields", *more))
+            if kind == "policies":
+                if not isinstance(entry["told"], list) or not all(isinstance(fact, str) for fact in entry["told"]):
+                    raise ValueError(f"{where}.told = {shown(entry['told'])} is not a list of names")
+                continue
+            means = [_means(f"{where}.{mean}", entry[mean]) for mean in ("reward_mean", "cost_mean")]
+            if len(means[0]) != len(means[1]):
+                raise ValueError(f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected costs")
+            arms = max(arms, len(means[0]))
+    policies, bandits = found["policies"], found["bandits"]
+    texts = (policies, (", ".join(entry["told"]) for entry in policies.values()), bandits,
+             (entry["class"] for entry in bandits.values()))
+    columns = [list(map(len, column)) for column in texts]
+    labels = 8 * (seeds + arms + len(budgets)) + 16 * len(bandits) * arms
+    labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
+    chunks = len(policies) * len(bandits) * -(-seeds // chunk)
+    of_a_chunk = chunk * len(budgets) * bytes_of_a_run(arms)
+    for what, size, most in (("labels", labels, LABEL_BYTES), ("results of a chunk", of_a_chunk, CHUNK_BYTES)):
+        if size > most:
+            raise ValueError(f"the {what} take {size:,} bytes, and at most {most:,} are allowed: "
+                             f"{counted(len(bandits), 'bandit')} of up to {counted(arms, 'arm')}, "
+                             f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {chunk:,} in a chunk")
+    if chunks > MOST_CHUNKS:
+        raise ValueError(f"there are {chunks:,} chunks of {chunk} seeds, and at most {MOST_CHUNKS:,} are allowed")
+
+
+def bytes_of_a_run(arms: int) -> int:
+    """How much memory the results of one run with one budget take."""
+    return 4 * arms + 29
+
+
+def increasing(budgets: Any) -> np.ndarray:
+    """Budgets as float64, or a `ValueError` that names the first that is not allowed."""
+    remedy = f"give positive numbers up to {LARGEST}, in increasing order"
+    amounts = checks.numbers("budgets", budgets, remedy)
+    if np.asarray(budgets).dtype.kind not in "iuf":
+        raise ValueError(f"budgets = {shown(budgets)} are not numbers: {remedy}")
+    if amounts.ndim != 1 or not amounts.size:
+        raise ValueError(f"budgets = {shown(budgets)} is not a list of at least one budget: {remedy}")
+    checks.require("budgets", amounts, (amounts * UNIT >= 0.5) & (amounts <= LARGEST), remedy)
+    bad = np.flatnonzero(~(np.diff(amounts.astype(np.float32)) > 0))  # two may be the same once they are rounded
+    if bad.size:
+        raise ValueError(f"budgets has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
+    return amounts
+
+
+def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} = {shown(value)} is not a table")
+    for name in needed:
+        if name not in value:
+            raise ValueError(f"{where} has no {name!r}")
+    return value
+
+
+def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields"), depth: int = 0) -> None:
+    """Raises unless `value` describes a policy or a bandit: its class, and fields of numbers, lists or a bandit within it."""
+    _table(where, value, needed)
+    if not isinstance(value["class"], str):
+        raise ValueError(f"{where}.class = {shown(value['class'])} is not the name of a class")
+    for name, field in _table(f"{where}.fields", value["fields"]).items():
+        if isinstance(field, dict) and depth < DEEPEST:
+            _entry(f"{where}.{shown(name)}", field, depth=depth + 1)
+        elif not _numbers(field):
+            raise ValueError(f"{where}.fields[{shown(name)}] = {shown(field)} is neither a number nor a list of numbers")
+
+
+def _numbers(value: Any, depth: int = 0) -> bool:
+    """Whether a field of a policy or bandit is a number or consists of numbers."""
+    if isinstance(value, list):
+        return depth < DEEPEST and all(_numbers(part, depth + 1) for part in value)
+    return isinstance(value, (int, float))
+
+
+def _means(where: str, value: Any) -> list[float]:
+    good = isinstance(value, list) and all(type(mean) in (int, float) and abs(mean) < 1e30 for mean in value)
+    if not good or len(value) < 2:
+        raise ValueError(f"{where} = {shown(value)} is not a list of at least two finite numbers")
+    return value
