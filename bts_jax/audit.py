@@ -4,6 +4,7 @@ Both play some runs and say what is wrong, in one `ValueError` with all of it; i
 cannot prove that a policy follows its paper. For that, compare its decisions with a slow and obvious version of your own.
 """
 
+import warnings
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from bts_jax import game
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, told
+from bts_jax.engine.summation import left_to_xla
 from bts_jax.game import simulate
 from bts_jax.policies import Uniform
 
@@ -25,6 +27,9 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     Runs must come to an end; be the same bit for bit alone, in a batch and on few lanes; and, unless the policy is told
     the budget, be the beginnings of runs with a larger one. The policy must be a function of its state and key. One that says
     `ignores_no_pull` must; one that has `logits` must return K finite numbers.
+
+    A `UserWarning` names operations that add floats in an order that XLA chooses by the shape of the batch, such as a
+    convolution. Sums and matrix products are not among them: runs compute them in a fixed order (`bts_jax.engine.summation`).
 
     Example:
         >>> import bts_jax as bj
@@ -47,6 +52,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     wrong += _one_by_one(policy, bandit, budget)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+    state, one = game.first_state(policy, bandit, jnp.float32(budget)), jnp.float32(1)
+    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, jnp.int32(0), one, one, keys[0]))
 
 
 def check_bandit(bandit: Bandit) -> None:
@@ -87,6 +94,15 @@ def check_bandit(bandit: Bandit) -> None:
         wrong += _differences(Uniform(), bandit, 20, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+    _warn_of_sums(name, (bandit.pull, keys[0], arms[0]))
+
+
+def _warn_of_sums(name: str, *calls: tuple) -> None:
+    """Warns of operations that add floats in an order that XLA chooses. `calls`: functions and their arguments"""
+    found = set().union(*(left_to_xla(jax.make_jaxpr(function)(*arguments).jaxpr) for function, *arguments in calls))
+    if found:
+        warnings.warn(f"{name} uses {', '.join(sorted(found))}, and XLA may add in another order in another batch: runs may "
+                      "differ if a last bit decides. Use jnp.dot or jnp.sum, which add in a fixed order", stacklevel=3)
 
 
 def _error(mean: float) -> float:
@@ -96,8 +112,7 @@ def _error(mean: float) -> float:
 
 def _differences(policy, bandit, budget, keys, checkpoints, runs, **limits) -> list[str]:
     """What is wrong if runs are not the same alone or on few lanes as in a batch."""
-    remedy = ("float32 results that decide something must not depend on how they are compiled: see random.settled and "
-              "random.rounded, and take all randomness from the key")
+    remedy = "take all randomness from the key, and keep nothing outside of the state"
     wrong = []
     alone = simulate(policy, bandit, budget, keys[3], checkpoints=checkpoints, **limits)
     if not _same(alone, jax.tree.map(lambda x: x[3], runs)):

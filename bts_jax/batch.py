@@ -211,29 +211,32 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
 
 
 class _Programs:
-    """The programs used last. Older ones are dropped, from JAX's caches as well.
+    """The programs used last. The others are dropped, from JAX's caches as well.
 
-    Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): with more,
-    LLVM ends the process.
+    Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): beyond that
+    LLVM ends the process. What JAX has traced for programs that were dropped takes megabytes for each, and can only be dropped
+    together with everything else in its caches: that is done now and then, and what is used again is compiled again.
     """
 
     def __init__(self, most: int):
-        self.most, self.kept, self.lock = most, OrderedDict(), Lock()
+        self.most, self.kept, self.lock, self.dropped = most, OrderedDict(), Lock(), 0
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
         with self.lock:
             if key not in self.kept:
                 self.kept[key] = make()
             self.kept.move_to_end(key)
-            dropped = [self.kept.popitem(last=False)[1] for _ in range(len(self.kept) - self.most)]
             program = self.kept[key]
-        for old in dropped:
-            old.clear_cache()
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)[1].clear_cache()
+                self.dropped += 1
+            if self.dropped >= self.most:
+                self.dropped = 0
+                jax.clear_caches()
         return program
 
 
-MOST_PROGRAMS = 128
-_PROGRAMS = _Programs(MOST_PROGRAMS)
+_PROGRAMS = _Programs(128)
 
 
 def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
@@ -329,16 +332,18 @@ def loops(module: Any) -> int:
 
     Not counted in the jaxpr: some of JAX's primitives, such as `random_gamma`, become loops only when they are lowered.
     """
-    functions = {function.name.value: function for function in module.body.operations}
+    functions = {one.attributes["sym_name"].value: one for one in module.body.operations}
 
     @cache
     def of_function(name: str) -> int:
         return of(functions[name])
 
     def of(operation: Any) -> int:
-        inner = max((of(one) for region in operation.regions for block in region for one in block), default=0)
-        called = operation.attributes["callee"].value if operation.name == "func.call" else None
-        return max(inner + (operation.name == "stablehlo.while"), of_function(called) if called else 0)
+        name = operation.operation.name
+        deepest = max((of(one) for region in operation.regions for block in region for one in block), default=0)
+        if name == "func.call":
+            return of_function(operation.attributes["callee"].value)
+        return deepest + (name == "stablehlo.while")
 
     return of_function("main")
 

@@ -368,7 +368,7 @@ class _Dealer:
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
         calls = calls.at[place].set(now.calls, mode="drop")
-        run = jnp.where(ended, line + jnp.cumsum(ended) - 1, run).astype(jnp.int32)
+        run = jnp.where(ended, line + jnp.cumsum(ended, dtype=jnp.int32) - 1, run)
         line = line + ended.sum(dtype=jnp.int32)
         part = self.take(jnp.minimum(run, self.runs - 1))
         anew = ended & (run < self.runs)
@@ -481,14 +481,14 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
     if not getattr(setting.policy, "ignores_no_pull", False):
         learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)
     won, paid = (jnp.where(pulls, coins(amount), 0) for amount in (pull.reward, pull.cost))
-    spent, rounds = now.spent.add(paid), now.rounds + pulls
-    called = now.calls + calls
+    spent, rounds = now.spent.add(paid), now.rounds + pulls.astype(jnp.int32)
+    called = now.calls + calls.astype(jnp.int32)
     reached = pulls & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
         policy=learnt,
         calls=called,
         luck=_luck(setting, called),
-        undecided=jnp.where(pulls, 0, now.undecided + calls),
+        undecided=jnp.where(pulls, 0, now.undecided + calls.astype(jnp.int32)),
         rounds=rounds,
         spent=spent,
         earned=now.earned.add(won),

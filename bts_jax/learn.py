@@ -312,7 +312,8 @@ def fit(
             found = estimate(now, draw(jax.random.split(key_problems, problems)), key=key_gradient)
             slope = space.slope(at)
             downhill = {name: sign * np.float32(found.gradient[name] * slope[name]) for name in at}
-            change, state = optimizer.update(downhill, state, at)
+            with jax.numpy_dtype_promotion("standard"):  # optax 0.2.8 mixes types
+                change, state = optimizer.update(downhill, state, at)
             at = {name: np.asarray(x, np.float64) for name, x in optax.apply_updates(at, change).items()}
             history.append({"step": step, "hyperparameters": space.bounded(at), "objective": found.value})
             if step % every == 0 or step == steps:
@@ -447,8 +448,9 @@ def _through_logits(estimate, policy, bandits, budget, key, ranges, objective, r
                          "it must return is in bts_jax.learn")
     rounds = _horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
     policy, bandits = jax.tree.map(game.settle, (policy, bandits))
-    value, truncated, each = estimate(space.values(), policy, bandits, game.money(budget), key, jnp.float32(temperature),
-                                      runs=runs, rounds=rounds, objective=objective)
+    with jax.numpy_dtype_promotion("standard"):  # the relaxed game has floats where a policy expects integers
+        value, truncated, each = estimate(space.values(), policy, bandits, game.money(budget), key, jnp.float32(temperature),
+                                          runs=runs, rounds=rounds, objective=objective)
     return _estimate(value.mean(), each, truncated.mean())
 
 

@@ -506,7 +506,7 @@ def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
         raise ValueError("steps = None, and the support is not known yet (under jit, vmap or grad): give steps, such as 4 for "
                          "costs in quarters")
     place = jnp.round(jnp.asarray(support) * steps)  # [..., M]
-    here = place[..., None, :, None] == jnp.arange(steps + 1)  # [..., 1, M, m+1]
+    here = place[..., None, :, None] == jnp.arange(steps + 1, dtype=place.dtype)  # [..., 1, M, m+1]
     return jnp.where(here, jnp.asarray(bandit.cost_probs)[..., None], 0).sum(-2), steps
 
 

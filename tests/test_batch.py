@@ -13,7 +13,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _shapes, _width, lay_out, loops
+from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _Programs, _width, lay_out, loops
 from bts_jax.contract import told
 from bts_jax.lanes import WRITTEN_OUT, _rows, halves, lanes
 from bts_jax.pytrees import pytree
@@ -172,7 +172,7 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypat
     bandit = family.random(jax.random.key(1), 30)
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("bts_jax.batch._program", _program.__wrapped__)  # else it would be the one that is at hand
+    monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))  # else it would be the one that is at hand
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 
 
@@ -260,15 +260,24 @@ class Looping(bj.Beta):
         return tuple(bj.random.beta(key, *(jnp.stack([jnp.asarray(x)[arm] for x in both]) for both in shapes)))
 
 
+@pytree
+class Hidden(bj.Beta):
+    """Arms drawn by JAX's own sampler, a primitive that becomes a loop only when it is lowered."""
+
+    def pull(self, key, arm):
+        return jax.random.beta(key, 2.0, 3.0), jax.random.gamma(key, 2.0) / 100
+
+
 def test_loops_in_loops_are_counted(monkeypatch):
     """A block in whose calls there is a loop is played another way on a GPU; only this tells that there is."""
     bernoulli, beta, looping = INSTANCES["bernoulli"], INSTANCES["beta"], Looping([1, 2], [1, 1], [2, 1], [1, 3])
+    hidden = Hidden([1, 2], [1, 1], [2, 1], [1, 3])
 
     def depth(bandit):
         laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
-        return loops(_program.__wrapped__((laid.kind,), laid.devices).trace([(laid.own, laid.common)]).jaxpr.jaxpr)
+        return loops(_program((laid.kind,), laid.devices).lower([(laid.own, laid.common)]).compiler_ir())
 
-    assert (depth(bernoulli), depth(looping)) == (2, 3)
+    assert (depth(bernoulli), depth(looping)) == (2, 3) and depth(hidden) >= 3
     assert depth(beta) == (3 if jax.default_backend() == "cpu" else 2)
     assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -301,44 +310,74 @@ def test_options_that_a_compiler_does_not_know_are_left_out(monkeypatch):
     assert _graphs(jax.devices("cpu")[0]) is None
 
 
-def test_a_program_is_compiled_in_the_first_way_that_will_do():
+@pytest.mark.parametrize("stage", ["compile", "run"])
+def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
+    """When it is compiled, or only when it is launched. What all ways fail at is an error."""
+
     class Fails:
-        def __init__(self, way, size):
-            self.way, self.size = way, size
+        def __init__(self, way):
+            self.way = way
 
         def lower(self, batches):
-            return self if batches[0].size >= self.size else self.way.lower(batches)
+            return self if stage == "compile" else self.way.lower(batches)
 
         def compile(self):
-            raise RuntimeError(f"XLA fails for {self.size}")
+            raise jax.errors.JaxRuntimeError("INTERNAL: XLA fails")
+
+        def compiler_ir(self):
+            return self.way.lower([jnp.ones(1)]).compiler_ir()
 
         def __call__(self, batches):
-            return self.way(batches)
+            raise jax.errors.JaxRuntimeError("INTERNAL: Recorded commands are not empty")
 
-    def program(sizes=(), share=lambda batches: [x + 1 for x in batches]):
-        graphed = _Graphed(share, _GRAPHS | _REGISTERS)
-        graphed.ways[: len(sizes)] = [Fails(way, size) for way, size in zip(graphed.ways, sizes, strict=False)]
-        return graphed
+        def clear_cache(self): ...
 
-    def way(graphed, batches):
-        return graphed.ways.index(graphed.chosen[_shapes(batches)])
+    for failing in range(4):
+        graphed = _Graphed(lambda batches: [x + 1 for x in batches], {})
+        graphed.ways = [jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(3)]
+        ways = graphed.ways[:]
+        graphed.ways[:failing] = [Fails(way) for way in ways[:failing]]
+        caplog.clear()
+        if failing == 3:
+            with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+                graphed([jnp.ones(1)])
+            continue
+        for _ in range(2):
+            assert graphed([jnp.ones(1)])[0].tolist() == [2] and graphed.ready is ways[failing]
+        assert len(caplog.records) == failing and all("INTERNAL" in record.message for record in caplog.records)
 
-    small, large = [jnp.ones(1)], [jnp.ones(3)]
-    for count in range(3):
-        graphed = program([0] * count)
-        assert graphed(small)[0].tolist() == [2] and way(graphed, small) == count
-    graphed = program([2])
-    lowered = [graphed.lower(batches) for batches in (small, large)]
-    for one in reversed(lowered):
-        one.compile()
-    assert (way(graphed, small), way(graphed, large)) == (0, 1)
-    with pytest.raises(RuntimeError, match="for 2") as raised:
-        program([0, 1, 2])(large)
-    assert "for 1" in str(raised.value.__cause__)
 
+def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_other():
     def loop(function):
         return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
 
     thrice = loop(loop(loop(lambda x: x + 1)))
-    nested = program(share=lambda batches: [thrice(x) for x in batches])
-    assert nested(small)[0].tolist() == [28] and way(nested, small) == 2
+    for function, ways in ((thrice, 1), (jax.jit(thrice), 1), (loop(jax.jit(loop(jnp.sin))), 3)):
+        graphed = _Graphed(function, {})
+        graphed.ways = [jax.jit(function) for _ in range(3)]
+        graphed.lower(jnp.ones(1))
+        assert len(graphed.ways) == ways
+
+
+def test_the_oldest_programs_are_dropped(monkeypatch):
+    """And are compiled again, with the same bits, when they are needed again."""
+    dropped, cleared = [], []
+
+    class Program:
+        def __init__(self, name):
+            self.name = name
+
+        def clear_cache(self):
+            dropped.append(self.name)
+
+    programs = _Programs(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", lambda: cleared.append(len(dropped)))
+        for name in "abacadeab":
+            assert programs.get(name, lambda name=name: Program(name)).name == name
+    assert "".join(dropped) == "bcade" and cleared == [2, 4]
+
+    monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))
+    bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
+    first, _, again, _ = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, *bandits))
+    assert_same_bits(first, again)

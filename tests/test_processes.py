@@ -257,7 +257,8 @@ def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch
             cli.main(["run"])
         err = capsys.readouterr().err
         reason = str(error).split("\n")[0]
-        assert ended.value.code == 1 and err.startswith(f"bts-jax: error: not enough memory ({reason}): ") and err.count("\n") == 1
+        assert ended.value.code == 1 and err.count("\n") == 1
+        assert err.startswith(f"bts-jax: error: not enough memory ({reason}): ")
 
 
 # Forks and pools.

@@ -25,7 +25,8 @@ from bts_jax.engine.rounding import round_product
 # Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 are about as fast; with 16 or
 # more, XLA's CPU compiler (jaxlib 0.10.2) does not keep the factors in registers: a 16 × 16 product takes twice as long.
 GROUP = 8
-LARGEST = 2**16  # Terms that are computed together. A larger matrix product loops over its terms.
+# A larger matrix product loops over its terms: so many products are computed together, of so many terms.
+MOST_PRODUCTS, MOST_TERMS = 2**16, 256
 WRITTEN_OUT = 32  # Unknowns of a triangular system that are solved without a loop.
 LEFT_TO_XLA = "conv_general_dilated fft reduce reduce_window reduce_window_sum select_and_scatter_add".split()
 
@@ -145,7 +146,7 @@ def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
         assert total is not None
         return total
 
-    at_once = max(LARGEST // size // GROUP, 1) * GROUP
+    at_once = min(max(MOST_PRODUCTS // size // GROUP, 1) * GROUP, MOST_TERMS)
     total = add(None, left[:at_once], right[:at_once])
     whole, rest = divmod(count - at_once, at_once) if count > at_once else (0, 0)
     if whole:

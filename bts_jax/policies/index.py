@@ -45,7 +45,7 @@ class ArmStatistics(NamedTuple):
         new = settled(old._replace(pulls=pulls, totals=totals, kept=keep(n, *mean)))
         place = place_of(arm, self.pulls.shape[0])
         arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, old)
-        return arms._replace(rounds=self.rounds + (arm >= 0), fact=self.fact)
+        return arms._replace(rounds=self.rounds + (arm >= 0).astype(jnp.int32), fact=self.fact)
 
 
 Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm

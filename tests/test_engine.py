@@ -1,0 +1,215 @@
+"""The same bits in every program: sums in a fixed order, rounded products, and policies that learn."""
+
+import math
+import warnings
+import zlib
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import assert_same_bits, take
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+
+import bts_jax as bj
+from bts_jax.engine.rounding import round_product, round_products
+from bts_jax.engine.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def primitives(jaxpr):
+    """The names of all operations, those in loops, branches and calls included."""
+    inner = [one for equation in jaxpr.eqns for one in jax.extend.core.jaxprs_in_params(equation.params)]
+    return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(primitives, inner))
+
+
+MATRIX = numbers(6, 6) / 6 + 2 * np.eye(6, dtype=np.float32)
+FUNCTIONS = {
+    "matrix and vector": (lambda x, y: x @ y, numbers(7, 5), numbers(5)),
+    "chain": (lambda x, y: jnp.einsum("kd,de,ke->k", x, y, x), numbers(7, 5), numbers(5, 5)),
+    "batches": (lambda x, y: jnp.einsum("abcd,cbe->aed", x, y), numbers(2, 3, 4, 5), numbers(4, 3, 6)),
+    "outer": (jnp.outer, numbers(3), numbers(4)),
+    "more terms than are computed together": (lambda x, y: x @ y, numbers(2, 2 * MOST_TERMS + GROUP + 3),
+                                              numbers(2 * MOST_TERMS + GROUP + 3)),
+    "larger": (lambda x, y: x @ y, numbers(90, 50), numbers(50, 90)),
+    "no terms": (lambda x, y: x @ y, numbers(3, 0), numbers(0)),
+    "one term": (lambda x, y: x @ y, numbers(3, 1), numbers(1)),
+    "half precision": (lambda x, y: x @ y, numbers(3, 9).astype(jnp.bfloat16), numbers(9).astype(jnp.bfloat16)),
+    "sums": (lambda x: (x.sum(), x.sum((0, 2)), x.mean(-1), x.var(), x[:0].sum(0)), numbers(3, 7, 5)),
+    "products": (lambda x: (x.prod(), x.prod(1), x[:, :0].prod(1)), numbers(3, 7)),
+    "running sums": (lambda x: (jnp.cumsum(x, 1), lax.cumsum(x, 0, reverse=True), jnp.cumprod(x, 0)), numbers(3, 7)),
+    "logarithms": (lambda x: (lax.cumlogsumexp(x), jax.nn.logsumexp(x)), numbers(9)),
+    "in a loop": (lambda w, x: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h.sum()), x[0], x), MATRIX, numbers(4, 6)),
+    "until": (lambda w, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h + (w @ h) ** 2, x), MATRIX, numbers(6)),
+    "in a branch": (lambda w, x: lax.cond(x.sum() > 0, lambda x: w @ x, lambda x: x, x), MATRIX, numbers(6)),
+    "in a call": (lambda w, x: jax.jit(lambda x: jax.nn.relu(w @ x))(x), MATRIX, numbers(6)),
+    "checkpointed": (lambda w, x: jax.checkpoint(lambda x: jnp.sin(w @ x))(x), MATRIX, numbers(6)),
+    "solve": (jnp.linalg.solve, MATRIX, numbers(6)),
+    **{f"triangular {left} {lower} {turned} {unit} {size}": (
+        lambda a, b, left=left, lower=lower, turned=turned, unit=unit: lax.linalg.triangular_solve(
+            a, b, left_side=left, lower=lower, transpose_a=turned, unit_diagonal=unit),
+        numbers(size, size) / size + 2 * np.eye(size, dtype=np.float32), numbers(size, 3) if left else numbers(3, size))
+       for left, lower, turned, unit, size in [(True, True, False, False, 6), (True, False, True, True, 6),
+                                               (False, True, True, False, 6), (False, False, False, False, 40)]},
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sums_in_a_fixed_order_are_right(name):
+    function, *arguments = FUNCTIONS[name]
+    closed = jax.make_jaxpr(function)(*arguments)
+    fixed = in_fixed_order(closed)
+    assert not primitives(fixed.jaxpr) & set(RULES), "nothing is left to XLA"
+    assert not primitives(without_reductions(closed).jaxpr) & {*RULES, "reduce_max", "reduce_min"}
+    tolerance = 1e-2 if arguments[0].dtype == jnp.bfloat16 else 1e-4
+    for found, right in zip(jaxpr_as_fun(fixed)(*arguments), jax.tree.leaves(jax.jit(function)(*arguments)), strict=True):
+        assert found.dtype == right.dtype and found.shape == right.shape
+        np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(right, np.float64), rtol=tolerance, atol=tolerance)
+
+
+def test_infinities_come_through_a_matrix_product():
+    left = np.array([[1, 2], [1, -1], [0, 1], [1, 1]], np.float32)
+    right = np.array([[-np.inf, np.inf, np.nan, 3e38], [1, 2, 3, 3e38]], np.float32)
+    closed = in_fixed_order(jax.make_jaxpr(lambda x, y: x @ y)(left, right))
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.testing.assert_array_equal(jaxpr_as_fun(closed)(left, right)[0], left @ right)
+
+
+def test_what_has_no_sums_of_floats_is_left_alone():
+    closed = jax.make_jaxpr(lambda x, n: (jnp.sin(x).max(), n.sum(), n @ n))(numbers(3), np.arange(3))
+    assert in_fixed_order(closed) is closed
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 64, 1001])
+def test_a_product_is_rounded_before_it_is_added(size):
+    """In every length of a loop: compilers treat the end of an array in another way than its middle."""
+    a, b, c = numbers(3, size)
+    right = (a * b) + c  # NumPy rounds twice
+    assert jax.jit(lambda a, b, c: round_product(a * b) + c)(a, b, c).tolist() == right.tolist()
+    for function in (lambda a, b, c: a * b + c, lambda a, b, c: c - jnp.where(a < 9, -(a * b), a),
+                     lambda a, b, c: lax.cond(a[0] < 9, lambda: jnp.stack([a * b + c]), lambda: a[None])[0],
+                     lambda a, b, c: jax.jit(jnp.multiply)(a, b).reshape(1, -1)[0] + c):
+        closed = round_products(jax.make_jaxpr(function)(a, b, c))
+        assert jax.jit(jaxpr_as_fun(closed))(a, b, c)[0].tolist() == right.tolist()
+
+
+def test_rounding_changes_no_number():
+    x = np.array([-np.inf, -3.4e38, -1e-37, -0.0, 0, 1e-37, 3.4e38, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(round_product(x), x)
+
+
+# Policies that learn. Every bit of every score decides, so that a run is different as soon as one bit is.
+
+ARMS = 7
+
+
+def pick(scores):
+    mixed = lax.reduce(lax.bitcast_convert_type(scores, jnp.int32), jnp.int32(0), lax.bitwise_xor, (0,))
+    return jnp.abs((mixed ^ (mixed >> 7) ^ (mixed >> 15)) % ARMS)
+
+
+class Memory(NamedTuple):
+    hidden: Any  # [H]
+    pulls: Any  # [T, ARMS + 2], the last T
+    inverse: Any  # [D, D]
+    target: Any  # [D]
+    rounds: Any
+
+
+@chex.dataclass(frozen=True)
+class Learner:
+    """A recurrent network, attention over the last pulls, a scan over them, and linear regression by two solvers."""
+
+    scale: Any = 0.5
+
+    def init(self, problem):
+        return Memory(jnp.zeros(16), jnp.zeros((6, ARMS + 2)), jnp.eye(5), jnp.zeros(5), jnp.int32(0))
+
+    def weights(self, seed, *shape):
+        return self.scale * numbers(*shape, seed=seed)
+
+    def __call__(self, state, key):
+        gate = jax.nn.sigmoid(self.weights(1, 16, 16) @ state.hidden)
+        new = jnp.tanh(self.weights(2, 16, 16) @ state.hidden + self.weights(3, 16, ARMS + 2) @ state.pulls[0])
+        hidden = gate * state.hidden + (1 - gate) * new
+
+        queries, values = state.pulls @ self.weights(4, ARMS + 2, 8), state.pulls @ self.weights(5, ARMS + 2, 8)
+        read = (jax.nn.softmax(queries @ values.T / math.sqrt(8), axis=-1) @ values).mean(0)
+        read = (read - read.mean()) / (read.std() + 1e-3)
+
+        last, _ = lax.scan(lambda h, x: (jnp.tanh(self.weights(6, 5, 5) @ h + x), None), state.target, state.pulls[:, :5])
+        theta = state.inverse @ state.target + 0.1 * jnp.linalg.solve(state.inverse, state.target)
+        features = self.weights(7, ARMS, 5)
+        width = jnp.sqrt(jnp.abs(jnp.einsum("kd,de,ke->k", features, state.inverse, features)))
+        scores = self.weights(8, ARMS, 16) @ hidden + self.weights(9, ARMS, 8) @ read + features @ (theta + last) + 0.3 * width
+        return pick(scores), state._replace(hidden=hidden)
+
+    def update(self, state, arm, reward, cost, key):
+        x = self.weights(7, ARMS, 5)[arm]
+        ax = state.inverse @ x
+        row = jnp.concatenate([jax.nn.one_hot(arm, ARMS), jnp.stack([reward, cost])])
+        return state._replace(
+            pulls=state.pulls.at[state.rounds % 6].set(row),
+            inverse=state.inverse - jnp.outer(ax, ax) / (1 + x @ ax),
+            target=state.target + x * (reward - cost),
+            rounds=state.rounds + 1,
+        )
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    steps = np.linspace(0, 1, ARMS, dtype=np.float32)
+    bandit = bj.Correlated(reward=0.2 + 0.6 * steps, cost=0.5 - 0.2 * steps, correlation=0 * steps)
+    key = jax.random.fold_in(jax.random.key(0), zlib.crc32(b"arms"))  # as `sweep` does
+    keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(np.arange(35))
+    return bandit, keys, bj.simulate_batch(Learner(), bandit, 30, keys, lanes=2)
+
+
+@pytest.mark.parametrize("how", [3, 64, "nested vmap", "alone", "as many policies", "chunks"])
+def test_policies_that_learn_have_the_same_bits(how, learnt):
+    """On how many lanes, in whatever batch. Each way is a program of its own, and takes some seconds to compile."""
+    bandit, keys, right = learnt
+    if how == "nested vmap":
+        nested = jax.vmap(jax.vmap(lambda key: bj.simulate(Learner(), bandit, 30, key)))(keys.reshape(5, 7))
+        found = jax.tree.map(lambda x: x.reshape(35, *x.shape[2:]), nested)
+    elif how == "alone":
+        alone = [bj.simulate(Learner(), bandit, 30, key) for key in keys[:5]]
+        found, right = jax.tree.map(lambda *x: np.stack(x), *alone), take(right, slice(5))
+    elif how == "as many policies":
+        found = bj.simulate_batch(Learner(scale=np.full(35, 0.5)), bandit, 30, keys, lanes=7, devices=jax.devices()[:1])
+    elif how == "chunks":
+        swept = bj.sweep({"learner": Learner()}, {"arms": bandit}, [30], 35, chunk=8).isel(policy=0, bandit=0)
+        found, right = (swept.reward.values.T, swept.pulls.values.swapaxes(0, 1)), (right.reward, right.pulls)
+    else:
+        found = bj.simulate_batch(Learner(), bandit, 30, keys, lanes=how)
+    assert_same_bits(found, right)
+
+
+@chex.dataclass(frozen=True)
+class Convolves:
+    """Pulls any arm, after a sum whose order is left to XLA."""
+
+    def init(self, problem):
+        return jnp.ones(problem.num_arms)
+
+    def __call__(self, state, key):
+        return jax.random.randint(key, (), 0, 2), jnp.convolve(state, jnp.ones(2), "same") / 2
+
+    def update(self, state, arm, reward, cost, key):
+        return state
+
+
+def test_what_is_left_to_xla_is_reported():
+    assert left_to_xla(jax.make_jaxpr(jnp.convolve)(numbers(5), numbers(2)).jaxpr) == {"conv_general_dilated"}
+    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
+    with pytest.warns(UserWarning, match=r"policy Convolves uses conv_general_dilated"):
+        bj.check_policy(Convolves(), bandit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bj.check_policy(bj.Uniform(), bandit)
