@@ -275,7 +275,8 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
     def depth(bandit):
         laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
-        return loops(_program((laid.kind,), laid.devices).lower([(laid.own, laid.common)]).compiler_ir())
+        program = _program((laid.kind,), laid.devices)
+        return loops(getattr(program, "ways", [program])[0].lower([(laid.own, laid.common)]).compiler_ir())
 
     assert (depth(bernoulli), depth(looping)) == (2, 3) and depth(hidden) >= 3
     assert depth(beta) == (3 if jax.default_backend() == "cpu" else 2)

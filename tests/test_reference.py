@@ -26,6 +26,13 @@ BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is 9 standard err
 SLOW = {"kl-ucb-sc": 1_000}  # runs of the reference, where it is slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def strict():
+    """The package mixes no types: all of this file also passes under JAX's strict rules of promotion."""
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
 def reference_arms(family):
     bandit = INSTANCES[family]
     return {
