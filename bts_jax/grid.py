@@ -48,7 +48,7 @@ from bts_jax.specification import increasing
 from bts_jax.text import counted, shown
 
 UNDER_WAY = 2  # parties at a time
-AHEAD = 64  # parties at a time that are compiled before they are played: fewer than the programs that `batch` keeps
+AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
 PARTY = 6  # batches in a program: with more it takes long to compile
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
