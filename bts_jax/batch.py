@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 import jax
@@ -272,30 +272,36 @@ class _Graphed:
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the way that has been compiled
+        self.lock = RLock()
 
     def lower(self, batches: list) -> "_Lowered":
-        lowered = self.ways[0].lower(batches)
-        if loops(lowered.compiler_ir()) > 2:
-            self.ways = self.ways[-1:]
+        with self.lock:
             lowered = self.ways[0].lower(batches)
-        return _Lowered(self, batches, lowered)
+            if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 2:
+                self.ways = self.ways[-1:]
+                lowered = self.ways[0].lower(batches)
+            return _Lowered(self, batches, self.ways[0], lowered)
 
     def __call__(self, batches: list) -> Any:
-        if not self.ready:
-            self.lower(batches).compile()
         while True:
+            if not self.ready:
+                self.lower(batches).compile()
+            way = self.ready
             try:
-                return jax.block_until_ready(self.ready(batches))  # a launch that fails says so when it is waited for
+                return jax.block_until_ready(way(batches))  # a launch that fails says so when it is waited for
             except jax.errors.JaxRuntimeError as error:
-                self.give_up(error)
-                _Lowered(self, batches, self.ways[0].lower(batches)).compile()
+                self.give_up(way, error)
 
-    def give_up(self, error: Exception) -> None:
-        """Goes on to the next way, if there is one."""
-        if len(self.ways) == 1:
-            raise error
-        self.ways = self.ways[1:]
-        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", str(error).split("\n")[0][:200])
+    def give_up(self, way: Any, error: Exception) -> None:
+        """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
+        reason = str(error).split("\n")[0]
+        with self.lock:
+            if way is not self.ways[0]:
+                return
+            if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
+                raise error
+            self.ways, self.ready = self.ways[1:], ()
+        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
 
     def clear_cache(self) -> None:
         for way in self.ways:
@@ -307,19 +313,19 @@ class _Lowered(NamedTuple):
 
     program: _Graphed
     batches: list
-    first: Any
+    way: Any
+    lowered: Any
 
     def compile(self) -> Any:
-        lowered = self.first
-        while True:
-            try:
-                compiled = lowered.compile()
-            except jax.errors.JaxRuntimeError as error:
-                self.program.give_up(error)
-                lowered = self.program.ways[0].lower(self.batches)
-            else:
-                self.program.ready = self.program.ways[0]
-                return compiled
+        try:
+            compiled = self.lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            self.program.give_up(self.way, error)
+            return self.program.lower(self.batches).compile()
+        with self.program.lock:
+            if self.way is self.program.ways[0]:
+                self.program.ready = self.way
+        return compiled
 
 
 def _shapes(batches: list) -> Any:

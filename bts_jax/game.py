@@ -28,7 +28,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, place_of, ratio, told
-from bts_jax.engine.reproducible import reproducible
+from bts_jax.engine.reproducible import call, reproducible
 from bts_jax.lanes import halves, lanes
 from bts_jax.pytrees import pytree
 from bts_jax.sums import LARGEST, UNIT, Sum, coins
@@ -219,7 +219,7 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a coin counts as nothing; with no arm that
     costs anything, μ is taken as 1.)
     """
-    cost = jnp.asarray(bandit.cost_mean)
+    _, cost = _means(bandit)
     smallest = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1))
     return jnp.minimum(jnp.ceil((2 * amounts + 200) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
 
@@ -396,15 +396,24 @@ def _twice(tree: Any) -> Any:
 
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     """The policy's state before the first round, when it has been told what it is to be told."""
-    reward, cost = jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)
+    reward, cost = _means(bandit)
     known = {
         "budget": budget,
         "min_cost": cost.min(),
         "cost_mean": cost,
         "best_arm": lax.argmax(ratio(reward, cost), 0, jnp.int32),
     }
-    problem = Problem(num_arms=cost.shape[0], **{fact: known[fact] for fact in told(policy)})
-    return jax.tree.map(jnp.asarray, policy.init(problem))
+    known = {fact: known[fact] for fact in told(policy)}
+
+    def init(policy: Policy, known: dict) -> State:
+        return policy.init(Problem(num_arms=cost.shape[0], **known))
+
+    return jax.tree.map(jnp.asarray, reproducible(init, policy)(policy, known))
+
+
+def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
+    """The expected rewards and costs. [K] each"""
+    return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)), bandit)(bandit)
 
 
 def _start(setting: Setting) -> _Progress:
@@ -446,7 +455,7 @@ def _luck(setting: Setting, calls: jax.Array) -> random.Words | None:
 def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
     """What the policy decides, and its state thereafter."""
     key = random.derive(setting.key, now.calls, _DECIDE) if now.luck is None else random.as_key(now.luck)
-    arm, thought = reproducible(lambda policy, *rest: policy(*rest), setting.policy)(setting.policy, now.policy, key)
+    arm, thought = call(setting.policy, "__call__", now.policy, key)
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
         raise ValueError(f"policy {type(setting.policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
@@ -457,8 +466,7 @@ def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
 def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
     """What comes of that decision: nothing, if the run waits or the policy has not decided yet."""
     key = random.derive(setting.key, now.rounds, _PULL)
-    pull = reproducible(lambda bandit, *rest: bandit.pull(*rest), setting.bandit)
-    answer = pull(setting.bandit, key, jnp.maximum(arm, 0))
+    answer = call(setting.bandit, "pull", key, jnp.maximum(arm, 0))
     reward, cost = (jnp.asarray(x, jnp.float32) for x in answer)
     inside = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm < now.pulls.shape[0])
     hopeless = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
@@ -475,8 +483,8 @@ def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _
     state = structure.unflatten(
         old if new is None else jnp.where(calls, new, old) for new, old in zip(thoughts, leaves, strict=True)
     )
-    update = reproducible(lambda policy, *rest: policy.update(*rest), setting.policy)
-    learnt = update(setting.policy, state, arm, pull.reward, pull.cost, random.derive(setting.key, now.rounds, _UPDATE))
+    key = random.derive(setting.key, now.rounds, _UPDATE)
+    learnt = call(setting.policy, "update", state, arm, pull.reward, pull.cost, key)
     learnt = _same(setting.policy, "update", now.policy, learnt)
     if not getattr(setting.policy, "ignores_no_pull", False):
         learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)

@@ -155,8 +155,9 @@ def fill(
                 bar.say(units)
                 outcome = _patiently(work, bar.tick)
                 bar.advance(units, [rounds for rounds, _ in outcome])
-                lost.update({unit[:2]: seeds for unit, (_, seeds) in zip(units, outcome, strict=True) if seeds})
-    for (policy, bandit), seeds in lost.items():
+                for unit, (_, seeds) in zip(units, outcome, strict=True):
+                    lost[unit[:2]] += seeds
+    for (policy, bandit), seeds in (+lost).items():
         warnings.warn(f"policies[{list(grid.policies)[policy]!r}] on bandits[{list(grid.bandits)[bandit]!r}] came to nothing "
                       f"for {counted(seeds, 'seed')}, where all is NaN: the policy answered an arm that is not there or never "
                       "decided, or a reward or a cost was not in [0, 1]; check_policy and check_bandit may tell",

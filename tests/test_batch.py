@@ -4,6 +4,8 @@ That it plays every policy as `simulate` does is in test_reference.
 """
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import jax
 import jax.numpy as jnp
@@ -346,6 +348,36 @@ def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
         for _ in range(2):
             assert graphed([jnp.ones(1)])[0].tolist() == [2] and graphed.ready is ways[failing]
         assert len(caplog.records) == failing and all("INTERNAL" in record.message for record in caplog.records)
+
+
+def test_threads_agree_on_the_way_that_works():
+    """Two threads fail with the first way at the same time: the second way serves both."""
+    both = Barrier(2)
+
+    class Fails:
+        def __call__(self, batches):
+            both.wait(10)
+            raise jax.errors.JaxRuntimeError("INTERNAL: fails")
+
+    graphed = _Graphed(lambda batches: batches, {})
+    graphed.ways = [Fails(), *(jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(2))]
+    graphed.ready, second = graphed.ways[0], graphed.ways[1]
+    with ThreadPoolExecutor(2) as pool:
+        assert [out[0].tolist() for out in pool.map(graphed, [[jnp.ones(1)]] * 2)] == [[2], [2]]
+    assert graphed.ready is second
+
+
+@pytest.mark.parametrize("reason", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: CpuCallback error calling callback"])
+def test_what_no_other_way_would_help_is_raised_at_once(reason):
+    class Fails:
+        def __call__(self, batches):
+            raise jax.errors.JaxRuntimeError(reason)
+
+    graphed = _Graphed(lambda batches: batches, {})
+    graphed.ready = graphed.ways[0] = Fails()
+    with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
+        graphed([jnp.ones(1)])
+    assert len(graphed.ways) == 3
 
 
 def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_other():

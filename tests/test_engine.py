@@ -15,8 +15,10 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
+from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product, round_products
 from bts_jax.engine.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
+from bts_jax.pytrees import pytree
 
 
 def numbers(*shape, seed=0):
@@ -76,7 +78,8 @@ def test_sums_in_a_fixed_order_are_right(name):
 
 def test_infinities_come_through_a_matrix_product():
     left = np.array([[1, 2], [1, -1], [0, 1], [1, 1]], np.float32)
-    right = np.array([[-np.inf, np.inf, np.nan, 3e38], [1, 2, 3, 3e38]], np.float32)
+    right = np.array([[-np.inf, np.inf, np.nan, 3e38, -3.4028235e38, -np.inf, -2e38],
+                      [1, 2, 3, 3e38, 1, np.inf, 0]], np.float32)
     closed = in_fixed_order(jax.make_jaxpr(lambda x, y: x @ y)(left, right))
     with np.errstate(invalid="ignore", over="ignore"):
         np.testing.assert_array_equal(jaxpr_as_fun(closed)(left, right)[0], left @ right)
@@ -93,11 +96,62 @@ def test_a_product_is_rounded_before_it_is_added(size):
     a, b, c = numbers(3, size)
     right = (a * b) + c  # NumPy rounds twice
     assert jax.jit(lambda a, b, c: round_product(a * b) + c)(a, b, c).tolist() == right.tolist()
-    for function in (lambda a, b, c: a * b + c, lambda a, b, c: c - jnp.where(a < 9, -(a * b), a),
-                     lambda a, b, c: lax.cond(a[0] < 9, lambda: jnp.stack([a * b + c]), lambda: a[None])[0],
-                     lambda a, b, c: jax.jit(jnp.multiply)(a, b).reshape(1, -1)[0] + c):
+    alone = {"loop": lambda a, b, c: lax.scan(lambda s, x: (s + x, None), a * b, c[None])[0],
+             "one turn": lambda a, b, c: lax.fori_loop(0, 1, lambda _, s: s + c, a * b),
+             "branch": lambda a, b, c: lax.cond(a[0] < 9, lambda: a * b + c, lambda: a),
+             "entry": lambda a, b, c: c[None].at[0].add(a * b)[0],
+             "select": lambda a, b, c: c - jnp.where(a < 9, -(a * b), a),
+             "call": lambda a, b, c: jax.jit(jnp.multiply)(a, b).reshape(1, -1)[0] + c,
+             "clip": lambda a, b, c: jnp.clip(a * b, -jnp.inf, jnp.inf) + c}
+    for name, function in {"plain": lambda a, b, c: a * b + c, **alone}.items():
         closed = round_products(jax.make_jaxpr(function)(a, b, c))
-        assert jax.jit(jaxpr_as_fun(closed))(a, b, c)[0].tolist() == right.tolist()
+        assert jax.jit(jaxpr_as_fun(closed))(a, b, c)[0].tolist() == right.tolist(), name
+    weak = round_products(jax.make_jaxpr(lambda a, b, c: jnp.where(a < 0, 1.1, 0.3) * jnp.where(b < 0, 0.7, 0.9) + c)(a, b, c))
+    factors = np.where(a < 0, np.float32(1.1), np.float32(0.3)), np.where(b < 0, np.float32(0.7), np.float32(0.9))
+    assert jax.jit(jaxpr_as_fun(weak))(a, b, c)[0].tolist() == (factors[0] * factors[1] + c).tolist()
+
+
+def test_what_is_returned_is_rounded():
+    """Whoever called the method may add it to something."""
+    closed = round_products(jax.make_jaxpr(lambda a, b: (a * b, a + b))(1.5, 2.5))
+    assert [equation.primitive.name for equation in closed.jaxpr.eqns].count("max") == 1
+
+
+@chex.dataclass(frozen=True)
+class Chatty:
+    """Prints, in the open and in a branch: equations without outputs."""
+
+    def init(self, problem):
+        return jnp.zeros(problem.num_arms)
+
+    def __call__(self, state, key):
+        jax.debug.print("sum {}", state.sum())
+        lax.cond(state.sum() > 1, lambda: jax.debug.print("more"), lambda: None)
+        return jnp.int32(0), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state.at[arm].add(reward)
+
+
+def test_a_policy_may_print(capfd):
+    bj.simulate(Chatty(), bj.Bernoulli(reward=[1, 1], cost=[1, 1]), 3, jax.random.key(0))
+    jax.effects_barrier()
+    assert "sum 2.0" in capfd.readouterr().out
+
+
+@pytree
+class Own(bj.Bernoulli):
+    """A class outside of the package."""
+
+
+def test_a_bandit_made_from_one_of_ones_own_is_one_of_ones_own():
+    def function(owner):
+        return owner
+
+    own, ours = (family(reward=[0.5, 0.9], cost=[0.5, 0.5]) for family in (Own, bj.Bernoulli))
+    for owner, same in ((bj.BTS(), True), (ours, True), (own, False), (bj.Scaled(bandit=ours, scale=0.5), True),
+                        (bj.Scaled(bandit=own, scale=0.5), False)):
+        assert (reproducible(function, owner) is function) == same
 
 
 def test_rounding_changes_no_number():
@@ -208,6 +262,8 @@ class Convolves:
 
 def test_what_is_left_to_xla_is_reported():
     assert left_to_xla(jax.make_jaxpr(jnp.convolve)(numbers(5), numbers(2)).jaxpr) == {"conv_general_dilated"}
+    assert left_to_xla(jax.make_jaxpr(lambda x: jax.ops.segment_sum(x, np.arange(6) % 2, 2))(numbers(6)).jaxpr) == {"scatter-add"}
+    assert not left_to_xla(jax.make_jaxpr(lambda x: x.at[2].add(1.0).sum())(numbers(6)).jaxpr)
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     with pytest.warns(UserWarning, match=r"policy Convolves uses conv_general_dilated"):
         bj.check_policy(Convolves(), bandit)

@@ -16,16 +16,13 @@ from jax.extend import core
 
 from bts_jax.engine.jaxprs import bind, is_float, retrace
 
-# Operations that pass a product on, to be contracted by whoever adds it.
+# Operations that pass a product on to whoever adds it.
 PASS_ON = """
     broadcast_in_dim concatenate copy dynamic_slice gather neg pad reshape rev select_n slice squeeze stack stop_gradient
     transpose
     """.split()
-# Operations whose last step is not a multiplication.
-NO_PRODUCTS = """
-    abs add add_any ceil clamp convert_element_type cummax cummin cumsum dot_general floor iota log log1p max min nextafter
-    reduce_max reduce_min reduce_precision reduce_sum round sign sort sqrt sub
-    """.split()
+# Operations whose result is rounded already. The results of all others may end with a multiplication.
+ROUNDED = "add add_any ceil cumsum dot_general floor iota reduce_sum round sign sqrt sub".split()
 
 
 def round_product(x: jax.Array) -> jax.Array:
@@ -60,20 +57,24 @@ def _inside(equation: Any, inputs: Sequence) -> Sequence | None:
 
 
 def _added(jaxpr: Any) -> set:
-    """The variables that may be products, or what a function ends with, and reach an addition."""
+    """The variables that may be products and may reach an addition: here, in a body, or outside if they are returned."""
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-    todo = [atom for equation in jaxpr.eqns if equation.primitive.name in ("add", "add_any", "sub") for atom in equation.invars]
-    seen, found = set(), set()
+    todo, seen, found = [*jaxpr.outvars], set(), set()
+    for equation in jaxpr.eqns:
+        adds = equation.primitive.name in ("add", "add_any", "sub", "scatter-add")
+        if adds or any(True for _ in core.jaxprs_in_params(equation.params)):
+            todo += equation.invars
     while todo:
         var = todo.pop()
         if not isinstance(var, core.Var) or var in seen or not is_float(var):
             continue
         seen.add(var)
-        if var not in maker:
+        equation = maker.get(var)
+        if equation is None:
             continue
-        name = maker[var].primitive.name
-        if name in PASS_ON:
-            todo += maker[var].invars
-        elif name not in NO_PRODUCTS:
+        name = equation.primitive.name
+        if name in PASS_ON or name == "convert_element_type":  # which may be no operation at all, or one of integers
+            todo += equation.invars
+        elif name not in ROUNDED:
             found.add(var)
     return found

@@ -28,7 +28,10 @@ GROUP = 8
 # A larger matrix product loops over its terms: so many products are computed together, of so many terms.
 MOST_PRODUCTS, MOST_TERMS = 2**16, 256
 WRITTEN_OUT = 32  # Unknowns of a triangular system that are solved without a loop.
-LEFT_TO_XLA = "conv_general_dilated fft reduce reduce_window reduce_window_sum select_and_scatter_add".split()
+LEFT_TO_XLA = """
+    conv_general_dilated fft ragged_dot ragged_dot_general reduce reduce_window reduce_window_sum select_and_scatter_add
+    tridiagonal_solve
+    """.split()
 
 
 Rules = dict[str, Callable]  # by the name of a primitive
@@ -50,8 +53,17 @@ def without_reductions(closed: Any) -> Any:
 
 def left_to_xla(jaxpr: Any) -> set[str]:
     """The operations of a jaxpr that add floats in an order that XLA chooses."""
-    found = {one.primitive.name for one in jaxpr.eqns if one.primitive.name in LEFT_TO_XLA and is_float(one.outvars[0])}
+    found = {equation.primitive.name for equation in jaxpr.eqns if _is_left(equation)}
     return found.union(*(left_to_xla(inner) for one in jaxpr.eqns for inner in core.jaxprs_in_params(one.params)))
+
+
+def _is_left(equation: Any) -> bool:
+    name, dtype = equation.primitive.name, getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+        return False
+    if name == "scatter-add":  # several entries may be added to one, on a GPU in any order
+        return not equation.params["unique_indices"] and math.prod(equation.invars[1].aval.shape[:-1]) > 1
+    return name in LEFT_TO_XLA or (name in RULES and jnp.issubdtype(dtype, jnp.complexfloating))
 
 
 def _has(rules: Rules, jaxpr: Any) -> bool:
@@ -60,7 +72,7 @@ def _has(rules: Rules, jaxpr: Any) -> bool:
 
 def _rule(rules: Rules, equation: Any) -> Callable | None:
     """How to compute an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
-    return rules.get(equation.primitive.name) if is_float(equation.outvars[0]) else None
+    return rules.get(equation.primitive.name) if equation.outvars and is_float(equation.outvars[0]) else None
 
 
 def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence | None:
@@ -136,12 +148,10 @@ def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
     count, size = len(left), math.prod(shape)
     if count * size == 0:
         return jnp.zeros(shape, left.dtype)
-    least = jnp.array(jnp.finfo(left.dtype).min, left.dtype)
 
     def add(total: jax.Array | None, left: jax.Array, right: jax.Array) -> jax.Array:
         for i in range(0, len(left), GROUP):
-            # Like `round_product`, but −∞ becomes the least float here.
-            terms = lax.max(left[i : i + GROUP] * right[i : i + GROUP], least)
+            terms = round_product(left[i : i + GROUP] * right[i : i + GROUP])
             total = _tree(lax.add, terms) if total is None else total + _tree(lax.add, terms)
         assert total is not None
         return total
@@ -155,7 +165,7 @@ def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
         total, _ = lax.scan(lambda total, block: (add(total, *block), None), total, blocks)
     if rest:
         total = add(total, left[-rest:], right[-rest:])
-    return jnp.where(total < least / 2, -jnp.inf, total)  # one of the terms was −∞, or the sum is about to be
+    return total
 
 
 def _triangular_solve(
