@@ -262,7 +262,8 @@ class Convolves:
 
 def test_what_is_left_to_xla_is_reported():
     assert left_to_xla(jax.make_jaxpr(jnp.convolve)(numbers(5), numbers(2)).jaxpr) == {"conv_general_dilated"}
-    assert left_to_xla(jax.make_jaxpr(lambda x: jax.ops.segment_sum(x, np.arange(6) % 2, 2))(numbers(6)).jaxpr) == {"scatter-add"}
+    places = np.arange(6) % 2
+    assert left_to_xla(jax.make_jaxpr(lambda x: jax.ops.segment_sum(x, places, 2))(numbers(6)).jaxpr) == {"scatter-add"}
     assert not left_to_xla(jax.make_jaxpr(lambda x: x.at[2].add(1.0).sum())(numbers(6)).jaxpr)
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     with pytest.warns(UserWarning, match=r"policy Convolves uses conv_general_dilated"):
