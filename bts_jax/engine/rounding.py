@@ -37,8 +37,8 @@ def round_product(x: jax.Array) -> jax.Array:
 
 def round_products(closed: Any) -> Any:
     """The same closed jaxpr, with every float product that reaches an addition rounded first; calls are inlined."""
-    closed = retrace(closed, _inside)
-    added = _added(closed.jaxpr)
+    closed = retrace(closed, _round_bodies)
+    added = _reaching_additions(closed.jaxpr)
 
     def rule(equation: Any, inputs: Sequence) -> Sequence | None:
         if added.isdisjoint(equation.outvars):
@@ -49,14 +49,14 @@ def round_products(closed: Any) -> Any:
     return retrace(closed, rule) if added else closed
 
 
-def _inside(equation: Any, inputs: Sequence) -> Sequence | None:
+def _round_bodies(equation: Any, inputs: Sequence) -> Sequence | None:
     """Loops and branches, with the products in their bodies rounded."""
     if not any(True for _ in core.jaxprs_in_params(equation.params)):
         return None
     return bind(equation, inputs, round_products)
 
 
-def _added(jaxpr: Any) -> set:
+def _reaching_additions(jaxpr: Any) -> set:
     """The variables that may be products and may reach an addition: here, in a body, or outside if they are returned."""
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     todo, seen, found = [*jaxpr.outvars], set(), set()

@@ -103,7 +103,7 @@ def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
     return terms[0]
 
 
-def _wide(dtype: Any) -> Any:
+def _sum_type(dtype: Any) -> Any:
     """The type to add in: 16-bit floats are added as float32, as XLA does."""
     return jnp.float32 if jnp.dtype(dtype).itemsize < 4 else dtype
 
@@ -113,7 +113,7 @@ def _reduce(combine: Callable, empty: float, x: jax.Array, axes: Sequence[int], 
     shape = [x.shape[axis] for axis in kept]
     if 0 in x.shape:
         return lax.full(shape, empty, x.dtype)
-    terms = lax.transpose(x, [*axes, *kept]).reshape(-1, *shape).astype(_wide(x.dtype))
+    terms = lax.transpose(x, [*axes, *kept]).reshape(-1, *shape).astype(_sum_type(x.dtype))
     return _tree(combine, round_product(terms)).astype(x.dtype)
 
 
@@ -132,7 +132,7 @@ def _dot_general(
         own = [axis for axis in range(x.ndim) if axis not in (*summed, *batch)]
         shape = [x.shape[axis] for axis in batch], [x.shape[axis] for axis in own]
         terms = math.prod(x.shape[axis] for axis in summed)
-        x = lax.transpose(x.astype(_wide(dtype)), [*summed, *batch, *own])
+        x = lax.transpose(x.astype(_sum_type(dtype)), [*summed, *batch, *own])
         return x.reshape(terms, *shape[0], *[1] * before, *shape[1], *[1] * after)
 
     others = len(left_summed) + len(left_batch)
