@@ -1,6 +1,7 @@
 """What `check_policy` and `check_bandit` find wrong, and what they let pass."""
 
 import chex
+import jax
 import jax.numpy as jnp
 import pytest
 from common import INSTANCES
@@ -86,3 +87,22 @@ def test_what_is_wrong_with_a_bandit_is_said():
         bj.check_bandit(Constant(**means, factor=2.0))
     with pytest.raises(ValueError, match="have shapes"):
         bj.check_bandit(Constant(reward_mean=jnp.ones(3), cost_mean=jnp.ones(2)))
+
+
+@chex.dataclass(frozen=True)
+class Convolves:
+    """Pulls any arm, and keeps a sum whose order is left to XLA."""
+
+    def init(self, problem):
+        return jnp.ones(problem.num_arms)
+
+    def __call__(self, state, key):
+        return jax.random.randint(key, (), 0, 2), jnp.convolve(state, jnp.ones(2), "same") / 2
+
+    def update(self, state, arm, reward, cost, key):
+        return state
+
+
+def test_what_is_left_to_xla_is_reported():
+    with pytest.warns(UserWarning, match="policy Convolves uses conv_general_dilated"):
+        bj.check_policy(Convolves(), bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]))

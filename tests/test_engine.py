@@ -1,7 +1,6 @@
 """The same bits in every program: sums in a fixed order, rounded products, and policies that learn."""
 
 import math
-import warnings
 import zlib
 from typing import Any, NamedTuple
 
@@ -71,7 +70,8 @@ def test_sums_in_a_fixed_order_are_right(name):
     assert not primitives(fixed.jaxpr) & set(RULES), "nothing is left to XLA"
     assert not primitives(without_reductions(closed).jaxpr) & {*RULES, "reduce_max", "reduce_min"}
     tolerance = 1e-2 if arguments[0].dtype == jnp.bfloat16 else 1e-4
-    for found, right in zip(jaxpr_as_fun(fixed)(*arguments), jax.tree.leaves(jax.jit(function)(*arguments)), strict=True):
+    ours, theirs = jax.jit(jaxpr_as_fun(fixed))(*arguments), jax.tree.leaves(jax.jit(function)(*arguments))
+    for found, right in zip(ours, theirs, strict=True):
         assert found.dtype == right.dtype and found.shape == right.shape
         np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(right, np.float64), rtol=tolerance, atol=tolerance)
 
@@ -217,57 +217,27 @@ class Learner:
         )
 
 
-@pytest.fixture(scope="module")
-def learnt():
+def test_policies_that_learn_have_the_same_bits():
+    """On how many lanes, in whatever batch. Each way is a program of its own, and takes some seconds to compile."""
     steps = np.linspace(0, 1, ARMS, dtype=np.float32)
     bandit = bj.Correlated(reward=0.2 + 0.6 * steps, cost=0.5 - 0.2 * steps, correlation=0 * steps)
     key = jax.random.fold_in(jax.random.key(0), zlib.crc32(b"arms"))  # as `sweep` does
     keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(np.arange(35))
-    return bandit, keys, bj.simulate_batch(Learner(), bandit, 30, keys, lanes=2)
+    right = bj.simulate_batch(Learner(), bandit, 30, keys, lanes=2)
+    assert_same_bits(bj.simulate_batch(Learner(), bandit, 30, keys, lanes=64), right)
+    each = Learner(scale=np.full(35, 0.5))  # a policy for each run
+    assert_same_bits(bj.simulate_batch(each, bandit, 30, keys, lanes=7, devices=jax.devices()[:1]), right)
+    nested = jax.vmap(jax.vmap(lambda key: bj.simulate(Learner(), bandit, 30, key)))(keys.reshape(5, 7))
+    assert_same_bits(jax.tree.map(lambda x: x.reshape(35, *x.shape[2:]), nested), right)
+    alone = [bj.simulate(Learner(), bandit, 30, key) for key in keys[:5]]
+    assert_same_bits(jax.tree.map(lambda *x: np.stack(x), *alone), take(right, slice(5)))
+    swept = bj.sweep({"learner": Learner()}, {"arms": bandit}, [30], 35, chunk=8).isel(policy=0, bandit=0)
+    assert_same_bits((swept.reward.values.T, swept.pulls.values.swapaxes(0, 1)), (right.reward, right.pulls))
 
 
-@pytest.mark.parametrize("how", [3, 64, "nested vmap", "alone", "as many policies", "chunks"])
-def test_policies_that_learn_have_the_same_bits(how, learnt):
-    """On how many lanes, in whatever batch. Each way is a program of its own, and takes some seconds to compile."""
-    bandit, keys, right = learnt
-    if how == "nested vmap":
-        nested = jax.vmap(jax.vmap(lambda key: bj.simulate(Learner(), bandit, 30, key)))(keys.reshape(5, 7))
-        found = jax.tree.map(lambda x: x.reshape(35, *x.shape[2:]), nested)
-    elif how == "alone":
-        alone = [bj.simulate(Learner(), bandit, 30, key) for key in keys[:5]]
-        found, right = jax.tree.map(lambda *x: np.stack(x), *alone), take(right, slice(5))
-    elif how == "as many policies":
-        found = bj.simulate_batch(Learner(scale=np.full(35, 0.5)), bandit, 30, keys, lanes=7, devices=jax.devices()[:1])
-    elif how == "chunks":
-        swept = bj.sweep({"learner": Learner()}, {"arms": bandit}, [30], 35, chunk=8).isel(policy=0, bandit=0)
-        found, right = (swept.reward.values.T, swept.pulls.values.swapaxes(0, 1)), (right.reward, right.pulls)
-    else:
-        found = bj.simulate_batch(Learner(), bandit, 30, keys, lanes=how)
-    assert_same_bits(found, right)
-
-
-@chex.dataclass(frozen=True)
-class Convolves:
-    """Pulls any arm, after a sum whose order is left to XLA."""
-
-    def init(self, problem):
-        return jnp.ones(problem.num_arms)
-
-    def __call__(self, state, key):
-        return jax.random.randint(key, (), 0, 2), jnp.convolve(state, jnp.ones(2), "same") / 2
-
-    def update(self, state, arm, reward, cost, key):
-        return state
-
-
-def test_what_is_left_to_xla_is_reported():
-    assert left_to_xla(jax.make_jaxpr(jnp.convolve)(numbers(5), numbers(2)).jaxpr) == {"conv_general_dilated"}
+def test_what_is_left_to_xla_is_known():
     places = np.arange(6) % 2
+    assert left_to_xla(jax.make_jaxpr(jnp.convolve)(numbers(5), numbers(2)).jaxpr) == {"conv_general_dilated"}
     assert left_to_xla(jax.make_jaxpr(lambda x: jax.ops.segment_sum(x, places, 2))(numbers(6)).jaxpr) == {"scatter-add"}
+    assert left_to_xla(jax.make_jaxpr(jnp.sum)(1j * numbers(6)).jaxpr) == {"reduce_sum"}
     assert not left_to_xla(jax.make_jaxpr(lambda x: x.at[2].add(1.0).sum())(numbers(6)).jaxpr)
-    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
-    with pytest.warns(UserWarning, match=r"policy Convolves uses conv_general_dilated"):
-        bj.check_policy(Convolves(), bandit)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        bj.check_policy(bj.Uniform(), bandit)
