@@ -114,7 +114,7 @@ def test_a_product_is_rounded_before_it_is_added(size):
 def test_what_is_returned_is_rounded():
     """Whoever called the method may add it to something."""
     closed = round_products(jax.make_jaxpr(lambda a, b: (a * b, a + b))(1.5, 2.5))
-    assert [equation.primitive.name for equation in closed.jaxpr.eqns].count("max") == 1
+    assert [equation.primitive.name for equation in closed.jaxpr.eqns].count("min") == 1
 
 
 @chex.dataclass(frozen=True)

@@ -28,11 +28,13 @@ ROUNDED = "add add_any ceil cumsum dot_general floor iota reduce_sum round sign 
 def round_product(x: jax.Array) -> jax.Array:
     """A product, rounded before it is added to anything; any other number as it is.
 
-    Compilers see through a plain copy, but not through a maximum: seen with the CPU compiler of jaxlib 0.10.2 and the GPU
-    compiler of 0.11.2. `test_engine.py` notices if that changes.
+    Compilers see through a plain copy, but not through this minimum of bit patterns: it changes one of the many patterns of NaN
+    into another. Seen with the CPU compiler of jaxlib 0.10.2 and the GPU compiler of 0.11.2; `test_engine.py` notices if that
+    changes. A comparison of x with itself, and the rounding of `lax.reduce_precision`, are seen through.
     """
-    least = jnp.array(jnp.finfo(x.dtype).min, x.dtype)
-    return lax.select(x < least, x, lax.max(x, least))  # −∞ stays −∞
+    integers = jnp.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(x, integers)
+    return lax.bitcast_convert_type(lax.min(bits, jnp.array(jnp.iinfo(integers).max - 1, integers)), x.dtype)
 
 
 def round_products(closed: Any) -> Any:
