@@ -214,8 +214,8 @@ class _Programs:
     """The programs used last. The others are dropped, from JAX's caches as well.
 
     Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): beyond that
-    LLVM ends the process. What JAX has traced for programs that were dropped takes megabytes for each, and can only be dropped
-    together with everything else in its caches: that is done now and then, and what is used again is compiled again.
+    LLVM ends the process. JAX also caches what it traced for a dropped program, some megabytes each. Only `jax.clear_caches`
+    frees these, together with everything else: it is called after every `most` dropped programs.
     """
 
     def __init__(self, most: int):
@@ -264,8 +264,8 @@ class _Graphed:
     Each turn ends with a kernel that asks whether it was the last, of which two calls need but one. In some programs, such as
     those with a barrier in a call, XLA fails to make one turn of two: they do without. Nor can it write out loops inside a
     block, which is a loop in a loop; a policy or a bandit of one's own may have a third in it. And loops side by side may never
-    end: in some such programs an H200 stood still. These are launched one kernel after the other. So is a program that fails to
-    compile, or to run, in any other way: a log line says so.
+    end: some such programs deadlocked on an H200. These are launched one kernel after the other. So is a program that fails to
+    compile or to run in any other way. A log line reports the failure.
     """
 
     def __init__(self, share: Callable, options: dict):

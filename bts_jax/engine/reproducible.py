@@ -1,4 +1,4 @@
-"""Policies and bandits of one's own, made to give the same bits in every program."""
+"""Makes user-defined policies and bandits give the same bits in every program."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,9 @@ from bts_jax.engine.summation import without_reductions
 
 
 def reproducible(function: Callable, owner: Any) -> Callable:
-    """`function` with everything made definite that XLA might compute in several ways. It uses `owner`, a policy or a bandit.
+    """`function`, rewritten so that XLA can compute it in one way only. It calls `owner`, a policy or a bandit.
 
-    Classes of this package are left alone: they add no floats up, and their products are rounded by hand.
+    Classes of this package are not rewritten: they contain no sums of floats, and their products are rounded by hand.
     """
     if _is_ours(jax.tree.structure(owner)):
         return function

@@ -3,7 +3,7 @@
 Compilers may contract a · b + c into one instruction with one rounding instead of two. Whether they do depends on what stands
 nearby, even on the length of the array. `round_products` rounds every product that reaches an addition, so that a policy or a
 bandit gives the same bits in every program. A class of this package has its products rounded by hand (`random.rounded`), where
-it matters, and is left alone.
+it matters, and is not rewritten.
 """
 
 from collections.abc import Sequence

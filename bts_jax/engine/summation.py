@@ -22,8 +22,8 @@ from bts_jax import random
 from bts_jax.engine.jaxprs import bind, evaluate, is_float, retrace
 from bts_jax.engine.rounding import round_product
 
-# Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 are about as fast; with 16 or
-# more, XLA's CPU compiler (jaxlib 0.10.2) does not keep the factors in registers: a 16 × 16 product takes twice as long.
+# Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 terms are equally fast. With
+# all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).
 GROUP = 8
 # A larger matrix product loops over its terms: so many products are computed together, of so many terms.
 MOST_PRODUCTS, MOST_TERMS = 2**16, 256
@@ -76,7 +76,7 @@ def _rule(rules: Rules, equation: Any) -> Callable | None:
 
 
 def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence | None:
-    """The outputs of an operation that there is a rule for, or for something in its body; `None` for any other."""
+    """The outputs of an operation, if there is a rule for it or for an operation in its body; else `None`."""
     if rule := _rule(rules, equation):
         return [rule(*inputs, **equation.params)]
     if not any(_has(rules, inner) for inner in core.jaxprs_in_params(equation.params)):
