@@ -32,7 +32,8 @@ from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
-from bts_jax.metrics import interval, paired, pseudo_regret, ranking, regret
+from bts_jax.intervals import interval
+from bts_jax.metrics import paired, pseudo_regret, ranking, regret
 from bts_jax.policies import (
     BTS,
     CUCB,

@@ -16,7 +16,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from bts_jax import progress, signals
-from bts_jax.text import printable, table
+from bts_jax.text import ALLOWANCE, counted, printable, table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -117,9 +117,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--quiet", action="store_true", help="no progress bar")
     sweep.set_defaults(command=_sweep, together=None)
 
-    table = commands.add_parser("table", help="print the mean regret in a saved sweep")
+    table = commands.add_parser("table", help="print the regret in a saved sweep, with confidence intervals")
     table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
     table.add_argument("--by-bandit", action="store_true", help="a table for each bandit (default: averaged over bandits)")
+    table.add_argument("--over", choices=["seed", "bandit"],
+                       help="the sample of the intervals: the seeds, for a statement about these bandits alone; or the bandits,"
+                            "for one about bandits like these (default: the bandits if each has one run, else the seeds)")
+    table.add_argument("--statistic", default="mean", choices=["mean", "median", "trimmed"],
+                       help="what is printed; trimmed is the mean of the middle eight tenths (default: %(default)s)")
     table.add_argument("--latex", action="store_true", help="print LaTeX")
     table.set_defaults(command=_print_table)
 
@@ -182,7 +187,7 @@ def _run(arguments: argparse.Namespace) -> None:
     import jax
 
     from bts_jax.batch import simulate_batch
-    from bts_jax.metrics import pseudo_regret, regret
+    from bts_jax.metrics import lost_run, pseudo_regret, regret
     from bts_jax.policies import POLICIES
 
     if arguments.seeds < 1:
@@ -191,6 +196,7 @@ def _run(arguments: argparse.Namespace) -> None:
     names = list(POLICIES) if "all" in wanted else list(dict.fromkeys(wanted))
     bandit, key_runs = _instance(arguments)
     keys = jax.random.split(key_runs, arguments.seeds)
+    lost = float(lost_run(bandit.reward_mean, bandit.cost_mean, [arguments.budget])[0])
     # One program serves all chunks: the last is filled up with runs that are then dropped.
     chunks = min(max(arguments.seeds // 512, 1), 20)
     size = -(-arguments.seeds // chunks)
@@ -214,8 +220,8 @@ def _run(arguments: argparse.Namespace) -> None:
             best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
             rows.append([
                 name,
-                _mean(regret(runs, bandit)[:, 0]),
-                _mean(pseudo_regret(runs, bandit)[:, 0]),
+                _interval(regret(runs, bandit)[:, 0], unseen=lost),
+                _interval(pseudo_regret(runs, bandit)[:, 0], unseen=lost),
                 f"{runs.rounds.mean():,.1f}",
                 f"{100 * best.mean():.1f}%",
                 f"{compiled - started:.1f}",
@@ -229,7 +235,7 @@ def _run(arguments: argparse.Namespace) -> None:
           f"on {jax.devices()[0].device_kind}")
     _table(["policy", "regret", "pseudo-regret", "pulls/run", "best arm", "compile s", "run s", "pulls/s", "truncated"],
            rows)
-    print("regret and pseudo-regret: mean ± half the width of its 95% interval; best arm: share of the pulls")
+    print(f"regret and pseudo-regret: mean and its 95% interval; {ALLOWANCE}; best arm: share of the pulls")
 
 
 def _instance(arguments: argparse.Namespace) -> tuple[Any, Any]:
@@ -338,23 +344,30 @@ def _resumable(store: str, how: str) -> AbstractContextManager:
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
+    from bts_jax.metrics import measured
     from bts_jax.results import open_results
 
     results = open_results(arguments.store)
-    names = [str(name) for name in results.policy.values]
-    bandits = [printable(str(name)) for name in results.bandit.values]
-    parts = [(f"bandit {name}", [i]) for i, name in enumerate(bandits)]
+    names, bandits = ([str(name) for name in results[axis].values] for axis in ("policy", "bandit"))
+    seeds = results.sizes["seed"]
+    over = arguments.over or ("seed" if seeds > 1 or len(bandits) == 1 or arguments.by_bandit else "bandit")
+    if over == "bandit" and (arguments.by_bandit or len(bandits) == 1):
+        raise ValueError("--over bandit has one bandit in a table: give --over seed, or leave out --by-bandit")
+    parts = [(f"bandit {printable(name)}", [i]) for i, name in enumerate(bandits)]
     if not arguments.by_bandit:
         parts = [(f"average over {len(bandits)} bandits" if len(bandits) > 1 else parts[0][0], list(range(len(bandits))))]
+    comment = "% " * arguments.latex
     for title, chosen in parts:
-        regret = results.regret.values[:, chosen]  # [policy, bandit, budget, seed]
-        rows = [[f"{budget:,g}", *(_average(regret[i, :, j]) for i in range(len(names)))]
-                for j, budget in enumerate(results.budget.values)]
-        print(f"{'% ' * arguments.latex}mean regret, {title}, {results.sizes['seed']} runs each")
+        values = measured(results.isel(bandit=chosen))
+        rows = [[f"{budget:,g}", *(_cell(values.isel(policy=i, budget=j), over, arguments.statistic)
+                                   for i in range(len(names)))] for j, budget in enumerate(results.budget.values)]
+        print(f"{comment}{arguments.statistic} regret, {title}, {counted(seeds, 'run')} each")
         (_latex if arguments.latex else _table)(["budget", *names], rows)
-    print("% " * arguments.latex + "mean ± half the width of its 95% interval over the seeds, the bandits being given")
+    about = f"the seeds: about {'this bandit' if len(bandits) == 1 else 'these bandits'} alone"
+    about = f"the {len(bandits)} bandits: about bandits like these" if over == "bandit" else about
+    print(f"{comment}95% intervals over {about}" + (f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""))
     if results.attrs["state"] != "complete":
-        print("% " * arguments.latex + results.attrs["state"])
+        print(comment + results.attrs["state"])
 
 
 def _plot(arguments: argparse.Namespace) -> None:
@@ -423,29 +436,32 @@ def _policies(arguments: argparse.Namespace) -> None:
             for name, policy in POLICIES.items()], left=True)
 
 
-def _mean(values: np.ndarray) -> str:
-    """Mean and half the width of its 95% interval, the latter from two runs on."""
-    from bts_jax.metrics import interval
+def _interval(values: np.ndarray, statistic: str = "mean", unseen: float | None = None) -> str:
+    """A statistic and its 95% interval, the latter from two values on."""
+    from bts_jax.intervals import interval
 
-    mean, _, high = interval(values)
-    return f"{mean:,.1f}" if len(values) < 2 else f"{mean:,.1f} ± {high - mean:,.1f}"
+    estimate, low, high = interval(values, statistic=statistic, unseen=unseen)
+    return f"{estimate:,.1f}" if len(values) < 2 else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})"
 
 
-def _average(values: np.ndarray) -> str:
-    """Mean over bandits and seeds, and half the width of its 95% interval over the seeds. `values`: [bandit, seed]"""
-    there = ~np.isnan(values)
-    if not there.any(1).all():
+def _cell(values: Any, over: str, statistic: str) -> str:
+    """A statistic of the regret [bandit, seed] and its interval: over the seeds, bandits being averaged; or over the bandits.
+
+    Seeds of which a run is missing are left out.
+    """
+    from bts_jax.metrics import sample, unseen_excess
+
+    values = values.isel(seed=~np.isnan(values.values).any(0))
+    if not values.sizes["seed"]:
         return "-"
-    mean = np.mean([row[keep].mean() for row, keep in zip(values, there, strict=True)])
-    if there.sum(1).min() < 2:
-        return f"{mean:,.1f}"
-    from bts_jax.metrics import student
-
-    counts = there.sum(1)
-    errors = np.array([row[keep].var(ddof=1) / keep.sum() for row, keep in zip(values, there, strict=True)])
-    # Welch's and Satterthwaite's degrees of freedom, of a sum of means of which each has a variance of its own.
-    freedom = errors.sum() ** 2 / (errors**2 / (counts - 1)).sum() if errors.any() else counts.sum()
-    return f"{mean:,.1f} ± {student(0.95, int(freedom + 1e-6)) * errors.sum() ** 0.5 / len(values):,.1f}"
+    if over == "bandit":
+        drawn = sample(values, "bandit")
+        excess = unseen_excess(drawn, "bandit").item()
+        drawn = drawn.values
+    else:  # one lost run more, on one of the bandits
+        drawn = values.values.mean(0)
+        excess = unseen_excess(sample(values, "bandit").assign_coords(runs=1), "bandit").item() / values.sizes["bandit"]
+    return _interval(drawn, statistic, drawn.mean() + excess if statistic == "mean" else None)
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:
@@ -453,7 +469,7 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
     special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
 
     def number(cell: str) -> str:
-        return "--" if cell == "-" else "$" + cell.replace(",", "{,}").replace("±", r"\pm") + "$"
+        return "--" if cell == "-" else "$" + cell.replace(",", "{,}").replace(" … ", r" \ldots ").replace(" (", r"\ (") + "$"
 
     print(r"\begin{tabular}{" + "r" * len(head) + "}")
     print(" & ".join("".join(special.get(mark, mark) for mark in printable(name)) for name in head) + r" \\ \hline")

@@ -35,7 +35,7 @@ from jax import lax
 from bts_jax import checks, game, metrics, progress, random
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, ratio
-from bts_jax.metrics import Interval
+from bts_jax.intervals import Interval, check_level, interval
 from bts_jax.sums import Sum, coins
 
 Values = dict[str, Any]  # a number, or an array of them, for each hyperparameter
@@ -213,7 +213,7 @@ class Fit:
                             for name in self.steps[0]["hyperparameters"])
         return (f"{type(self.policy).__name__}: {changed}\n"
                 f"{self.objective} on {len(self.before):,} fresh problems: {self.before.mean():.4g} → {self.after.mean():.4g}; "
-                f"gain {self.gain.mean:.3g}, {100 * self.level:g}% interval {self.gain.low:.3g} to {self.gain.high:.3g}: "
+                f"gain {self.gain.estimate:.3g}, {100 * self.level:g}% interval {self.gain.low:.3g} to {self.gain.high:.3g}: "
                 f"{verdict}")
 
 
@@ -284,7 +284,7 @@ def fit(
                              ("every", every, 1), ("patience", patience, 1)):
         checks.whole(name, value, low)
     checks.key(key)
-    metrics.interval([0.0], level=level)  # complains of a wrong level now, not at the end
+    check_level(level)
     space = _Space(policy, ranges)
     sign = 1 if _check_objective(objective) == "pseudo_regret" else -1  # what is multiplied by it is made small
     draw = jax.jit(jax.vmap(bandits))
@@ -327,7 +327,11 @@ def fit(
             if worse >= patience:
                 break
     before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
-    gain = metrics.interval(sign * (before - after), level=level)
+    drawn = draw(jax.random.split(jax.random.split(key_fresh)[0], fresh))
+    lost = float(np.mean(metrics.lost_run(drawn.reward_mean, drawn.cost_mean, [budget])))
+    middle = (sign * (before - after)).mean()
+    excess = [lost if sign < 0 else max(lost - values.mean(), 0) for values in (after, before)]
+    gain = interval(sign * (before - after), level=level, unseen=(middle - excess[0], middle + excess[1]))
     return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level,
                steps=history)
 

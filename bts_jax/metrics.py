@@ -1,12 +1,14 @@
-"""How good a run was, and how sure we are: regret, intervals, paired comparisons, rankings.
+"""How good a run was: regret, paired comparisons and rankings.
 
 The last two take a Dataset as `sweep` returns it. Two questions must not be mixed up. Is one policy better *on this
-instance*? The seeds are the sample. Is it better *on instances like these*? The instances are, each with one number, its
-mean over the seeds: more seeds do not make up for few instances.
+instance*? The seeds are the sample. Is it better *on instances like these*? The instances are the sample, each with one number,
+its mean over the seeds: more seeds do not make up for few instances.
+
+A run is *lost* if the policy stops pulling the best arm early. A small sample may contain no lost run though some are lost. So
+intervals of means allow for one lost run more than the sample has; `lost_run` says what it costs. See `bts_jax.intervals`.
 """
 
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import ArrayLike
 from bts_jax import checks, theory
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
+from bts_jax.intervals import Interval, interval, needed, tail
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -79,63 +82,6 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     return xp.where(xp.isnan(reward), xp.nan, (xp.where(pulls > 0, loss, 0) * pulls).sum(-1))
 
 
-class Interval(NamedTuple):
-    """A mean and the limits of its confidence interval."""
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def interval(
-    values: ArrayLike,
-    axis: int = -1,
-    *,
-    level: float = 0.95,
-    method: str = "normal",
-    seed: int = 0,
-    resamples: int = 2000,
-) -> Interval:
-    """The mean of independent `values` along `axis`, with a confidence interval; in float64.
-
-    Args:
-        values: what was measured; `axis` runs over independent measurements. One measurement alone has limits NaN, and
-            so has a mean of NaN.
-        level: how often such an interval contains the true mean.
-        method: "normal" is Student's interval: right for values with a normal distribution, however few, and for any
-            others once they are many. "bootstrap" takes quantiles of the means of `resamples` samples drawn from the
-            values; it follows a skewed distribution, and is too short for fewer than about 20 values.
-        seed: of the bootstrap's random numbers. The same samples are drawn for all means.
-
-    Example:
-        >>> [float(x.round(2)) for x in interval([1.0, 2.0, 3.0, 4.0])]
-        [2.5, 0.45, 4.55]
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level = {level!r} is not a confidence level: give a number between 0 and 1, such as 0.95")
-    if method not in ("normal", "bootstrap"):
-        raise ValueError(f"method = {method!r} is not known: give 'normal' or 'bootstrap'")
-    values = checks.numbers("values", values, "give an array of numbers")
-    if not -values.ndim <= axis < values.ndim:
-        raise ValueError(f"axis = {axis} is not an axis of values, whose shape is {values.shape}: give one that is")
-    values = np.moveaxis(values, axis, 0)
-    count = len(values)
-    if count == 0:
-        raise ValueError(f"values has no entry along axis {axis}: give at least one")
-    mean = values.mean(0)
-    if count == 1:
-        return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
-    if method == "normal":
-        half = student(level, count - 1) * values.std(0, ddof=1) / np.sqrt(count)
-        return Interval(mean, mean - half, mean + half)
-    if resamples < 1:
-        raise ValueError(f"resamples = {resamples} is not a number of samples: give a whole number of at least 1")
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), resamples)  # how often each is drawn
-    means = np.tensordot(draws / count, values, 1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Interval(mean, low, high)
-
-
 def paired(
     dataset: "Dataset",
     policy: str,
@@ -143,24 +89,32 @@ def paired(
     *,
     over: str = "seed",
     metric: str = "regret",
+    statistic: str | float = "mean",
     level: float = 0.95,
-    method: str = "normal",
-    seed: int = 0,
 ) -> "Dataset":
-    """How much more regret `policy` has than `reference`, on the same instances and the same luck.
+    """How much more regret `policy` has than `reference`, on the same problems and with common random numbers.
 
     Args:
         dataset: as `sweep` returns it.
         over: the sample. "seed": the runs on each instance, for a statement about that instance. "bandit": the instances,
             each with its mean over the seeds, for a statement about instances like these.
         metric: "regret" or "pseudo_regret".
-        level, method, seed: as for `interval`.
+        statistic: of the differences: "mean", "median", "trimmed" or a quantile, as for `interval`.
+        level: of the interval.
 
     Returns:
         A Dataset, for each budget, and for each bandit unless `over` is "bandit":
-        `difference`, the mean difference, negative where `policy` is better, with its limits `low` and `high`;
-        `effect`, the mean difference in standard deviations of the differences; `wins`, the share of the sample on which
-        `policy` has less regret, ties counting half; `count`, the size of the sample. Where a run is missing, all is NaN.
+
+        `difference`: the mean difference (or `statistic`), negative where `policy` is better, with limits `low` and `high`. The
+        limits of a mean allow for one lost run more than the sample has (`lost_run`): one of `policy` for the upper limit, one
+        of `reference` for the lower limit. With them the interval covers at least 94% where Student's covers 31 to 94%.
+        `verdict`: "less", "more" or "undecided": whether `policy` has less regret than `reference`, by that interval.
+        `needed`: where the mean is undecided, about how many problems (or seeds) would decide it, at least; else 0.
+        `effect`: the mean difference in standard deviations of the differences.
+        `wins`: the share of the sample on which `policy` has less regret, ties counting half.
+        `count`: the size of the sample.
+
+        Where a run is missing, all is NaN, and undecided.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -178,19 +132,27 @@ def paired(
     for name, value in (("policy", policy), ("reference", reference)):
         if value not in values.policy:
             raise ValueError(f"{name} = {value!r} is not in the dataset: give one of {', '.join(values.policy.values)}")
-    values = values.mean("seed", skipna=False) if over == "bandit" else values
-    difference = (values.sel(policy=policy, drop=True) - values.sel(policy=reference, drop=True)).transpose(..., over)
-    mean, low, high = interval(difference.values, level=level, method=method, seed=seed)
+    mine, other = (sample(values.sel(policy=name, drop=True), over) for name in (policy, reference))
+    difference = mine - other
+    center = difference.values.mean(-1)
+    more, less = (unseen_excess(part, over) for part in (mine, other))  # by one lost run of either
+    options = {"unseen": (center - less, center + more)} if statistic == "mean" else {}
+    estimate, low, high = interval(difference.values, level=level, statistic=statistic, **options)
     count = difference.sizes[over]
-    deviation = difference.values.std(-1, ddof=1) if count > 1 else np.full(mean.shape, np.nan)
+    deviation = difference.values.std(-1, ddof=1) if count > 1 else np.full(center.shape, np.nan)
     with np.errstate(divide="ignore"):  # a difference that never varies is infinitely many deviations
-        effect = mean / np.where(mean == 0, 1, deviation)
+        effect = center / np.where(center == 0, 1, deviation)
     wins = ((difference.values < 0) + 0.5 * (difference.values == 0)).mean(-1)
     wins = np.where(np.isnan(difference.values).any(-1), np.nan, wins)
-    columns = {"difference": mean, "low": low, "high": high, "effect": effect, "wins": wins}
-    template = difference.isel({over: 0}, drop=True)
+    verdict = np.where(high < 0, "less", np.where(low > 0, "more", "undecided"))
+    enough = np.vectorize(needed, otypes=[float])(center, deviation, np.where(center < 0, more, less), level)
+    enough = np.where(verdict == "undecided", enough, 0) if statistic == "mean" else np.full(center.shape, np.nan)
+    columns = {"difference": estimate, "low": low, "high": high, "verdict": verdict, "needed": enough, "effect": effect,
+               "wins": wins}
+    template = difference.isel({over: 0}, drop=True).drop_vars(["lost_run", "runs"], errors="ignore")
     return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": count},
-                      attrs={"policy": policy, "reference": reference, "over": over, "metric": metric, "level": level})
+                      attrs={"policy": policy, "reference": reference, "over": over, "metric": metric, "level": level,
+                             "statistic": statistic})
 
 
 def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) -> "Dataset":
@@ -199,10 +161,16 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
     Instances should be of one kind: select them first, as in `dataset.sel(bandit=dataset.num_arms == 10)`.
 
     Returns:
-        A Dataset over (policy, budget). Of the mean regrets: `mean`, with the limits `low` and `high` of its interval over
-        the instances, `lower_quartile`, `median`, `upper_quartile`. Of the order: `mean_rank`, 1 being the best and ties
-        sharing; `best`, the share of the instances on which the policy has the least mean regret, ties sharing;
-        `clearly_best`, the share on which every other policy is worse beyond the paired interval over the seeds, at `level`.
+        A Dataset over (policy, budget).
+
+        Of the mean regrets: `mean`, with the limits `low` and `high` of its interval over the instances, which allow for one
+        lost run more than there is (see `paired`); `median`, `trimmed` (the mean of the middle eight tenths) and `upper_tenth`
+        (the quantile 0.9), each with limits, as in `median_low` and `median_high`; `lower_quartile`, `upper_quartile`.
+        Of their tail: `tail_index` and `worst_share` (see `intervals.tail`).
+        Of the order: `mean_rank`, 1 being the best and ties sharing; `best`, the share of the instances on which the policy has
+        the least mean regret, ties sharing; `clearly_best`, the share on which every other policy is worse beyond the paired
+        interval over the seeds, at `level`.
+
         A policy of which a run is missing on an instance (NaN) is last there. `count` is the number of instances.
 
     Example:
@@ -214,28 +182,91 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
     """
     import xarray as xr
 
-    runs = measured(dataset, metric)
-    values = runs.mean("seed", skipna=False).transpose("policy", "budget", "bandit")
+    runs = measured(dataset, metric).transpose("policy", "budget", "bandit", "seed")
+    values = sample(runs, "bandit")
     order = np.where(np.isnan(values), np.inf, values)
     less, same = order[:, None] > order, order[:, None] == order  # [policy, other, budget, bandit]
     rank = 0.5 + less.sum(1) + same.sum(1) / 2  # a policy ties with itself
     best = (order == order.min(0)) / (order == order.min(0)).sum(0)
-    by_policy = runs.transpose("policy", "budget", "bandit", "seed").values
-    clear = np.stack([
-        np.all([interval(mine - other, level=level).high < 0 for i, other in enumerate(by_policy) if i != me], axis=0)
-        for me, mine in enumerate(by_policy)
-    ]) if len(by_policy) > 1 else np.ones_like(best)
-    mean, low, high = interval(values.values, level=level)
-    lower, median, upper = np.quantile(values.values, [0.25, 0.5, 0.75], axis=-1)
-    columns = {"mean": mean, "low": low, "high": high, "lower_quartile": lower, "median": median, "upper_quartile": upper,
-               "mean_rank": rank.mean(-1), "best": best.mean(-1), "clearly_best": clear.mean(-1)}
-    template = values.isel(bandit=0, drop=True)
+    mean, low, high = mean_interval(values, "bandit", level=level)
+    lower, upper = np.quantile(values.values, [0.25, 0.75], axis=-1)
+    columns = {"mean": mean, "low": low, "high": high}
+    for name, statistic in (("median", "median"), ("trimmed", "trimmed"), ("upper_tenth", 0.9)):
+        limits = interval(values.values, level=level, statistic=statistic)
+        columns |= dict(zip((name, f"{name}_low", f"{name}_high"), limits, strict=True))
+    tails = np.array([[tail(x) for x in row] for row in values.values])
+    columns |= {"lower_quartile": lower, "upper_quartile": upper, "tail_index": tails[..., 0], "worst_share": tails[..., 1],
+                "mean_rank": rank.mean(-1), "best": best.mean(-1), "clearly_best": _clearly_best(runs, level)}
+    template = values.isel(bandit=0, drop=True).drop_vars(["lost_run", "runs"], errors="ignore")
     return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": values.sizes["bandit"]},
                       attrs={"metric": metric, "level": level})
 
 
+def _clearly_best(runs: "DataArray", level: float) -> np.ndarray:
+    """The share of the instances on which each policy beats every other beyond the paired interval over the seeds."""
+    if runs.sizes["policy"] == 1:
+        return np.ones(runs.shape[:2])
+    if runs.sizes["seed"] == 1:
+        return np.zeros(runs.shape[:2])
+    excess, values = unseen_excess(runs, "seed"), runs.values  # [policy, budget, bandit], [policy, budget, bandit, seed]
+    clear = np.ones(runs.shape[:3], bool)
+    for me, other in np.ndindex(len(values), len(values)):
+        if me != other:
+            difference = values[me] - values[other]
+            clear[me] &= interval(difference, level=level, unseen=difference.mean(-1) + excess[me]).high < 0
+    return clear.mean(-1)
+
+
+def lost_run(reward_mean: ArrayLike, cost_mean: ArrayLike, budget: ArrayLike) -> np.ndarray:
+    """The regret of a run that never finds the best arm, but pulls the second best throughout: (ρ* − ρ₂) · budget.
+
+    Args:
+        reward_mean, cost_mean: of the arms; NaN where there is no arm. [..., K]
+        budget: [..., C]
+
+    Example:
+        >>> lost_run([0.5, 0.75], [0.25, 0.75], [100.0]).tolist()
+        [100.0]
+    """
+    rewards = checks.numbers("reward_mean", reward_mean, "give numbers")
+    costs = checks.numbers("cost_mean", cost_mean, "give numbers")
+    ratios = ratio(rewards, costs, np)
+    second, best = np.moveaxis(np.sort(np.where(np.isnan(ratios), -np.inf, ratios), -1)[..., -2:], -1, 0)
+    known = np.isfinite(second) & np.isfinite(best)  # an arm that costs nothing has an infinite ratio
+    gap = np.where(known, np.where(known, best, 0) - np.where(known, second, 0), np.nan)
+    return gap[..., None] * checks.numbers("budget", budget, "give numbers")
+
+
+def sample(values: "DataArray", over: str) -> "DataArray":
+    """The runs on each instance, or the instances, each with its mean over the seeds; as the last axis.
+
+    The coordinate `runs` has how many runs a value is the mean of.
+    """
+    runs = 1 if over == "seed" else values.sizes["seed"]
+    values = values if over == "seed" else values.mean("seed", skipna=False)
+    return values.transpose(..., over).assign_coords(runs=runs)
+
+
+def unseen_excess(values: "DataArray", over: str) -> np.ndarray:
+    """How much one lost run more would add to one value of a `sample`; NaN where that is not known. [...]"""
+    mean = values.mean(over)
+    if "lost_run" not in values.coords:
+        return np.full(mean.shape, np.nan)
+    lost = values.coords["lost_run"]
+    lost = lost.mean("bandit") if over == "bandit" else lost
+    return np.maximum((lost - mean).transpose(*mean.dims).values, 0) / int(values.coords.get("runs", 1))
+
+
+def mean_interval(values: "DataArray", over: str, *, level: float = 0.95) -> Interval:
+    """The mean of a `sample` and its interval, whose upper limit allows for one lost run more. [...]"""
+    return interval(values.values, level=level, unseen=(np.nan, values.mean(over).values + unseen_excess(values, over)))
+
+
 def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
-    """`dataset[metric]`, over (policy, bandit, budget, seed), or a `ValueError` that says what is wrong."""
+    """`dataset[metric]`, over (policy, bandit, budget, seed), or a `ValueError` that says what is wrong.
+
+    Its coordinate `lost_run` (bandit, budget) has the regret of a lost run, if the Dataset tells.
+    """
     if metric not in ("regret", "pseudo_regret"):
         raise ValueError(f"metric = {metric!r} is not known: give 'regret' or 'pseudo_regret'")
     axes = ("policy", "bandit", "budget", "seed")
@@ -245,7 +276,15 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
                          "with lists (dataset.sel(budget=[1000])), which keep all four axes")
     if 0 in values.shape:
         raise ValueError(f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at least one")
-    return values.transpose(*axes)
+    values = values.transpose(*axes)
+    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
+        means = [dataset[name].transpose("bandit", "arm").values for name in ("reward_mean", "cost_mean")]
+        best = np.nanmax(ratio(*means, np), -1)[:, None]  # ρ*
+        # Regret is ρ* b − reward, whatever the budget b of the bandit is; where a run is missing, another tells.
+        optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = values.assign_coords(lost_run=(("bandit", "budget"), lost_run(*means, optimum / best)))
+    return values
 
 
 def kinds(dataset: "Dataset") -> list[str]:
@@ -266,18 +305,6 @@ def split(data: Any, titles: list[str]) -> dict[str, Any]:
 def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:
     """`values` over `base`, where that is positive; the others are left out."""
     return values[base > 0] / base[base > 0]
-
-
-def student(level: float, freedom: int) -> float:
-    """The t that a Student variable stays below in absolute value with probability `level`."""
-    # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.
-    if freedom > 10**4:  # all but normal: the next term of the expansion is below 10⁻⁷
-        normal = NormalDist().inv_cdf((1 + level) / 2)
-        return normal + (normal**3 + normal) / (4 * freedom)
-    angle = np.linspace(0, np.pi / 2, 2**17)
-    density = np.cos(angle) ** (freedom - 1)
-    mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
-    return float(np.sqrt(freedom) * np.tan(np.interp(level, mass / mass[-1], angle)))
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

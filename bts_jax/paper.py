@@ -26,7 +26,8 @@ from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, ratio
-from bts_jax.metrics import by_kind, interval, measured, paired, ranking
+from bts_jax.intervals import interval
+from bts_jax.metrics import by_kind, measured, paired, ranking
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
 from bts_jax.text import table
 

@@ -37,7 +37,9 @@ from numpy.typing import ArrayLike
 from bts_jax import files
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
-from bts_jax.metrics import Interval, interval, kinds, measured, multiples, split
+from bts_jax.intervals import Interval, interval
+from bts_jax.metrics import kinds, measured, multiples, split, unseen_excess
+from bts_jax.metrics import sample as sampled
 from bts_jax.text import counted
 from bts_jax.theory import bts_bound, lower_bound_slope
 
@@ -113,8 +115,9 @@ def regret(
         panel: "bandit", "family" or "all"; see the top of this module.
         scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out what is not positive. By default linear;
             with `theory` "log-log", since the bound is hundreds of times the regret.
-        band: "interval", the confidence interval of the mean; "deviation", the mean ± one standard deviation; "quantiles",
-            the middle of the sample. `level` is that of the interval, or the share in the middle.
+        band: "interval", the confidence interval of the mean, whose upper limit allows for one lost run more than the sample
+            has (see `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the
+            sample. `level` is that of the interval, or the share in the middle.
         theory: what `bts_jax.theory` says of the instance, in panels of a single one: one or several of "bound", what the
             paper's proof bounds the mean regret of BTS by (`bts_bound`, with the best γ for each arm); "leading", the part of
             it that Theorem 1 spells out; and "slope" (`lower_bound_slope`), a line that leaves the curve of BTS, or of the
@@ -135,14 +138,14 @@ def regret(
     if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
         raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
                          "panel = 'bandit', or select one")
-    what = {"interval": f"mean and its {level:.0%} interval", "deviation": "mean ± one standard deviation",
+    what = {"interval": f"mean and its {level:.0%} interval{_allowing(groups)}", "deviation": "mean ± one standard deviation",
             "quantiles": f"mean, and the middle {level:.0%}"}[band]
     figure, panels = _figure(groups, width, _budget(dataset), f"{_words(metric)} (units of reward)")
     look = styles(dataset.policy.values)
     for axes, sample in panels:
         logarithmic, means, tops = scale in ("log-y", "log-log"), [], []
-        for name, values in _by_policy(sample):
-            mean, low, high = _band(values, band, level)
+        for (name, values), excess in zip(_by_policy(sample), _excesses(sample), strict=True):
+            mean, low, high = _band(values, band, level, excess)
             means.append(_positive(mean) if logarithmic else mean)
             tops.append(high)
             curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
@@ -252,9 +255,8 @@ def pulls(
         for row, (name, _) in enumerate(_by_policy(sample)):
             values = ordered[row, places, :, :arms]
             sample = values.mean(1) if len(places) > 1 else values[0]
-            # A bootstrap interval is not negative, as numbers of pulls are not; but it needs some twenty values.
-            mean, low, high = interval(sample, axis=0, method="bootstrap" if len(sample) >= 20 else "normal")
-            low = np.maximum(low, 0)
+            mean, low, high = interval(sample, axis=0)
+            low = np.maximum(low, 0)  # as numbers of pulls are
             means.append(_positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
@@ -292,19 +294,21 @@ def difference(
     look = styles(dataset.policy.values)
     others = {name: style for name, style in look.items() if name != reference}
     for axes, sample in panels:
-        base = dict(_by_policy(sample))[reference]
+        base, excesses = dict(_by_policy(sample))[reference], dict(zip(look, _excesses(sample), strict=True))
         axes.axhline(0, color=look[reference]["color"], linewidth=1)
         means = []
         for name, values in _by_policy(sample):
             if name != reference:
-                mean, low, high = interval(values - base, level=level)
+                mean = (values - base).mean(-1)
+                unseen = mean - excesses[reference], mean + excesses[name]
+                _, low, high = interval(values - base, level=level, unseen=unseen)
                 means.append(mean)
                 curve(axes, dataset.budget.values, mean, low, high, others[name], name)
         _scale(axes, "linear" if scale == "linear" else "log-x")
         if scale == "log-log":
             largest = np.nanmax(np.abs(means), initial=1)
             _both_ways(axes, "y", largest / 30, largest)
-    _legend(figure, others, f"mean paired difference and its {level:.0%} interval, over {_sample(groups)}; "
+    _legend(figure, others, f"mean paired difference and its {level:.0%} interval{_allowing(groups)}, over {_sample(groups)}; "
                             f"above 0, {reference} is better{_caveats(dataset)}")
     return figure
 
@@ -448,9 +452,9 @@ def budget_to_reach(
     budgets, end = dataset.budget.values, dataset.budget.values[-1]
     for axes, sample in panels:
         first = end
-        for place, (name, values) in enumerate(_by_policy(sample)):
+        for place, ((name, values), excess) in enumerate(zip(_by_policy(sample), _excesses(sample), strict=True)):
             color, marker = look[name]["color"], look[name]["marker"]
-            mean, low, high = interval(values, level=level)
+            mean, low, high = _band(values, "interval", level, excess)
             at, soonest, latest = (_reaches(budgets, curve, amount) for curve in (mean, high, low))
             soonest, latest = min(soonest, end), min(latest, end)  # NaN, of a single run, stays
             axes.plot([soonest, latest], [place, place], color=color, linewidth=2.5, alpha=0.4, solid_capstyle="butt")
@@ -462,8 +466,8 @@ def budget_to_reach(
         axes.set_xlim(first / 1.3, end * 1.3)
         _scale(axes, "log-x")
         _name_rows(axes, list(look))
-    _note(figure, f"mean and its {level:.0%} interval, over {_sample(groups)}; an arrow: not reached at {end:,g}"
-                  f"{_caveats(dataset)}")
+    _note(figure, f"mean and its {level:.0%} interval{_allowing(groups)}, over {_sample(groups)}; an arrow: not reached at "
+                  f"{end:,g}{_caveats(dataset)}")
     return figure
 
 
@@ -564,6 +568,12 @@ def _sample(groups: dict[str, "DataArray"]) -> str:
     return " or ".join(dict.fromkeys(parts))
 
 
+def _allowing(groups: dict[str, "DataArray"]) -> str:
+    """What the limits allow for, in words."""
+    known = all("lost_run" in values.coords for values in groups.values())
+    return " (which allows for one lost run more)" if known else ""
+
+
 def _caveats(dataset: "Dataset") -> str:
     """A run that hit its limit of rounds is never hidden, nor one that is missing, or whose regret is infinite."""
     truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
@@ -585,10 +595,18 @@ def _words(metric: str) -> str:
     return metric.replace("_", "-")
 
 
-def _band(values: np.ndarray, band: str, level: float) -> Interval:
-    if band == "interval":
-        return interval(values, level=level)
+def _excesses(values: "DataArray") -> Iterator[np.ndarray]:
+    """What one lost run more would add to one value of each policy's sample. [budget]"""
+    over = "seed" if values.sizes["bandit"] == 1 else "bandit"
+    for name in values.policy.values:
+        mine = values.sel(policy=name)
+        yield unseen_excess(sampled(mine.isel(bandit=0) if over == "seed" else mine, over), over)
+
+
+def _band(values: np.ndarray, band: str, level: float, excess: np.ndarray) -> Interval:
     mean = values.mean(-1)
+    if band == "interval":
+        return interval(values, level=level, unseen=(np.nan, mean + excess))
     if band == "deviation":
         spread = values.std(-1, ddof=1) if values.shape[-1] > 1 else np.full_like(mean, np.nan)
         return Interval(mean, mean - spread, mean + spread)

@@ -29,7 +29,8 @@ from bts_jax import checks, files, plots
 from bts_jax.bandits import Bernoulli, Beta, Correlated, Multinomial
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, interval, measured, multiples, paired, ranking
+from bts_jax.intervals import interval
+from bts_jax.metrics import by_kind, measured, multiples, paired, ranking
 from bts_jax.policies import BTS, POLICIES, GaussianBTS
 from bts_jax.text import counted, table
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+ALLOWANCE = "the limits allow for one lost run more than was seen"  # of intervals of means; see `bts_jax.intervals`
+
 
 def counted(number: int, noun: str) -> str:
     """`number` of them, with the noun in the plural unless it is 1."""

@@ -5,10 +5,12 @@ import sys
 
 import numpy as np
 import pytest
+from common import made_up
 
 import bts_jax as bj
-from bts_jax import cli
 from bts_jax.cli import main
+from bts_jax.metrics import measured
+from bts_jax.text import ALLOWANCE
 
 
 def test_run_prints_a_table(capsys):
@@ -108,9 +110,47 @@ def test_import_is_light():
     assert done.stdout == "needed when used\n"
 
 
-def test_one_bandit_in_the_table_has_students_interval():
-    rng = np.random.default_rng(0)
-    for count in range(2, 60):
-        values = rng.normal(100, 50, count)
-        mean, _, high = bj.interval(values)
-        assert cli._average(values[None]) == cli._mean(values) == f"{mean:,.1f} ± {high - mean:,.1f}"
+@pytest.fixture
+def table(monkeypatch, capsys):
+    """The lines that `bts-jax table` prints of a Dataset."""
+    def lines(dataset, *options):
+        monkeypatch.setattr("bts_jax.results.open_results", lambda _: dataset)
+        main(["table", "store", *options])
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def shown(values, statistic="mean", **options):
+    estimate, low, high = bj.interval(values, statistic=statistic, **options)
+    return f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})"
+
+
+def test_the_table_says_what_its_intervals_are_over(table):
+    regret = np.random.default_rng(0).normal(100, 50, (2, 3, 2, 9))
+    data = made_up(regret, [10, 1000]).assign_attrs(state="complete")
+    lost = measured(data).lost_run.values
+    lines = table(data)
+    assert lines[0] == "mean regret, average over 3 bandits, 9 runs each"
+    values = regret[0, :, 1].mean(0)  # of each seed
+    assert shown(values, unseen=values.mean() + max(lost[:, 1].mean() - values.mean(), 0) / 3) in lines[3]
+    assert lines[-1] == f"95% intervals over the seeds: about these bandits alone; {ALLOWANCE}"
+    lines = table(data, "--over", "bandit")
+    values = regret[0, :, 1].mean(-1)
+    assert shown(values, unseen=values.mean() + max(lost[:, 1].mean() - values.mean(), 0) / 9) in lines[3]
+    assert lines[-1] == f"95% intervals over the 3 bandits: about bandits like these; {ALLOWANCE}"
+    assert "over the 3 bandits" in table(data.isel(seed=[0]))[-1], "one run on each: the bandits are the sample"
+    lines = table(data, "--statistic", "median", "--by-bandit")
+    assert shown(regret[1, 2, 0], "median") in lines[-3] and lines[-1].endswith("about these bandits alone")
+    data.regret[0, 1, :, 4] = np.nan
+    kept = np.delete(regret[0, :, 1], 4, -1).mean(0)
+    assert f"{kept.mean():,.1f} (" in table(data)[3], "seeds of which a run is missing are left out"
+    data.regret[0, 1] = np.nan
+    assert table(data)[3].split()[1] == "-"
+
+
+def test_a_table_of_one_bandit_has_no_interval_over_bandits(table, capsys):
+    data = made_up(np.ones((2, 1, 1, 9)), [10]).assign_attrs(state="complete")
+    with pytest.raises(SystemExit) as ended:
+        table(data, "--over", "bandit")
+    assert ended.value.code == 2 and "--over seed" in capsys.readouterr().err

@@ -216,7 +216,7 @@ def test_fit_stops_when_nothing_gets_better_and_says_so():
                       problems=20, held_out=40, fresh=40, optimizer=optax.sgd(0.0))
     assert [entry["step"] for entry in found.steps] == list(range(7)), "three measurements, two steps apart"
     assert [entry["step"] for entry in found.steps if "held_out" in entry] == [0, 2, 4, 6]
-    assert found.policy is found.start and not found.better and found.gain.mean == 0
+    assert found.policy is found.start and not found.better and found.gain.estimate == 0
     assert "not distinguishable" in str(found) and "epsilon 0.1 → 0.1" in str(found)
 
 
@@ -228,7 +228,7 @@ def test_fit_finds_something_better_stays_in_range_and_repeats_itself():
     found = search()
     assert found.better and 1 <= found.policy.scale < 5
     assert found.before.shape == found.after.shape == (400,)
-    np.testing.assert_allclose(found.gain.mean, (found.before - found.after).mean())
+    np.testing.assert_allclose(found.gain.estimate, (found.before - found.after).mean())
     assert str(found) == str(search())
 
 

@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons and rankings, against SciPy and against values worked out by hand."""
+"""Paired comparisons and rankings, against SciPy and against values worked out by hand."""
 
 from typing import Any
 
@@ -8,80 +8,19 @@ import pytest
 import scipy.stats
 from common import made_up
 
-from bts_jax.metrics import interval, paired, ranking
-
-
-@pytest.mark.parametrize("count", [2, 3, 10, 500, 20_000])
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-def test_normal_interval_is_students(count, level):
-    values = np.random.default_rng(0).normal(3, 2, (4, count))
-    mean, low, high = interval(values, level=level)
-    error = scipy.stats.sem(values, axis=1)
-    expected = scipy.stats.t.interval(level, count - 1, values.mean(1), error)
-    np.testing.assert_allclose(mean, values.mean(1), rtol=1e-12)
-    np.testing.assert_allclose([low, high], expected, rtol=1e-6)
-
-
-def test_bootstrap_interval_is_scipys():
-    """Two bootstraps of 20,000 samples each: a limit, a quantile of the means, then has a standard deviation of about
-    2.4% of the mean's; ours and SciPy's differ by more than 0.25 of the mean's with a probability below 1e-12."""
-    values = np.random.default_rng(1).exponential(size=60)
-    ours = interval(values, method="bootstrap", resamples=20_000)
-    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
-    np.testing.assert_allclose(ours[1:], theirs, atol=0.25 * scipy.stats.sem(values))
-
-
-@pytest.mark.parametrize(("method", "count", "trials", "draw", "coverage"), [
-    ("normal", 5, 20_000, "normal", 0.95),  # exact, whatever the count
-    ("normal", 200, 5_000, "exponential", 0.945),  # skewed values: known to fall short of 95% a little
-    ("bootstrap", 60, 1_500, "normal", 0.942),  # too short by the factor √(59/60), and normal for Student's
-])
-def test_intervals_cover(method, count, trials, draw, coverage):
-    """The share of intervals with the true mean in them is binomial: outside ± 5 deviations and the half percent by which
-    `coverage` may be off, in less than 1e-6 of the cases. An interval with n in place of √n, or one side only, fails."""
-    rng = np.random.default_rng(7)
-    values = getattr(rng, draw)(size=(trials, count))
-    _, low, high = interval(values, method=method, resamples=1000)
-    truth = 0.0 if draw == "normal" else 1.0
-    allowed = 0.005 + 5 * np.sqrt(0.05 * 0.95 / trials)
-    assert abs(np.mean((low <= truth) & (truth <= high)) - coverage) < allowed
-
-
-def test_interval_takes_any_axis_and_is_reproducible():
-    values = np.random.default_rng(0).normal(size=(3, 30, 2))
-    for method in ("normal", "bootstrap"):
-        one, two = interval(values, 1, method=method), interval(np.moveaxis(values, 1, -1), method=method)
-        np.testing.assert_array_equal(one, two)
-        np.testing.assert_allclose(one[2][1, 0], interval(values[1, :, 0], method=method).high, rtol=1e-12)
-    other = interval(values, 1, method="bootstrap", seed=1)
-    assert (other.high != interval(values, 1, method="bootstrap").high).all()
-
-
-def test_one_value_has_no_interval():
-    mean, low, high = interval([[3.0]])
-    assert mean == 3 and np.isnan([low, high]).all()
-
-
-@pytest.mark.parametrize(("arguments", "named"), [
-    ({"values": [1, 2], "level": 95}, "level = 95"),
-    ({"values": [1, 2], "method": "t"}, "method = 't'"),
-    ({"values": [1, 2], "axis": 1}, "axis = 1"),
-    ({"values": "many"}, "values = 'many'"),
-    ({"values": []}, "no entry along axis"),
-    ({"values": [1, 2], "method": "bootstrap", "resamples": 0}, "resamples = 0"),
-])
-def test_bad_input_to_interval(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        interval(**arguments)
+from bts_jax.intervals import interval
+from bts_jax.metrics import lost_run, measured, paired, ranking
 
 
 def noisy(seed=0, policies=3, bandits=4, seeds=30):
-    """Policies that share most of their luck; the second is worse by 1 + the number of the instance."""
+    """Policies that share most of their random numbers; the second is worse by 1 + the number of the instance.
+
+    There are no rewards, from which follows what a lost run costs: so intervals are Student's."""
     rng = np.random.default_rng(seed)
     common, own = rng.normal(0, 10, (bandits, 1, seeds)), rng.normal(0, 1, (policies, bandits, 2, seeds))
     regret = 50 + common + own
     regret[1] += 1 + np.arange(bandits)[:, None, None]
-    return made_up(regret, [100, 1000])
+    return made_up(regret, [100, 1000]).drop_vars("reward")
 
 
 def test_paired_over_seeds_is_a_paired_t_test():
@@ -116,8 +55,60 @@ def test_paired_over_instances_has_one_number_per_instance():
     limits = scipy.stats.ttest_rel(means[1], means[0], axis=0).confidence_interval(0.95)
     np.testing.assert_allclose(result.low, limits.low, rtol=1e-6)
     # Repeating the same seeds adds nothing about instances.
-    twice = made_up(np.concatenate([data.regret.values] * 2, -1), [100, 1000])
+    twice = made_up(np.concatenate([data.regret.values] * 2, -1), [100, 1000]).drop_vars("reward")
     np.testing.assert_allclose(paired(twice, "epsilon-first", "bts", over="bandit").low, result.low)
+
+
+def with_lost_runs(seeds=30, **options):
+    """Two policies on four instances; the second has a regret of 10 less, and a lost run costs 200."""
+    rng = np.random.default_rng(5)
+    regret = 50 + rng.normal(0, 1, (2, 4, 1, seeds))
+    regret[1] -= 10
+    data = made_up(regret, [100], ["bts", "kube"])
+    means = np.broadcast_to(np.array([0.5, 0.5, 0.1, 0.1]), (4, 4)), np.broadcast_to(np.array([0.1, 0.5 / 3, 0.5, 0.5]), (4, 4))
+    data = data.assign_coords(reward_mean=(("bandit", "arm"), means[0]), cost_mean=(("bandit", "arm"), means[1]))
+    return data.assign(reward=5 * data.budget - data.regret)  # ρ* is 5, and the next 3
+
+
+def test_limits_allow_for_one_lost_run_more():
+    data = with_lost_runs()
+    np.testing.assert_allclose(measured(data).lost_run, 200)
+    np.testing.assert_allclose(measured(data, "pseudo_regret").lost_run, 200)
+    kube, bts = data.regret.values[1, :, 0], data.regret.values[0, :, 0]
+    result = paired(data, "kube", "bts")
+    for i in range(4):
+        above = np.append(kube[i] - bts[i], (kube[i] - bts[i]).mean() + 200 - kube[i].mean())
+        below = np.append(kube[i] - bts[i], (kube[i] - bts[i]).mean() - (200 - bts[i].mean()))
+        np.testing.assert_allclose(result.high[i, 0], interval(above).high)
+        np.testing.assert_allclose(result.low[i, 0], interval(below).low)
+    assert (result.verdict == "undecided").all() and (result.needed > 30).all()
+    # Over the instances a lost run is one of 30: their mean grows by a thirtieth of what it costs.
+    result, means = paired(data, "kube", "bts", over="bandit"), (kube - bts).mean(1)
+    above = np.append(means, means.mean() + (200 - kube.mean()) / 30)
+    np.testing.assert_allclose(result.high, [interval(above).high])
+    ranks = ranking(data).isel(budget=0)
+    np.testing.assert_allclose(ranks.high[1], interval(np.append(kube.mean(1), kube.mean() + (200 - kube.mean()) / 30)).high)
+    np.testing.assert_allclose(ranks.low, interval(data.regret.values[:, :, 0].mean(-1)).low)
+
+
+def test_verdicts_follow_the_limits():
+    few, many = with_lost_runs(30), with_lost_runs(400)
+    assert (paired(few, "kube", "bts").verdict == "undecided").all()
+    assert (paired(many, "kube", "bts").verdict == "less").all() and (paired(many, "bts", "kube").verdict == "more").all()
+    assert (paired(many, "kube", "bts").needed == 0).all()
+    median = paired(few, "kube", "bts", statistic="median")  # which needs no allowance
+    assert (median.verdict == "less").all()
+    difference = few.regret.values[1] - few.regret.values[0]
+    np.testing.assert_allclose(median.difference, np.median(difference, -1))
+    np.testing.assert_allclose([median.low, median.high], interval(difference, statistic="median")[1:])
+    assert (ranking(many).clearly_best == [[0], [1]]).all() and (ranking(few).clearly_best == 0).all()
+
+
+def test_what_a_lost_run_costs():
+    # Ratios 2 and 1; 4 and 3, one arm missing; one arm that costs nothing, of which nothing is known.
+    reward = [[0.5, 0.75, 0.1], [0.4, 0.3, np.nan], [0.5, 0.5, 0.5]]
+    cost = [[0.25, 0.75, 0.5], [0.1, 0.1, np.nan], [0.0, 0.5, 0.4]]
+    np.testing.assert_allclose(lost_run(reward, cost, [100, 200]), [[100, 200], [100, 200], [np.nan, np.nan]])
 
 
 def test_a_policy_equals_itself():
@@ -143,6 +134,9 @@ def test_ranking_by_hand():
     np.testing.assert_allclose(result["median"][:2], [3.5, 3.0])
     np.testing.assert_allclose(result.lower_quartile[:2], np.quantile(means[:2], 0.25, axis=1))
     np.testing.assert_allclose(result.upper_quartile[:2], np.quantile(means[:2], 0.75, axis=1))
+    np.testing.assert_allclose(result.upper_tenth[:2], np.quantile(means[:2], 0.9, axis=1))
+    np.testing.assert_allclose(result.worst_share[:2], [9 / 17, 6 / 14])
+    assert (result.median_low[:2] == -np.inf).all(), "four instances are too few for limits of a median"
     assert np.isnan(result["mean"][2])
 
 
@@ -150,10 +144,10 @@ def test_clearly_best_needs_more_than_luck():
     """All policies alike: one is always best, and clearly so in at most 2.5% of the instances for each policy, since it would
     have to beat the other two; more than 12% of 300 for any of three policies has a probability below 1e-14."""
     alike = np.random.default_rng(3).normal(size=(3, 300, 1, 10))
-    result = ranking(made_up(alike, [100]))
+    result = ranking(made_up(alike, [100]).drop_vars("reward"))
     assert result.best.sum() == pytest.approx(1) and (result.clearly_best < 0.12).all()
     alike[2] -= 10
-    assert ranking(made_up(alike, [100])).clearly_best.values[:, 0].tolist() == [0, 0, 1]
+    assert ranking(made_up(alike, [100]).drop_vars("reward")).clearly_best.values[:, 0].tolist() == [0, 0, 1]
 
 
 def test_a_single_policy_is_ranked_first():

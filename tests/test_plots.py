@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 import bts_jax as bj
 from bts_jax import plots, theory
-from bts_jax.metrics import interval
+from bts_jax.intervals import interval
+from bts_jax.metrics import measured
 
 BUDGETS = [100, 200, 400]
 
@@ -81,9 +82,12 @@ def test_regret_draws_the_mean_and_the_band():
     assert list(drawn) == ["bts", "epsilon-first", "pd-bwk"]
     np.testing.assert_allclose(drawn["pd-bwk"].get_xdata(), BUDGETS)
     np.testing.assert_allclose(drawn["pd-bwk"].get_ydata(), sample.regret[2, 1].mean("seed"))
-    _, low, high = interval(sample.regret.values[2, 1], level=0.9)
+    lost = measured(sample).lost_run.values[1]
+    _, low, high = interval(sample.regret.values[2, 1], level=0.9, unseen=lost)
     assert_band(figure.axes[1].collections[2], low, high)
-    assert "90% interval, over 8 runs" in words(figure)
+    assert "90% interval (which allows for one lost run more), over 8 runs" in words(figure)
+    _, low, high = interval(sample.regret.values[2, 1], level=0.9)  # Student's, where it is not known what a lost run costs
+    assert_band(plots.regret(sample.drop_vars("reward"), level=0.9).axes[1].collections[2], low, high)
 
 
 @pytest.mark.parametrize("band", ["deviation", "quantiles"])
@@ -103,7 +107,7 @@ def assert_band(collection, low, high):
 
 
 def test_averages_are_over_instances():
-    sample = data()
+    sample = data().drop_vars("reward")
     figure = plots.regret(sample, panel="all")
     _, low, high = interval(sample.regret.values[0].mean(-1).T)
     assert_band(figure.axes[0].collections[0], low, high)
