@@ -150,10 +150,14 @@ def _parser() -> argparse.ArgumentParser:
     figure1.set_defaults(command=_figure1)
 
     study = commands.add_parser("study", help="run a study beyond the paper: the whole field, or an open question of the paper")
-    study.add_argument("name", choices=["omega", "priors", "correlated", "worst-case"],
-                       help="all policies on random instances; priors of BTS; correlated rewards and costs; hard instances")
+    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case"],
+                       help="all policies on random problems; lost runs and heavy tails; priors of BTS; correlated rewards and "
+                            "costs; hard problems")
     study.add_argument("--scale", default="quick", choices=["quick", "full"],
                        help="up to three minutes on two cores, or as large as a GPU can take (default: %(default)s)")
+    study.add_argument("--instances", type=int, metavar="N",
+                       help="random problems of each kind (default: as many as the scale has); the report says how many would "
+                            "decide what is undecided")
     study.add_argument("--seed", type=int, default=0, metavar="S",
                        help="where all randomness comes from (default: %(default)s)")
     study.add_argument("--out", metavar="DIR", help="folder for figures, table, report and runs (default: NAME-SCALE)")
@@ -400,7 +404,8 @@ def _study(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or f"{arguments.name}-{arguments.scale}"
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):
-        _, report = study(arguments.name, arguments.scale, seed=arguments.seed, out=out, quiet=arguments.quiet)
+        _, report = study(arguments.name, arguments.scale, instances=arguments.instances, seed=arguments.seed, out=out,
+                          quiet=arguments.quiet)
     print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
 
 

@@ -2,6 +2,7 @@
 
 import csv
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -10,17 +11,21 @@ import bts_jax as bj
 from bts_jax import grid, plots, studies
 from bts_jax.cli import main
 from bts_jax.grid import _Grid
+from bts_jax.intervals import ratio_interval
+from bts_jax.metrics import measured
 from bts_jax.results import VARIABLES, begin
-from bts_jax.studies import STUDIES, Size
+from bts_jax.studies import STUDIES, common, correlated, omega, tails, worst_case
+from bts_jax.studies.common import Size
 
 TINY = {
-    "omega": Size((3,), (20, 40), 2, 1),
-    "priors": Size((3,), (5, 10), 2, 2),
-    "correlated": Size((3,), (5, 10), 2, 2),
-    "worst-case": Size((2,), (50, 100, 200), 1, 4),
+    "omega": Size((3,), (20, 40), (4,), 1),
+    "tails": Size((3,), (20, 40, 80), (30,), 1),
+    "priors": Size((3,), (5, 10), (3,), 2),
+    "correlated": Size((3,), (5, 10), (3,), 2),
+    "worst-case": Size((2,), (50, 100, 200), (1,), 4),
 }
 FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "regret"}, "priors": {"ratios", "regret"},
-           "correlated": {"correlation"}, "worst-case": {"worst-case"}}
+           "tails": {"tails"}, "correlated": {"correlation"}, "worst-case": {"worst-case"}}
 
 
 def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relative=False):
@@ -50,14 +55,15 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     dataset, report = studies.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"
-    assert not set(dataset.policy.values) & set(studies.LEFT_OUT)
+    assert not set(dataset.policy.values) & set(omega.LEFT_OUT)
     kinds = {row["kind"] for row in rows}
     assert len(rows) == len(kinds) * dataset.sizes["policy"] * dataset.sizes["budget"]
     first = dataset.isel(policy=0, budget=0).pseudo_regret
     mine = [str(bandit).rsplit("-", 2)[0] == rows[0]["kind"].rsplit(", ", 1)[0] for bandit in dataset.bandit.values]
     assert float(rows[0]["mean regret"]) == pytest.approx(first.isel(bandit=mine).mean().item(), rel=1e-5)
-    for part in {"omega": ["ω*-UCB has less regret", "ucb-bv1", "told nothing"],
-                 "priors": ["gaussian-bts in place", "Jeffreys"], "correlated": ["+1.00", "Regret of joint BTS"],
+    for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "one lost run more", "bootstrap samples"],
+                 "tails": ["From which budget on", "lost runs", "What samples of these problems tell", "omega-star-ucb − bts"],
+                 "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Regret of joint BTS"],
                  "worst-case": ["0.5", "kl-ucb-sc"]}[name]:
         assert part in report, part
 
@@ -65,7 +71,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
 def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With one policy; a second call has nothing to play, and another seed is refused."""
     monkeypatch.setitem(STUDIES["worst-case"].sizes, "quick", TINY["worst-case"])
-    monkeypatch.setattr(studies, "RIVALS", ("kube",))
+    monkeypatch.setattr(worst_case, "RIVALS", ("kube",))
     out = tmp_path / "here"
     main(["study", "worst-case", "--out", str(out), "--seed", "3", "--quiet"])
     printed, err = capsys.readouterr()
@@ -83,14 +89,17 @@ def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
 
 def test_the_settings_are_those_of_the_publications():
     size = STUDIES["omega"].sizes["full"]
-    assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and (size.instances, size.runs) == (100, 1)
-    settings = studies._omega_settings(Size((10,), (1,), 2, 1), 0)
+    assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and size.instances[0] >= 2000 and size.runs == 1
+    settings = omega.settings(Size((10,), (1,), (2,), 1), 0)
     assert settings["policies"] == [name for name in bj.POLICIES if name not in ("oracle", "uniform", "tempered-bts")]
     assert {type(bandit) for bandit in settings["bandits"].values()} == {bj.Bernoulli, bj.Multinomial, bj.Beta}
-    joint = studies._correlated_settings(Size((4,), (1,), 1, 1), 0)["bandits"]
+    assert omega.settings(Size((10,), (1,), (3,), 1), 0)["bandits"]["Beta-10-2"] == settings["bandits"]["Beta-10-2"]
+    np.testing.assert_array_equal(settings["bandits"]["Bernoulli-10-2"].cost, bj.Bernoulli.random(
+        jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), 1), 10).cost)
+    joint = correlated.settings(Size((4,), (1,), (1,), 1), 0)["bandits"]
     assert len({np.asarray(bandit.cost).tobytes() for bandit in joint.values()}) == 1, "the same means"
     assert (joint["+1.00-4-1"].correlation == joint["+1.00-4-1"].limits[1]).all()
-    hard = studies._worst_settings(Size((4,), (100, 900), 1, 1), 0)["bandits"]
+    hard = worst_case.settings(Size((4,), (100, 900), (1,), 1), 0)["bandits"]
     np.testing.assert_allclose(hard["hard at 900-4-1"].ratio, bj.Bernoulli.hard(4, 900).ratio)
 
 
@@ -100,17 +109,76 @@ def test_a_known_exponent_is_found():
     noise = 1 + 0.01 * np.random.default_rng(0).normal(size=(2, 4, 50))
     values = np.stack([3 * budgets**0.7, 2 * budgets**0.3])[..., None] * noise
     runs = xr.DataArray(values, dims=("bandit", "budget", "seed"), coords={"budget": budgets})
-    worst, where, (value, low, high) = studies.exponent(runs)
+    worst, where, (value, low, high) = worst_case.exponent(runs)
     np.testing.assert_allclose(worst, 3 * budgets**0.7, rtol=0.01)
     assert where.tolist() == [0] * 4 and low < value < high
     assert abs(value - 0.7) < 0.01 and high - low < 0.01
-    assert studies._own_exponent(np.array([1e8, 1e10])) == pytest.approx(0.5 + 0.5 * np.log(10 / 8) / np.log(100))
+    assert worst_case._own_exponent(np.array([1e8, 1e10])) == pytest.approx(0.5 + 0.5 * np.log(10 / 8) / np.log(100))
 
 
 def test_the_median_ratio_and_its_interval():
-    mine, base = np.array([1.0, 2, 3, 4, 0]), np.array([1.0, 1, 1, 1, 0])
-    median, low, high = studies._ratio(mine, base)
-    assert median == 2.5 and 1 <= low < 2.5 < high <= 4, "no ratio to 0"
+    mine, base = np.append(np.arange(1.0, 12), 0), np.append(np.ones(11), 0)
+    assert common.median_ratio(mine, base) == (6, 2, 10), "no ratio to 0"
+    assert np.isnan(common.median_ratio(mine, 0 * base)).all()
+
+
+def test_the_ratio_of_means_allows_for_a_lost_run():
+    data = labelled_runs()
+    mine, base = data.pseudo_regret.values[1, :, 0, 0], data.pseudo_regret.values[0, :, 0, 0]
+    lost = measured(data, "pseudo_regret").lost_run.values.mean()
+    expected = ratio_interval(mine, base, unseen=(max(lost, mine.mean()), max(lost, base.mean())))
+    np.testing.assert_allclose(common.mean_ratio(data, "kube", "bts"), expected)
+
+
+def labelled_runs(problems=30):
+    from common import made_up
+
+    regret = np.random.default_rng(0).uniform(1, 20, (3, problems, 1, 1))
+    return made_up(regret, [100], ["bts", "kube", "omega-star-ucb"])
+
+
+def test_the_first_three_by_the_mean_and_how_stable_they_are():
+    rng = np.random.default_rng(1)
+    values = np.array([30.0, 10, 20, 40])[:, None] + rng.normal(0, 1, (4, 50))
+    assert omega.stability(values) == ([1, 2, 0], 1.0)
+    first, share = omega.stability(np.repeat(rng.normal(0, 1, (1, 50)), 4, 0) + rng.normal(0, 1, (4, 50)))
+    assert len(first) == 3 and share < 0.9
+
+
+def test_the_crossing_by_hand():
+    """The ratio of the means is 1/2, 1/√2 … 2 at budgets 1, 10, 100, 1000 or so: it is 1 half-way between 10 and 100."""
+    budgets = np.array([1.0, 10, 100, 1000])
+    base = np.ones((4, 50))
+    mine = base * np.array([0.25, 0.5, 2, 4])[:, None]
+    np.testing.assert_allclose(tails.crossing(budgets, mine, base, 100), [10**1.5] * 3)
+    np.testing.assert_array_equal(tails.crossing(budgets, base / 2, base, 100), [np.inf] * 3)
+    np.testing.assert_array_equal(tails.crossing(budgets, base * 2, base, 100), [0] * 3)
+    # What counts is from where on there is more for good: not the first of three crossings.
+    mine = base * np.array([0.5, 2, 0.5, 2])[:, None]
+    np.testing.assert_allclose(tails.crossing(budgets, mine, base, 100).estimate, 10**2.5)
+    noisy = mine * np.random.default_rng(0).uniform(0.8, 1.2, (4, 50))
+    estimate, low, high = tails.crossing(budgets, noisy, base, 1000)
+    assert 100 < low < estimate < high < 1000
+
+
+def test_lost_runs_have_hardly_pulled_the_best_arm():
+    data = labelled_runs()
+    best = (data.reward_mean / data.cost_mean).argmax("arm").values
+    data.pulls[:] = 1000
+    data.pulls[1, 7, 0, 0, best[7]] = 5
+    found = tails.lost(data)
+    assert found.sum() == 1 and found[1, 7, 0, 0]
+
+
+def test_coverage_of_a_law_with_rare_lost_runs():
+    """One run in 100 is lost, and costs 1,000 where others cost 1 to 2: with 20 problems Student's interval hardly ever covers
+    the mean, 11.5, since four samples of five have no lost run. Of 2,000 samples a share of ± 6% is beyond 5 deviations."""
+    values = np.append(np.random.default_rng(0).uniform(1, 2, 990), np.full(10, 1000.0))
+    found = tails.coverage(values, np.full(1000, 1000.0), 20)
+    assert abs(found["Student"]["covers"] - (1 - 0.99**20)) < 0.06 and found["one lost run more"]["covers"] > 0.99
+    assert found["median"]["covers"] > 0.92
+    pair = tails.coverage(values, np.full(1000, 1000.0), 20, base=np.full(1000, 5.0))
+    assert abs(pair["Student"]["wrong"] - 0.99**20) < 0.06 and pair["one lost run more"]["wrong"] == 0
 
 
 def test_ratios_are_drawn():
@@ -129,6 +197,8 @@ def test_ratios_are_drawn():
     (lambda: studies.study("omegga"), "name = 'omegga' is not a study: give 'omega'"),
     (lambda: studies.study("omega", "huge"), "scale = 'huge'"),
     (lambda: studies.study("omega", seed=2.5), "seed = 2.5"),
+    (lambda: studies.study("omega", instances=1), "instances = 1"),
+    (lambda: studies.study("worst-case", instances=10), "instances = 10 is for random problems"),
 ])
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):

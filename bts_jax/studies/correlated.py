@@ -1,0 +1,119 @@
+"""What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bts_jax import plots
+from bts_jax.bandits import Correlated
+from bts_jax.contract import Bandit
+from bts_jax.intervals import Interval, interval
+from bts_jax.metrics import by_kind, mean_interval, measured, sample, unseen_excess
+from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
+from bts_jax.text import ALLOWANCE, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from xarray import DataArray, Dataset
+
+CORRELATIONS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def settings(size: Size, seed: int) -> dict[str, Any]:
+    bandits: dict[str, Bandit] = {}
+    for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
+        for correlation in CORRELATIONS:  # with the same means
+            bandits |= draw(lambda key, arms=arms, correlation=correlation: Correlated.random(
+                key, arms, correlation=correlation, reward_range=(0.1, 0.9), cost_range=(0.1, 0.9)),
+                f"{correlation:+.2f}", arms, count, seed, place)
+    return {"policies": ["bts", "joint-bts"], "bandits": bandits}
+
+
+def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
+    """What was wanted, the mean correlation of the arms, and the runs; in increasing order."""
+    arms = json.loads(dataset.specification)["bandits"]
+    rows = []
+    for part in by_kind(dataset).values():
+        mean = np.mean([arms[str(name)]["fields"]["correlation"] for name in part.bandit.values])
+        rows.append((float(part.family.values[0]), float(mean), part))
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _sample(part: "Dataset", policy: str) -> "DataArray":
+    """Mean regret on each instance at the largest budget, with what a lost run costs."""
+    return sample(measured(last(part), METRIC).sel(policy=policy).isel(budget=0), "bandit")
+
+
+def _change(mine: "DataArray", base: "DataArray") -> Interval:
+    """The mean paired difference of two samples on the same instances, with its interval."""
+    values = mine.values - base.values
+    more, less = (float(unseen_excess(part, "bandit")) for part in (mine, base))
+    return interval(values, unseen=(values.mean() - less, values.mean() + more))
+
+
+def report(dataset: "Dataset") -> str:
+    rows, effects, gains = [], [], []
+    found = _correlations(dataset)
+    free = _sample(next(part for wanted, _, part in found if wanted == 0), "bts")
+    for wanted, mean, part in found:
+        row = [f"{wanted:+.2f}", f"{mean:+.2f}"]
+        for name in map(str, part.policy.values):
+            values = _sample(part, name)
+            middle, low, high = mean_interval(values, "bandit")
+            row += [f"{middle:,.1f} ({low:,.1f} … {high:,.1f})", f"{np.median(values):,.1f}"]
+        rows.append(row)
+        effects.append((wanted, *(x / float(free.mean()) for x in _change(_sample(part, "bts"), free))))
+        gains.append((wanted, *difference(part, "joint-bts")))
+    head = ["wanted", "mean correlation"]
+    for name in map(str, dataset.policy.values):
+        head += [f"{name}: mean and 95% interval", "median"]
+    parts = [f"Regret at budget {dataset.budget.values[-1]:,g}; {sampled(found[0][2])}, with the same means at each "
+             f"correlation\n{table(head, rows)}"]
+    lines = [f"  {wanted:+.2f}: {change:+.1%} ({low:+.1%} … {high:+.1%})" for wanted, change, low, high in effects if wanted]
+    ends = ["LOWERS" if high < 0 else "RAISES" if low > 0 else "DOES NOT CLEARLY CHANGE"
+            for _, _, low, high in (effects[-1], effects[0])]
+    parts.append("\n".join([f"The largest correlation {ends[0]} the regret of BTS, the least {ends[1]} it; mean paired "
+                            "difference to that at correlation 0:", *lines]))
+    verdict = tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
+    parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
+                            *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
+    parts.append(f"criterion: 95% intervals of mean paired differences over the instances; {ALLOWANCE}\n"
+                 "Where the means of an arm do not allow a correlation, it has the nearest that they do.")
+    return "\n\n".join(parts)
+
+
+def figures(dataset: "Dataset") -> dict[str, "Figure"]:
+    from matplotlib.figure import Figure
+
+    found = _correlations(dataset)
+    x = [wanted for wanted, _, _ in found]
+    styles = look(dataset)
+    figure = Figure(figsize=(plots.PAGE, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name in map(str, dataset.policy.values):
+        samples = [_sample(part, name) for _, _, part in found]
+        mean, low, high = np.array([mean_interval(values, "bandit") for values in samples]).T
+        plots.curve(left, x, mean, low, high, styles[name], f"{name}, mean and 95% interval")
+        left.plot(x, [np.median(values) for values in samples], label=f"{name}, median",
+                  **{**styles[name], "linestyle": ":", "markersize": 3})
+    left.set_ylim(bottom=0)
+    left.set_ylabel("pseudo-regret (units of reward)", fontsize=8)
+    left.legend(fontsize=7, frameon=False)
+    mean, low, high = np.array([_change(_sample(part, "joint-bts"), _sample(part, "bts")) for _, _, part in found]).T
+    right.axhline(0, color=styles["bts"]["color"], linewidth=1)
+    plots.curve(right, x, mean, low, high, styles["joint-bts"], "joint-bts")
+    right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)
+    for axes in (left, right):
+        axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
+        plots.frame(axes)
+    figure.suptitle(f"budget {dataset.budget.values[-1]:,g}, {sampled(found[0][2])}, the same means at each correlation",
+                    fontsize=7)
+    return {"correlation": figure}
+
+
+STUDY = Study(
+    "What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)",
+    {"quick": Size((10,), (100, 300, 1000, 3000), (300,), 1),
+     "full": Size((10,), (300, 1000, 3000, 10_000, 50_000), (2000,), 1)},
+    settings, report, figures)

@@ -1,0 +1,125 @@
+"""The whole field on random problems, as Heyden et al. (KDD 2024) compared it."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from bts_jax import plots
+from bts_jax.bandits import Bernoulli, Beta, Multinomial
+from bts_jax.contract import Bandit
+from bts_jax.metrics import by_kind, measured, ranking
+from bts_jax.policies import POLICIES
+from bts_jax.studies.common import (
+    CRITERION,
+    METRIC,
+    Size,
+    Study,
+    difference,
+    draw,
+    last,
+    on_instances,
+    sampled,
+    standing,
+    tally,
+)
+from bts_jax.text import ALLOWANCE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from xarray import Dataset
+
+LEFT_OUT = ("oracle", "uniform", "tempered-bts")  # baselines, and what is BTS until something is learnt
+FIRST = 3  # of the order by mean, the places whose stability is measured
+TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def _make(family: str, arms: int) -> Any:
+    """A function that draws a bandit of the family."""
+    if family == "Bernoulli":
+        return lambda key: Bernoulli.random(key, arms)
+    if family == "Beta":
+        return lambda key: Beta.random(key, arms)
+
+    def multinomial(key: jax.Array) -> Multinomial:
+        probs = jax.random.uniform(key, (2, arms, 5))
+        return Multinomial(*probs / probs.sum(-1, keepdims=True))
+
+    return multinomial
+
+
+def settings(size: Size, seed: int) -> dict[str, Any]:
+    bandits: dict[str, Bandit] = {}
+    for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
+        for family in size.families:
+            bandits |= draw(_make(family, arms), family, arms, count, seed, 3 * place + Size.families.index(family))
+    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], "bandits": bandits, "relative": True}
+
+
+def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], float]:
+    """The first policies by mean regret, and in which share of bootstrap samples of the problems they are the same, in order.
+
+    Args:
+        values: regret [policy, problem].
+    """
+    first = np.argsort(values.mean(-1), kind="stable")[:FIRST]
+    count = values.shape[-1]
+    weights = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), resamples)
+    orders = np.argsort(weights @ values.T, axis=-1, kind="stable")[:, :FIRST]
+    return first.tolist(), float((orders == first).all(-1).mean())
+
+
+def report(dataset: "Dataset") -> str:
+    parts, star, winners = [], [], []
+    for title, part in by_kind(dataset).items():
+        parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {sampled(part)}\n"
+                     f"{standing(part)}")
+        ranks = ranking(last(part), metric=METRIC).isel(budget=0)
+        median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("median", "mean_rank"))
+        values = measured(last(part), METRIC).mean("seed").values[:, :, 0]
+        places, share = stability(values)
+        first = ", ".join(str(part.policy.values[place]) for place in places)
+        winners.append(f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 bootstrap samples), {median} by "
+                       f"the median, {rank} by the mean rank")
+        star.append((title, *difference(part, "omega-star-ucb")))
+    parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
+    words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
+    verdict = tally([word for _, word, _ in star], words)
+    parts.append("\n".join(["ω*-UCB has less mean regret than BTS", f"  {verdict.upper()}",
+                            *(f"  {title}: {line}" for title, _, line in star), f"  {CRITERION}"]))
+    told = [str(name) for name in dataset.policy.values if "cost" in dataset.told.sel(policy=name).item()]
+    nothing = [str(name) for name in dataset.policy.values if dataset.told.sel(policy=name).item() == "nothing"]
+    lines = []
+    for title, part in by_kind(dataset).items():
+        medians = {name: float(np.median(on_instances(part, name))) for name in (*told, *nothing)}
+        with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
+        lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
+    parts.append("What knowing costs is worth: least median regret of the policies with side information about costs, and of "
+                 "those without any\n" + "\n".join(lines))
+    parts.append("worst 1%: the share of the regret that the worst hundredth of the problems has; best: the share of the "
+                 f"problems on which the policy has the least regret\nintervals of means: {ALLOWANCE}")
+    return "\n\n".join(parts)
+
+
+def figures(dataset: "Dataset") -> dict[str, "Figure"]:
+    drawn = {}
+    for family in dict.fromkeys(dataset.family.values.tolist()):
+        part = dataset.isel(bandit=(dataset.family == family).values)
+        figure = plots.relative(part, "bts", metric=METRIC)
+        figure.supxlabel(f"{METRIC.replace('_', '-')} as a multiple of that of bts, at a budget of\n"
+                         f"{part.budget.values[-1]:,g} times the smallest expected cost", fontsize=8)
+        drawn[f"ratios-{family.lower()}"] = figure
+    ranks = ranking(last(dataset), metric=METRIC).isel(budget=0).sortby("mean_rank").policy.values.tolist()
+    shown = [name for name in dataset.policy.values if name == "bts" or name in ranks[:6]]
+    few = dataset.sel(policy=shown).isel(bandit=(dataset.num_arms == dataset.num_arms.min()).values)
+    figure = plots.regret(few, metric=METRIC, panel="family", scale="log-log")
+    figure.supxlabel("budget (multiples of the smallest expected cost); BTS, and the policies with the least mean ranks",
+                     fontsize=8)
+    return {**drawn, "regret": figure}
+
+
+STUDY = Study(
+    "All policies on random instances, as in Heyden et al. (KDD 2024).",
+    {"quick": Size((10,), (500, 1500, 5000), (200,), 1, ("Bernoulli", "Beta")),
+     "full": Size((10, 50, 100), tuple(150_000 * part for part in TENTHS), (2000, 500, 500), 1)},
+    settings, report, figures)

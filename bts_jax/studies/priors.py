@@ -1,0 +1,66 @@
+"""Does another prior than the uniform one help BTS? (The paper's future work 2.)"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bts_jax import plots
+from bts_jax.bandits import Bernoulli, Beta
+from bts_jax.contract import Bandit
+from bts_jax.metrics import by_kind
+from bts_jax.policies import BTS, GaussianBTS
+from bts_jax.studies.common import CRITERION, METRIC, Size, Study, difference, draw, sampled, standing, tally
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from xarray import Dataset
+
+PRIORS = {
+    "bts": BTS(),
+    "Jeffreys": BTS(reward_alpha=0.5, reward_beta=0.5, cost_alpha=0.5, cost_beta=0.5),
+    "Beta(2, 2)": BTS(reward_alpha=2.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=2.0),
+    "optimist": BTS(reward_alpha=2.0, reward_beta=1.0, cost_alpha=1.0, cost_beta=2.0),
+    "pessimist": BTS(reward_alpha=1.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=1.0),
+    "Gaussian 1": GaussianBTS(variance=1.0),
+    "Gaussian 0.25": GaussianBTS(variance=0.25),
+    "Gaussian 0.1": GaussianBTS(variance=0.1),
+    "Gaussian learnt": GaussianBTS(variance=0.25, learn=1.0),
+}
+RANGES = {"Bernoulli, means 0.1–0.9": (0.1, 0.9), "Bernoulli, means 0.4–0.6": (0.4, 0.6)}
+
+
+def settings(size: Size, seed: int) -> dict[str, Any]:
+    bandits: dict[str, Bandit] = {}
+    for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
+        makers = {kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means)
+                  for kind, means in RANGES.items()}
+        makers["Beta, shapes 1–5"] = partial(Beta.random, num_arms=arms, shape_range=(1, 5))
+        for i, (kind, make) in enumerate(makers.items()):
+            bandits |= draw(make, kind, arms, count, seed, 3 * place + i)
+    return {"policies": PRIORS, "bandits": bandits}
+
+
+def report(dataset: "Dataset") -> str:
+    parts = ["Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for costs; pessimist: the reverse\n"
+             "Gaussian: normal posteriors with this variance, or with the variance that the arm's rewards and costs show"]
+    for title, part in by_kind(dataset).items():
+        parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
+    for name in map(str, dataset.policy.values):
+        if name == "bts":
+            continue
+        found = [(title, *difference(part, name)) for title, part in by_kind(dataset).items()]
+        verdict = tally([word for _, word, _ in found], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
+        parts.append("\n".join([f"{name} in place of the uniform prior", f"  {verdict.upper()}",
+                                *(f"  {title}: {line}" for title, _, line in found)]))
+    return "\n\n".join([*parts, CRITERION])
+
+
+def figures(dataset: "Dataset") -> dict[str, "Figure"]:
+    return {"ratios": plots.relative(dataset, "bts", metric=METRIC),
+            "regret": plots.regret(dataset, metric=METRIC, panel="family", scale="log-log")}
+
+
+STUDY = Study(
+    "Does another prior than the uniform one help BTS? (The paper's future work 2.)",
+    {"quick": Size((10,), (100, 300, 1000, 3000), (200,), 1),
+     "full": Size((10, 100), (300, 1000, 3000, 10_000, 50_000), (2000, 500), 1)},
+    settings, report, figures)

@@ -1,0 +1,129 @@
+"""How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bts_jax import plots
+from bts_jax.bandits import Bernoulli
+from bts_jax.contract import Bandit
+from bts_jax.metrics import mean_interval, measured, sample
+from bts_jax.studies.common import METRIC, Size, Study, look
+from bts_jax.text import ALLOWANCE, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from xarray import DataArray, Dataset
+
+RIVALS = ("bts", "gaussian-bts", "kube", "omega-ucb", "kl-ucb-sc")
+FIT_FROM = 50  # budgets of at least this many per arm are fitted: with less, no policy has learnt much
+
+
+def settings(size: Size, seed: int) -> dict[str, Any]:
+    bandits: dict[str, Bandit] = {}
+    for arms in size.arms:
+        for budget in (*size.budgets, 4 * size.budgets[-1]):  # gaps on both sides of the worst for each budget
+            bandits[f"hard at {budget:g}-{arms}-1"] = Bernoulli.hard(arms, budget)
+    return {"policies": list(RIVALS), "bandits": bandits}
+
+
+def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, tuple]:
+    """How the regret on the worst of several instances grows with the budget.
+
+    Args:
+        runs: regret of one policy, over (bandit, budget, seed).
+
+    Returns:
+        The mean regret on the worst instance at each budget [budget]; which instance that is [budget]; and the exponent x of
+        the least-squares fit of log regret by x log B + constant, with the limits of its 95% interval (bootstrap over runs).
+    """
+    values = runs.transpose("bandit", "budget", "seed").values
+    log_budget = np.log(runs.budget.values)
+    centred = log_budget - log_budget.mean()
+
+    def slope(worst: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(worst, 1e-9)) @ centred / (centred @ centred)
+
+    means = values.mean(-1)  # [bandit, budget]
+    count = values.shape[-1]
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), (resamples, len(values))) / count
+    drawn = np.einsum("rbs,bts->rbt", weights, values)
+    low, high = np.quantile(slope(drawn.max(1)), [0.025, 0.975])
+    return means.max(0), means.argmax(0), (float(slope(means.max(0))), float(low), float(high))
+
+
+def _worst(dataset: "Dataset") -> tuple["Dataset", dict[str, tuple]]:
+    """The budgets that are fitted, and the fit of each policy there."""
+    fitted = dataset.isel(budget=(dataset.budget.values >= FIT_FROM * dataset.num_arms.values.max()))
+    runs = measured(fitted, METRIC)
+    return fitted, {str(name): exponent(runs.sel(policy=name)) for name in dataset.policy.values}
+
+
+def _own_exponent(budgets: np.ndarray) -> float:
+    """That of √(B ln B), fitted in the same way."""
+    return float(np.polyfit(np.log(budgets), 0.5 * np.log(budgets * np.log(budgets)), 1)[0])
+
+
+def report(dataset: "Dataset") -> str:
+    fitted, fits = _worst(dataset)
+    budgets, arms = fitted.budget.values, int(dataset.num_arms.values.max())
+    hard = np.array([float(str(name).rsplit("-", 2)[0].removeprefix("hard at ")) for name in dataset.bandit.values])
+    medians = measured(fitted, METRIC).median("seed")
+    rows, lines, words = [], [], []
+    own = _own_exponent(budgets)
+    for name, (worst, where, (value, low, high)) in fits.items():
+        rows.append([name, *(f"{regret:,.1f}" for regret in worst), f"{value:.3f}", f"{low:.3f} … {high:.3f}"])
+        typical = medians.sel(policy=name).values[where[-1], -1]
+        multiple = np.sqrt(np.log(hard[where[-1]]) / hard[where[-1]] / (np.log(budgets[-1]) / budgets[-1]))
+        words.append("below" if high < own else "above" if low > own else "like it")
+        share = worst[-1] / np.sqrt(arms * budgets[-1] * np.log(budgets[-1]))
+        lines.append(f"  {name}: {'grows like it' if words[-1] == 'like it' else f'{words[-1]} it'}; at {budgets[-1]:,g} the "
+                     f"worst gap is {multiple:.2g} √(K ln B / B), the regret there {worst[-1]:,.1f} in the mean, "
+                     f"{typical:,.1f} in the median, {share:.2f} √(K B ln B)")
+    head = ["policy", *(f"{budget:,g}" for budget in budgets), "exponent", "95% interval"]
+    return "\n\n".join([
+        f"Mean regret at each budget on the worst of {dataset.sizes['bandit']} instances with {arms} arms, whose gaps are "
+        f"√(K ln b / b) for b = {', '.join(f'{b:,g}' for b in hard)};\n{dataset.sizes['seed']} runs on each\n"
+        + table(head, rows),
+        "\n".join([f"Against √(B ln B), whose exponent over these budgets is {own:.3f}: "
+                   + ", ".join(f"{words.count(word)} {text}" for word, text in
+                               (("below", "BELOW"), ("like it", "LIKE IT"), ("above", "ABOVE")) if word in words), *lines]),
+        "exponent: of the least-squares fit of log regret by log B, with a bootstrap over the runs. A bound O(√(K B ln B))\n"
+        "for all instances would need one that stays at or below that of √(B ln B) as budgets grow. All arms cost 1/2 in "
+        "the mean here.",
+    ])
+
+
+def figures(dataset: "Dataset") -> dict[str, "Figure"]:
+    from matplotlib.figure import Figure
+
+    fitted, fits = _worst(dataset)
+    runs, styles = measured(dataset, METRIC), look(dataset)
+    figure = Figure(figsize=(plots.COLUMN * 1.2, 4.0), layout="constrained")
+    axes = figure.subplots()
+    budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
+    for name, (_, _, (value, low, high)) in fits.items():
+        mean, below, above = mean_interval(sample(runs.sel(policy=name).transpose("bandit", "budget", "seed"), "seed"), "seed")
+        where = mean.argmax(0), np.arange(mean.shape[1])
+        plots.curve(axes, budgets, mean[where], below[where], above[where], styles[name],
+                    f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
+    anchor = max(worst[-1] for worst, _, _ in fits.values()) * 1.3
+    guide = np.sqrt(budgets * np.log(budgets))
+    axes.plot(budgets, anchor * guide / guide[-1], color="gray", linewidth=0.8, linestyle="--",
+              label=f"∝ √(B ln B): exponent {_own_exponent(fitted.budget.values):.2f}")
+    plots.decades(axes, "x")
+    plots.decades(axes, "y")
+    axes.set_xlabel("budget (units of cost)", fontsize=8)
+    axes.set_ylabel("pseudo-regret on the worst instance\n(units of reward)", fontsize=8)
+    plots.frame(axes)
+    title = (f"mean and its 95% interval over {dataset.sizes['seed']} runs; {ALLOWANCE};\n{arms} arms, worst of "
+             f"{dataset.sizes['bandit']} gaps; exponents fitted from budget {fitted.budget.values[0]:,g} on")
+    figure.legend(loc="outside upper center", fontsize=7, frameon=False, title=title, title_fontsize=7)
+    return {"worst-case": figure}
+
+
+STUDY = Study(
+    "How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)",
+    {"quick": Size((10,), (100, 200, 500, 1000, 2000, 5000), (1,), 100),
+     "full": Size((10,), (100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000), (1,), 1000)},
+    settings, report, figures)
