@@ -275,7 +275,7 @@ def test_kl_ucb_sc_without_exploration_is_the_plain_ratio():
 def test_kl_ucb_sc_everywhere(tuned):
     """From 1 to 10⁷ pulls, all kinds of averages, t from n + 1 to 10⁸: to 10⁻⁵ of its logarithm where that is large.
 
-    With r̄ = 0 and an index of next to 0, what matters is that it is: below 10⁻⁸.
+    Where r̄ = 0 and nearly all pulls were of this arm, r̄ being taken for 10⁻¹² matters: there to 10⁻² of its logarithm.
     """
     rng = np.random.default_rng(0)
     n = np.exp(rng.uniform(0, np.log(1e7), 20_000)).astype(int)
@@ -289,9 +289,11 @@ def test_kl_ucb_sc_everywhere(tuned):
     level = jnp.array((np.log(seen.t) - tuned * np.log(n)) / n, jnp.float32)
     ours = jax.jit(largest_gain)(jnp.maximum(jnp.array(reward, jnp.float32), 1e-12), jnp.array(cost, jnp.float32), level)
     ours = np.asarray(ours, float) + np.log(np.maximum(reward, 1e-12) / cost)
-    ordinary = (theirs < 80) & ((reward > 0) | (theirs > np.log(1e-6)))
-    assert ordinary.mean() > 0.98 and np.isfinite(ours).all() and (ours[theirs < np.log(1e-6)] < np.log(2e-6)).all()
-    np.testing.assert_allclose(ours[ordinary], theirs[ordinary], rtol=0, atol=1e-5)
+    ordinary = theirs < 80
+    sharp = ordinary & ((reward > 0) | (np.asarray(level) > 2e-6))
+    assert ordinary.mean() > 0.99 and sharp.mean() > 0.97 and np.isfinite(ours).all()
+    np.testing.assert_allclose(ours[sharp], theirs[sharp], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours[ordinary], theirs[ordinary], rtol=0, atol=1e-2)
 
 
 def test_ucb_b2_by_hand():
@@ -429,9 +431,9 @@ def test_decisions_agree_with_the_reference_after_random_histories(name, options
     arm = np.asarray(jax.vmap(lambda one: policy(one, KEY)[0])(state))
     assert not np.isnan(index).any()
     np.testing.assert_array_equal(index == np.inf, ~np.isfinite(values) | (values > 3e38))
-    row = np.arange(len(arm))
-    close = values[row, arm] > values[row, theirs] - 3e-5 * np.abs(values[row, theirs])
-    assert ((arm == theirs) | close).all() and (arm == theirs).mean() > 0.97
+    other = np.flatnonzero(arm != theirs)
+    mine, best = values[other, arm[other]], values[other, theirs[other]]
+    assert np.isfinite(best).all() and (mine > best - 3e-5 * np.abs(best)).all() and len(other) <= 4
     assert len(np.unique(arm)) == 5, "decisions that differ"
 
 
@@ -544,8 +546,8 @@ def test_gaussian_bts_always_has_a_draw():
     assert policy.variances
     state = policy.init(Problem(num_arms=2))
     pulls = jnp.full(2, 2.0e9, jnp.float32)
-    mean, none = jnp.array([0.0, 1.0]), jnp.zeros(2)
-    state = state._replace(arms=state.arms._replace(kept=policy.keep(pulls, mean, mean, none, none)))
+    one, cost, none = jnp.ones(2), jnp.array([0.0, 1.0]), jnp.zeros(2)
+    state = state._replace(arms=state.arms._replace(kept=policy.keep(pulls, one, cost, none, none)))
     arm, calls, _ = decisions(policy, state, 500, 4)
     assert (arm == 0).all() and 1.2 < calls.mean() < 2.5
 

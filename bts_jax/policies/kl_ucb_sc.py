@@ -45,8 +45,9 @@ class KLUCBSC(IndexPolicy):
         x = (r̄ + w)/(1 + w),   y = (c̄ − w)/(1 − w),
 
     and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
-    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹²; up to 10⁵ pulls, and with tuned = 0, this
-    changes the index by 10⁻⁷ of it. Where ln(t / n^tuned) is 0, the index is r̄/c̄.
+    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹². With tuned = 0 and up to 10⁵
+    pulls this changes the index by 10⁻⁷ of it; with tuned = 1 by up to 1% where n ≈ t. Where ln(t / n^tuned) is 0, the index is
+    r̄/c̄.
 
     Args:
         tuned: from 0 to 1. The level is ln t for 0, ln(t/n) for 1, and ln t − tuned · ln n between.
