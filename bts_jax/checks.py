@@ -102,7 +102,7 @@ def hyperparameter(
 
 
 def switch(owner: Any, name: str) -> None:
-    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. It is a number, so that a batch can vary it."""
+    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. A number, so that a batch can vary it."""
     hyperparameter(owner, name, 0, 1)
     value = getattr(owner, name)
     if is_concrete(value):

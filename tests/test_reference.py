@@ -125,8 +125,8 @@ def test_other_values_need_no_other_program(played):
     ("gaussian-bts", [{"variance": 0.25, "learn": 0}, {"variance": 0.25, "learn": 1}]),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_options_have_the_regret_of_the_reference(name, every):
-    """Every option of a rival, on three arms with a budget of 1,000; the options share one program. KL-UCB-SC's reference is slow:
-    a budget of 100, and fewer runs.
+    """Every option of a rival, on three arms with a budget of 1,000; the options share one program. The reference of KL-UCB-SC
+    is slow: its budget is 100, with fewer runs.
 
     6 standard errors, as at the top. One of them is 1% to 7% of the mean, and the options differ by far more: on these arms by
     factors of 1.06 (UCB-BV2 and KL-UCB-SC at this budget) to 2.5.

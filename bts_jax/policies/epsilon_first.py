@@ -40,9 +40,10 @@ class EpsilonFirst:
     Where the paper is silent: every arm is pulled at least once, even when that costs more than εB. The averages are
     frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm.
 
-    A commitment is for good, so it takes the ratio as it is, and does not explore. The ratio of an arm that has earned something
-    and cost nothing is infinite; of several such arms the one with the largest r̄_i is taken, as if each had cost the same tiny
-    amount. The ratio of an arm that has neither earned nor cost anything is 0. Of equal arms the lowest number is taken.
+    A commitment is for good, so it takes the ratio as it is, and does not explore. The ratio of an arm that has earned
+    something and cost nothing is infinite; of several such arms the one with the largest r̄_i is taken, as if each had cost
+    the same tiny amount. The ratio of an arm that has neither earned nor cost anything is 0. Of equal arms the lowest number
+    is taken.
 
     Args:
         epsilon: the share ε of the budget to explore with, in (0, 1); 0.1 in the paper.

@@ -33,9 +33,9 @@ class KLUCBSC(IndexPolicy):
     Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default: none
     known to us.
 
-    The source has two levels. ln t (tuned = 0) is the one of its proof. ln(t/n) (tuned = 1) is the tuned variant that it compares
-    with BTS. The default is the one with less regret: on 200 random bandits with ten arms and a budget of 5,000 times the smallest
-    cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0.
+    The source has two levels. ln t (tuned = 0) is the one of its proof. ln(t/n) (tuned = 1) is the tuned variant that it
+    compares with BTS. The default is the one with less regret: on 200 random bandits with ten arms and a budget of 5,000
+    times the smallest cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0.
 
     Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`); so is an arm whose index is above 10³⁸.
@@ -45,9 +45,8 @@ class KLUCBSC(IndexPolicy):
         x = (r̄ + w)/(1 + w),   y = (c̄ − w)/(1 − w),
 
     and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
-    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹². With tuned = 0 and up to 10⁵
-    pulls this changes the index by 10⁻⁷ of it; with tuned = 1 by up to 1% where n ≈ t. Where ln(t / n^tuned) is 0, the index is
-    r̄/c̄.
+    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹². With tuned = 0 and up to 10⁵ pulls this
+    changes the index by 10⁻⁷ of it; with tuned = 1 by up to 1% where n ≈ t. Where ln(t / n^tuned) is 0, the index is r̄/c̄.
 
     Args:
         tuned: from 0 to 1. The level is ln t for 0, ln(t/n) for 1, and ln t − tuned · ln n between.

@@ -27,15 +27,15 @@ class UCBBV1(FloorPolicy):
 
     Told in advance: λ, a lower bound on the expected costs.
 
-    Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs. A confidence bound needs e_i < λ, and the
-    formula says nothing useful before: with `explore = 0`, the default, we know of no guarantee, and the policy can stay with a
-    wrong arm, so that regret is linear in B.
+    Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs. A confidence bound needs e_i < λ,
+    and the formula says nothing useful before: with `explore = 0`, the default, we know of no guarantee, and the policy can
+    stay with a wrong arm, so that regret is linear in B.
 
-    Where public programs differ: for e_i > λ the bonus is negative. Two of three that we read compute the formula as it stands
-    (`explore = 0`). The policy then takes the arms about equally often until the first of them has e_i < λ, and prefers that one.
-    The third explores such arms before the others (`explore = 1`), so that every arm is pulled at least ln(t)/λ² times. The
-    default is the one with less regret: on 200 random bandits with ten arms it has less on 97% of them with a budget of 500 times
-    the smallest cost, and on nine of ten with 5,000 times.
+    Where public programs differ: for e_i > λ the bonus is negative. Two of three that we read compute the formula as it
+    stands (`explore = 0`). The policy then takes the arms about equally often until the first of them has e_i < λ, and
+    prefers that one. The third explores such arms before the others (`explore = 1`), so that every arm is pulled at least
+    ln(t)/λ² times. The default is the one with less regret: on 200 random bandits with ten arms it has less on 97% of them
+    with a budget of 500 times the smallest cost, and on nine of ten with 5,000 times.
 
     Where the source is silent: an arm with e_i = λ or c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`). If λ = 0, as on a bandit with an arm that never costs anything, so have all arms.

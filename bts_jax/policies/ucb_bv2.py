@@ -28,15 +28,15 @@ class UCBBV2(IndexPolicy):
 
     Told in advance: nothing. It is UCB-BV1 with an estimate in place of the lower bound on the costs.
 
-    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t: with
-    `explore = 0`, the default, we know of no guarantee, and regret can be linear in B.
+    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t:
+    with `explore = 0`, the default, we know of no guarantee, and regret can be linear in B.
 
-    Where public programs differ: as for `UCBBV1`, with λ_t in place of λ. The default is the one with less regret: on 200 random
-    bandits with ten arms `explore = 0` has less on nine of ten.
+    Where public programs differ: as for `UCBBV1`, with λ_t in place of λ. The default is the one with less regret: on 200
+    random bandits with ten arms `explore = 0` has less on nine of ten.
 
-    Where the source is silent: an arm with e_i = λ_t or c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`). As long as some arm has not cost anything, λ_t = 0, and the bonus is not defined. With `explore = 0` the arms
-    that have not cost anything go first, with `explore = 1` all arms are pulled in turn.
+    Where the source is silent: an arm with e_i = λ_t or c̄_i = 0 has an infinite index, and is explored before the others
+    (see `index.choose`). As long as some arm has not cost anything, λ_t = 0, and the bonus is not defined. With `explore = 0`
+    the arms that have not cost anything go first, with `explore = 1` all arms are pulled in turn.
 
     Args:
         explore: 1 if an arm with e_i ≥ λ_t is explored before the others, 0 for the formula as it stands.
