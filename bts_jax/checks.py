@@ -99,3 +99,17 @@ def hyperparameter(
     require(name, array, above & below, remedy)
     if not isinstance(value, (float, jax.Array)):
         object.__setattr__(owner, name, array.astype(np.float32) if array.ndim else float(array))
+
+
+def switch(owner: Any, name: str) -> None:
+    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. A number, so that a batch can vary it."""
+    hyperparameter(owner, name, 0, 1)
+    value = getattr(owner, name)
+    if is_concrete(value):
+        array = np.asarray(value, np.float64)
+        require(name, array, (array == 0) | (array == 1), "give 0 or 1")
+
+
+def is_on(value: Any) -> Any:
+    """Whether an option is 1 and not 0: a bool, traced or not."""
+    return jnp.asarray(value, jnp.float32) > 0.5

@@ -63,7 +63,7 @@ def _ucb_bv1(rng, pulls, rewards, costs, t, told):
     floor = told["min_cost"]
     e = np.sqrt(np.log(t - 1) / pulls)
     with np.errstate(divide="ignore", invalid="ignore"):
-        index = np.where(e < floor, rewards / costs + (1 + 1 / floor) * e / (floor - e), np.inf)
+        index = rewards / costs + (1 + 1 / floor) * e / (floor - e)
     return _largest(index, pulls)
 
 

@@ -129,11 +129,13 @@ def kube_index(seen, problem):
     return (reward + np.sqrt(2 * np.log(seen.t) / np.maximum(seen.n, 1))) / cost
 
 
-def ucb_bv1_index(seen, problem):
+def ucb_bv1_index(seen, problem, explore=0):
+    """With explore = 0 the bonus is the formula's, negative for e > λ; with 1 such an arm is explored first."""
     reward, cost = seen.means()
-    floor = problem["min_cost"]
-    e = np.sqrt(np.log(max(seen.t - 1, 1)) / np.maximum(seen.n, 1))
-    return np.where(e >= floor, np.inf, reward / cost + (1 + 1 / floor) * e / (floor - e))
+    floor, e = problem["min_cost"], radius(seen, 1)
+    bonus = (1 + 1 / floor) * e / (floor - e)
+    undefined = (floor == 0) | (e == floor) | (cost == 0) | (bool(explore) & (e > floor))
+    return np.where(undefined, np.inf, reward / cost + bonus)
 
 
 def pd_bwk_index(seen, problem):
@@ -152,10 +154,13 @@ def radius(seen, alpha):
     return alpha * np.sqrt(np.log(max(seen.t - 1, 1)) / np.maximum(seen.n, 1))
 
 
-def ucb_bv2_index(seen, problem):
+def ucb_bv2_index(seen, problem, explore=0):
+    """As UCB-BV1. While an arm has not cost anything, λ = 0: with explore = 0 such arms alone go first, with 1 all arms do."""
     reward, cost = seen.means()
     floor, e = cost.min(1, keepdims=True), radius(seen, 1)
-    return np.where(e >= floor, np.inf, reward / cost + 1 / floor * (1 + 1 / (floor - e)) * e)
+    bonus = np.where(floor > 0, 1 / floor * (1 + 1 / (floor - e)) * e, 0)
+    undefined = (e == floor) | (cost == 0) | (bool(explore) & (e > floor))
+    return np.where(undefined, np.inf, reward / cost + bonus)
 
 
 def fractional_kube_index(seen, problem):
@@ -224,12 +229,14 @@ def ucb_sc_plus_index(seen, problem):
     return np.where(cost <= np.sqrt(a), np.inf, (reward + alpha * cost) / (cost - alpha * reward))
 
 
-def ucb_b2_index(seen, problem):
+def ucb_b2_index(seen, problem, reward_test=1):
+    """The cost's radius η must be below c̄ (λ − 1)/λ, or below r̄ if reward_test is 1; else the arm is explored first."""
     reward, cost = seen.means()
     n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
     epsilon, eta = (np.sqrt(2 * variance * log / n) + 3 * log / n for variance in seen.variances())
     ratio = reward / cost
-    return np.where(eta < cost * (1.28 - 1) / 1.28, ratio + 1.4 * (epsilon + ratio * eta) / cost, np.inf)
+    known = eta < (reward if reward_test else cost * (1.28 - 1) / 1.28)
+    return np.where(known & (cost > 0), ratio + 1.4 * (epsilon + ratio * eta) / cost, np.inf)
 
 
 def kl(p, q):
@@ -244,10 +251,11 @@ def least_divergence(reward, cost, ratio):
     return kl(reward, np.minimum(ratio * y, 1)) + kl(cost, np.minimum(y, 1))
 
 
-def kl_ucb_sc_index(seen, problem):
-    """The largest ratio whose least divergence is allowed, by bisection."""
+def kl_ucb_sc_index(seen, problem, tuned=1):
+    """The largest ratio whose least divergence is at most (ln t − tuned · ln n)/n, by bisection."""
     reward, cost = seen.means()
-    level = np.log(seen.t) / np.maximum(seen.n, 1)
+    n = np.maximum(seen.n, 1)
+    level = np.maximum(np.log(seen.t) - tuned * np.log(n), 0) / n
     low = np.log(np.maximum(reward, 1e-13) / cost)
     high = np.where(cost > 0, low + level / cost + 40, low)
     for _ in range(36):
@@ -257,13 +265,17 @@ def kl_ucb_sc_index(seen, problem):
     return np.where(cost > 0, np.exp(low), np.inf)
 
 
-def gaussian_bts(seen, problem, rng):
+def gaussian_bts(seen, problem, rng, variance=0.25, learn=0):
+    """Both normal, the cost truncated to (0, 1] by drawing again. The variance of one pull is learnt: the sum of squares about
+    the mean counts with weight `learn`, and `variance` as one observation."""
     reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())
-    spread = 1 / np.sqrt(seen.n + 1)
-    draw = rng.normal(cost, spread)
+    reward_spread, cost_spread = (
+        np.sqrt((variance + learn * seen.n * seen_variance) / (1 + learn * seen.n) / (seen.n + 1))
+        for seen_variance in seen.variances())
+    draw = rng.normal(cost, cost_spread)
     while (outside := (draw <= 0) | (draw > 1)).any():
-        draw = np.where(outside, rng.normal(cost, spread), draw)
-    return (rng.normal(reward, spread) / draw).argmax(1)
+        draw = np.where(outside, rng.normal(cost, cost_spread), draw)
+    return (rng.normal(reward, reward_spread) / draw).argmax(1)
 
 
 def joint_bts(seen, problem, rng):
@@ -287,6 +299,14 @@ def by_index(index):
     return lambda seen, problem, rng: pick(index(seen, problem), seen.n)
 
 
+def commitment(seen):
+    """The arm with the largest plain ratio, the first of equals; of arms that earned and cost nothing, the one to earn most."""
+    reward, cost = seen.means()
+    plain = np.where(cost > 0, reward / cost, 0).argmax(1)
+    free = np.where(cost > 0, 0, reward)
+    return np.where((free > 0).any(1), free.argmax(1), plain)
+
+
 class EpsilonFirst:
     """Keeps for each run the arm it committed to; −1 before."""
 
@@ -297,8 +317,7 @@ class EpsilonFirst:
         if self.committed is None:
             self.committed = np.full(len(seen.n), -1)
         ready = (seen.spent >= self.epsilon * problem["budget"]) & (seen.n > 0).all(1) & (self.committed < 0)
-        reward, cost = seen.means()
-        self.committed = np.where(ready, pick(reward / cost, seen.n), self.committed)
+        self.committed = np.where(ready, commitment(seen), self.committed)
         return np.where(self.committed < 0, (seen.t - 1) % seen.n.shape[1], self.committed)
 
 
@@ -332,9 +351,17 @@ POLICIES = {
 }
 
 
-def play(name, arms, budget, runs, rng):
-    """Plays `runs` runs to the end of the budget. Returns rewards [runs], costs [runs], pulls [runs, K]."""
+def optional(name, **options):
+    """A policy with other options than it has by default."""
+    if name in INDICES:
+        return by_index(lambda seen, problem: INDICES[name](seen, problem, **options))
     policy = POLICIES[name]()
+    return lambda seen, problem, rng: policy(seen, problem, rng, **options)
+
+
+def play(name, arms, budget, runs, rng, **options):
+    """Plays `runs` runs to the end of the budget. Returns rewards [runs], costs [runs], pulls [runs, K]."""
+    policy = optional(name, **options) if options else POLICIES[name]()
     ratio = arms.reward_mean / arms.cost_mean
     problem = {"budget": budget, "min_cost": arms.cost_mean.min(), "cost_mean": arms.cost_mean, "best_arm": ratio.argmax()}
     seen = Seen(runs, len(ratio))

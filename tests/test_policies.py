@@ -65,19 +65,40 @@ def test_kube_by_hand():
 
 
 def test_ucb_bv1_by_hand():
-    """λ = 1/2; 1000 pulls so far. e = √(ln 1000 / n): 0.0840 at n = 979, above λ at n = 20 and n = 1."""
-    policy = bj.UCBBV1()
+    """λ = 1/2; 1000 pulls so far. e = √(ln 1000 / n): 0.0840 at n = 979, 0.5877 at n = 20, 2.628 at n = 1."""
+    policy, explore = bj.UCBBV1(explore=0), bj.UCBBV1(explore=1)
     floor = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.5))).fact
     state = statistics(policy.keep, [979, 20, 1], [400, 10, 1], [600, 10, 1], fact=floor)
-    index = policy.index(state)
-    e = np.sqrt(np.log(1000) / 979)
-    np.testing.assert_allclose(index[0], 400 / 600 + 3 * e / (0.5 - e), rtol=1e-5)
-    assert index[1] == np.inf and index[2] == np.inf, "λ ≤ e"
-    assert int(policy(state, KEY)[0]) == 2
+    e = np.sqrt(np.log(1000) / np.array([979, 20, 1]))
+    expected = np.array([2 / 3, 1, 1]) + 3 * e / (0.5 - e)
+    np.testing.assert_allclose(policy.index(state), expected, rtol=2e-5)
+    assert expected[1] < expected[2] < 0 and int(policy(state, KEY)[0]) == 0, "a negative bonus where λ < e"
+    index = explore.index(state)
+    np.testing.assert_allclose(index[0], expected[0], rtol=1e-5)
+    assert index[1] == np.inf and index[2] == np.inf and int(explore(state, KEY)[0]) == 2, "λ ≤ e"
     costless = statistics(policy.keep, [979, 10, 11], [1, 1, 1], [0, 1, 1], fact=floor)
-    assert policy.index(costless)[0] == np.inf, "c̄ = 0"
+    for each in (policy, explore):
+        assert each.index(costless)[0] == np.inf, "c̄ = 0"
+        free = statistics(policy.keep, [5, 4], [2, 0], [1, 1], fact=jnp.float32(0))
+        assert (each.index(free) == np.inf).all() and int(each(free, KEY)[0]) == 1, "λ = 0: all arms in turn"
     given = bj.UCBBV1(min_cost=0.25).init(Problem(num_arms=3, min_cost=jnp.float32(0.5)))
     assert given.fact == 0.25, "a λ that is given counts"
+
+
+def test_ucb_bv_where_the_radius_is_the_floor():
+    """e = λ, to the bit: explored first. One bit below or above, the bonus is finite, large and of the right sign."""
+    e = jnp.sqrt(jnp.log(jnp.float32(1000))) * (1 / jnp.sqrt(jnp.float32(20)))
+    floors = [e, jnp.nextafter(e, jnp.float32(1)), jnp.nextafter(e, jnp.float32(0))]
+    for explore in (0.0, 1.0):
+        policy = bj.UCBBV1(explore=explore)
+        same, above, below = (policy.index(statistics(policy.keep, [980, 20], [400, 10], [600, 10], fact=floor))[1]
+                              for floor in floors)
+        assert same == np.inf and 1e6 < above < np.inf and (below == np.inf if explore else -np.inf < below < -1e6)
+        other = bj.UCBBV2(explore=explore)
+        state = statistics(other.keep, [980, 20], [400, 10], [600, 10])
+        kept = [state.kept._replace(cost=jnp.stack([jnp.float32(0.9), floor])) for floor in floors]
+        same, above, below = (other.index(state._replace(kept=each))[1] for each in kept)
+        assert same == np.inf and 1e6 < above < np.inf and (below == np.inf if explore else -np.inf < below < -1e6)
 
 
 def test_pd_bwk_by_hand():
@@ -98,14 +119,19 @@ def test_pd_bwk_by_hand():
 
 def test_ucb_bv2_by_hand():
     """1000 pulls so far, λ = 1/2, of arm 0. e = √(ln 1000 / n) is below λ but for n = 20."""
-    policy = bj.UCBBV2()
+    policy, explore = bj.UCBBV2(explore=0), bj.UCBBV2(explore=1)
     state = statistics(policy.keep, [600, 380, 20], [400, 190, 10], [300, 300, 18])
-    e = np.sqrt(np.log(1000) / np.array([600, 380]))
-    index = policy.index(state)
-    np.testing.assert_allclose(index[:2], np.array([4 / 3, 19 / 30]) + 2 * (1 + 1 / (0.5 - e)) * e, rtol=1e-5)
-    assert index[2] == np.inf, "λ ≤ e"
-    unseen = statistics(policy.keep, [600, 380, 20], [400, 190, 10], [300, 300, 0])
-    assert (policy.index(unseen) == np.inf).all() and int(policy(unseen, KEY)[0]) == 2, "λ = 0: all are explored"
+    e = np.sqrt(np.log(1000) / np.array([600, 380, 20]))
+    expected = np.array([4 / 3, 19 / 30, 5 / 9]) + 2 * (1 + 1 / (0.5 - e)) * e
+    np.testing.assert_allclose(policy.index(state), expected, rtol=2e-5)
+    assert expected[2] < 0 and int(policy(state, KEY)[0]) == 0, "a negative bonus where λ < e"
+    index = explore.index(state)
+    np.testing.assert_allclose(index[:2], expected[:2], rtol=1e-5)
+    assert index[2] == np.inf and int(explore(state, KEY)[0]) == 2, "λ ≤ e"
+    unseen = statistics(policy.keep, [600, 20, 380], [400, 10, 190], [300, 10, 0])
+    assert (explore.index(unseen) == np.inf).all() and int(explore(unseen, KEY)[0]) == 1, "λ = 0: all are explored"
+    np.testing.assert_allclose(policy.index(unseen), [4 / 3, 1, np.inf], rtol=1e-6)
+    assert int(policy(unseen, KEY)[0]) == 2, "λ = 0: the arm that has not cost anything"
 
 
 def test_fractional_kube_by_hand():
@@ -206,7 +232,7 @@ def test_kl_ucb_sc_by_hand():
     """Against the best split of the divergence between reward and cost, each side solved by SciPy; closed forms at 0 and 1."""
     pulls, rewards, costs = [500, 400, 60, 30, 6, 2, 1], [250, 300, 0, 30, 6, 1, 0], [100, 399, 30, 30, 1, 0, 1]
     state = statistics(bj.KLUCBSC.keep, pulls, rewards, costs)
-    index = bj.KLUCBSC().index(state)
+    index, tuned, half = (bj.KLUCBSC(tuned=tuned).index(state) for tuned in (0, 1, 0.5))
 
     def largest(reward, cost, level):
         def side(mean, share, end):
@@ -223,16 +249,34 @@ def test_kl_ucb_sc_by_hand():
 
     with np.errstate(divide="ignore", invalid="ignore"):
         for i in (0, 1, 2, 4):
-            level = np.log(1000) / pulls[i]
-            np.testing.assert_allclose(index[i], largest(rewards[i] / pulls[i], costs[i] / pulls[i], level), rtol=1e-5)
+            for found, level in ((index, np.log(1000)), (tuned, np.log(1000 / pulls[i])),
+                                 (half, np.log(1000) - np.log(pulls[i]) / 2)):
+                best = largest(rewards[i] / pulls[i], costs[i] / pulls[i], level / pulls[i])
+                np.testing.assert_allclose(found[i], best, rtol=1e-5)
     np.testing.assert_allclose(index[3], 1000 ** (1 / 30), rtol=1e-5, err_msg="r̄ = c̄ = 1: y = t^(−1/n)")
-    assert index[5] == np.inf, "no cost seen"
+    np.testing.assert_allclose(tuned[3], (1000 / 30) ** (1 / 30), rtol=1e-5, err_msg="r̄ = c̄ = 1: y = (t/n)^(−1/n)")
+    assert index[5] == np.inf and tuned[5] == np.inf, "no cost seen"
+    assert tuned[6] == index[6], "ln n = 0"
     # r̄ = 0, c̄ = 1, n = 1: kl(0, x) + kl(1, y) = −ln(1 − x) − ln y; at x = 1/2, y = 2/t, and x/y = t/4.
     np.testing.assert_allclose(index[6], 1000 / 4, rtol=1e-5)
 
 
-def test_kl_ucb_sc_everywhere():
-    """From 1 to 10⁷ pulls, all kinds of averages, t from n + 1 to 10⁸: to 10⁻⁵ of its logarithm where that is large."""
+def test_kl_ucb_sc_without_exploration_is_the_plain_ratio():
+    """t = n to float32 after 2²⁵ pulls of one arm: ln(t/n) = 0, and the index is r̄/c̄ to the bit; a level of 0, and around."""
+    state = statistics(bj.KLUCBSC.keep, [2**25, 1], [2**24, 1], [3 * 2**22, 1])
+    assert bj.KLUCBSC(tuned=1).index(state)[0] == jnp.float32(0.5) / jnp.float32(0.375)
+    r, c = (x.ravel() for x in jnp.meshgrid(*[jnp.array([1e-12, 1e-3, 0.3, 1], jnp.float32)] * 2))
+    assert (largest_gain(r, c, 0 * r) == 0).all()
+    tiny = largest_gain(r, c, 0 * r + jnp.float32(1e-14))
+    assert np.isfinite(tiny).all() and (tiny[(r > 1e-4) & (c > 1e-4)] < 1e-4).all(), "continuous"
+
+
+@pytest.mark.parametrize("tuned", [0, 1])
+def test_kl_ucb_sc_everywhere(tuned):
+    """From 1 to 10⁷ pulls, all kinds of averages, t from n + 1 to 10⁸: to 10⁻⁵ of its logarithm where that is large.
+
+    Where r̄ = 0 and nearly all pulls were of this arm, r̄ being taken for 10⁻¹² matters: there to 10⁻² of its logarithm.
+    """
     rng = np.random.default_rng(0)
     n = np.exp(rng.uniform(0, np.log(1e7), 20_000)).astype(int)
     reward, cost = (rng.binomial(n, rng.choice([0.001, 0.01, 0.1, 0.5, 0.9, 0.999, 1], 20_000)) / n for _ in range(2))
@@ -241,13 +285,15 @@ def test_kl_ucb_sc_everywhere():
     n, reward, cost = n[keep], np.float32(reward[keep]).astype(float), np.float32(cost[keep]).astype(float)
     seen = SimpleNamespace(n=n, t=np.exp(rng.uniform(np.log(n + 1), np.log(1e8))), means=lambda: (reward, cost))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        theirs = np.log(reference.kl_ucb_sc_index(seen, {}))
-    level = jnp.array(np.log(seen.t) / n, jnp.float32)
+        theirs = np.log(reference.kl_ucb_sc_index(seen, {}, tuned))
+    level = jnp.array((np.log(seen.t) - tuned * np.log(n)) / n, jnp.float32)
     ours = jax.jit(largest_gain)(jnp.maximum(jnp.array(reward, jnp.float32), 1e-12), jnp.array(cost, jnp.float32), level)
     ours = np.asarray(ours, float) + np.log(np.maximum(reward, 1e-12) / cost)
     ordinary = theirs < 80
-    assert ordinary.mean() > 0.99 and np.isfinite(ours).all()
-    np.testing.assert_allclose(ours[ordinary], theirs[ordinary], rtol=0, atol=1e-5)
+    sharp = ordinary & ((reward > 0) | (np.asarray(level) > 2e-6))
+    assert ordinary.mean() > 0.99 and sharp.mean() > 0.97 and np.isfinite(ours).all()
+    np.testing.assert_allclose(ours[sharp], theirs[sharp], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours[ordinary], theirs[ordinary], rtol=0, atol=1e-2)
 
 
 def test_ucb_b2_by_hand():
@@ -256,12 +302,26 @@ def test_ucb_b2_by_hand():
                        [0, 9_999.75, 0])
     log = 2.01 * np.log(100_001)
     epsilon, eta = (np.sqrt(2 * v * log / 60_000) + 3 * log / 60_000 for v in (1 / 4, 2 / 9))
-    index = bj.UCBB2().index(state)
-    np.testing.assert_allclose(index[0], 1.5 + 1.4 * (epsilon + 1.5 * eta) * 3, rtol=1e-5)
-    np.testing.assert_allclose(index[1], 1 + 1.4 * (3 * log / 39_999) * 2 * 2, rtol=1e-4)
-    assert index[2] == np.inf and int(bj.UCBB2()(state, KEY)[0]) == 2
+    for policy in (bj.UCBB2(reward_test=0), bj.UCBB2(reward_test=1)):
+        index = policy.index(state)
+        np.testing.assert_allclose(index[0], 1.5 + 1.4 * (epsilon + 1.5 * eta) * 3, rtol=1e-5)
+        np.testing.assert_allclose(index[1], 1 + 1.4 * (3 * log / 39_999) * 2 * 2, rtol=1e-4)
+        assert index[2] == np.inf and int(policy(state, KEY)[0]) == 2
     lax = bj.UCBB2(alpha=0.0).index(state)
     np.testing.assert_allclose(lax, [1.5, 1, 1], rtol=1e-6)
+
+
+def test_ucb_b2_tests_the_cost_or_the_reward():
+    """After 10,000 pulls, η = 0.029 + 3α ln t/n = 0.0407 for n = 4999. Arm 0: r̄ = 0.03 < η < 0.22c̄; arm 1: 0.22c̄ < η < r̄;
+    arm 2: no cost, η < r̄."""
+    state = statistics(bj.UCBB2.keep, [4999, 4999, 2], [150, 2499, 2], [2499, 750, 0], [0, 0, 0], [0, 0, 0])
+    log = 2.01 * np.log(10_001)
+    eta = [np.sqrt(2 * c * (1 - c) * log / 4999) + 3 * log / 4999 for c in (2499 / 4999, 750 / 4999)]
+    assert 150 / 4999 < eta[0] < 0.21 * 0.49 and 0.22 * 0.151 < eta[1] < 0.49
+    cost, reward = (np.isfinite(bj.UCBB2(reward_test=test).index(state)).tolist() for test in (0, 1))
+    assert cost == [True, False, False] and reward == [False, True, False]
+    many = statistics(bj.UCBB2.keep, [10**8, 10**8], [10**8, 10**7], [0, 10**7], [0, 0], [0, 0])
+    assert bj.UCBB2(reward_test=1).index(many)[0] == np.inf, "c̄ = 0"
 
 
 def test_epsilon_first_explores_in_turn_then_commits_for_good():
@@ -294,6 +354,87 @@ def test_epsilon_first_pulls_every_arm_before_it_commits():
         arms.append(int(arm))
         state = policy.update(state, arm, jnp.float32(arm == 2), jnp.float32(1), KEY)
     assert arms == [0, 1, 2, 3, 2, 2]
+
+
+def test_epsilon_first_commits_to_an_arm_that_has_earned():
+    """By the plain ratio: 0 for an arm that neither earned nor cost anything, infinite for one that earned alone."""
+    for rewards, costs, arm in [
+        ([0, 2, 1], [0, 4, 4], 1),  # nothing earned and nothing spent: a ratio of 0
+        ([0, 0, 0], [0, 4, 2], 0),  # all ratios are 0: the lowest number
+        ([2, 1, 4], [2, 0, 1], 1),  # earned and cost nothing: infinite
+        ([2, 2, 1], [4, 4, 3], 0),  # a tie: the lowest number
+        ([4, 1, 3], [1, 0, 0], 2),  # two infinite ones: the one that earned more
+        ([4, 3, 3], [1, 0, 0], 1),  # and of those the lowest number
+    ]:
+        policy = bj.EpsilonFirst()
+        state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
+        arms = statistics(policy.keep, [4, 4, 4], rewards, costs)
+        found, state = policy(state._replace(arms=arms, spent=Sum.of(jnp.float32(sum(costs) + 1))), KEY)
+        assert int(found) == int(state.committed) == arm, (rewards, costs)
+
+
+def histories(count=200, arms=5):
+    """Random histories of five arms, as `reference.Seen` has them, all in round t = 2001. Among the arms: n = 1, no cost, no
+    reward, always a reward or a cost; feedback of 0 and 1 alone, and in quarters."""
+    rng = np.random.default_rng(8)
+    seen = reference.Seen(count, arms)
+    share = rng.dirichlet(np.full(arms, 0.5), count)
+    seen.n = np.maximum(np.floor(2000 * share), 1)
+    seen.n[rng.random((count, arms)) < 0.1] = 1
+    seen.n[np.arange(count), seen.n.argmax(1)] += 2000 - seen.n.sum(1)
+    seen.t = 2001
+    for name in ("reward", "cost"):
+        p = rng.choice([0, 0.02, 0.2, 0.5, 0.8, 1], (count, arms), p=[0.1, 0.1, 0.25, 0.25, 0.25, 0.05])
+        whole = rng.binomial(seen.n.astype(int), p)
+        quarters = rng.binomial(seen.n.astype(int) - whole, np.where(rng.random((count, arms)) < 0.5, 0, 0.5 * p))
+        setattr(seen, name, whole + quarters / 4)
+        setattr(seen, f"{name}_square", whole + quarters / 16)
+    seen.spent = seen.cost.sum(1)
+    assert (seen.n > 0).all() and (seen.n.sum(1) == 2000).all()
+    for edge in (seen.n == 1, seen.cost == 0, seen.reward == 0, (seen.cost == 0) & (seen.reward == 0), seen.cost == seen.n):
+        assert edge.any(1).sum() >= 10
+    return seen
+
+
+def as_statistics(seen, policy, fact=()):
+    """What the policy keeps of these histories, one in each row."""
+    pulls = jnp.array(seen.n, jnp.int32)
+    totals = [seen.reward, seen.cost]
+    if getattr(policy, "variances", False):
+        totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
+    totals = jnp.array(np.stack(totals, -1), jnp.float32)
+    kept = policy.keep(pulls.astype(jnp.float32), *(totals[..., i] / pulls for i in range(totals.shape[-1])))
+    return ArmStatistics(pulls=pulls, totals=Sum.of(totals), rounds=pulls.sum(1), kept=kept, fact=fact)
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("ucb-bv1", {"explore": 0}), ("ucb-bv1", {"explore": 1}), ("ucb-bv2", {"explore": 0}), ("ucb-bv2", {"explore": 1}),
+    ("ucb-b2", {"reward_test": 0}), ("ucb-b2", {"reward_test": 1}), ("kl-ucb-sc", {"tuned": 0}), ("kl-ucb-sc", {"tuned": 1}),
+    ("epsilon-first", {}),
+], ids=str)
+def test_decisions_agree_with_the_reference_after_random_histories(name, options):
+    """The arm must be the reference's, or its index within 3e-5 of the largest. The arms with an infinite index must agree."""
+    seen = histories()
+    floors = np.random.default_rng(9).choice([0.02, 0.1, 0.3, 0.9], len(seen.n))
+    policy = bj.POLICIES[name](**options)
+    fact = jnp.array(floors, jnp.float32) if name == "ucb-bv1" else ()
+    state = as_statistics(seen, policy, fact)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if name == "epsilon-first":
+            start = policy.init(Problem(num_arms=5, budget=jnp.float32(1)))
+            decide = jax.vmap(lambda arms: policy(start._replace(arms=arms, spent=Sum.of(jnp.float32(1))), KEY)[0])
+            np.testing.assert_array_equal(decide(state), reference.commitment(seen))
+            return
+        values = reference.INDICES[name](seen, {"min_cost": np.float32(floors)[:, None].astype(float)}, **options)
+        theirs = reference.pick(values, seen.n)
+    index = np.asarray(jax.vmap(policy.index)(state))
+    arm = np.asarray(jax.vmap(lambda one: policy(one, KEY)[0])(state))
+    assert not np.isnan(index).any()
+    np.testing.assert_array_equal(index == np.inf, ~np.isfinite(values) | (values > 3e38))
+    other = np.flatnonzero(arm != theirs)
+    mine, best = values[other, arm[other]], values[other, theirs[other]]
+    assert np.isfinite(best).all() and (mine > best - 3e-5 * np.abs(best)).all() and len(other) <= 4
+    assert len(np.unique(arm)) == 5, "decisions that differ"
 
 
 @pytest.mark.parametrize("name", [*reference.INDICES, "epsilon-first"])
@@ -378,19 +519,54 @@ def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     ]))
 
 
-def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says():
+def test_gaussian_bts_learns_variances():
+    """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
+    policy = bj.GaussianBTS(variance=0.2, learn=0.5)
+    state = policy.init(Problem(num_arms=2))
+    np.testing.assert_allclose(state.arms.kept.reward_spread, np.sqrt(0.2), rtol=1e-6)
+    for reward, cost in ((0, 0.5), (0.5, 0.5), (1, 0.5)):
+        state = policy.update(state, jnp.int32(1), jnp.float32(reward), jnp.float32(cost), KEY)
+    # Σ(r − r̄)² = 1/2, Σ(c − c̄)² = 0.
+    kept = state.arms.kept
+    np.testing.assert_allclose(kept.reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
+    np.testing.assert_allclose(kept.cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
+    np.testing.assert_allclose(kept.cost_spread[0], np.sqrt(0.2), rtol=1e-6)
+    seen = histories()
+    for variance, learn in ((0.25, 0), (0.25, 1), (0.1, 0.1)):
+        policy = bj.GaussianBTS(variance=variance, learn=learn)
+        kept = as_statistics(seen, policy).kept
+        for ours, theirs in zip((kept.reward_spread, kept.cost_spread), seen.variances(), strict=True):
+            exact = np.sqrt((variance + learn * seen.n * theirs) / (1 + learn * seen.n) / (seen.n + 1))
+            np.testing.assert_allclose(ours, exact, rtol=1e-4)
+
+
+def test_gaussian_bts_always_has_a_draw():
+    """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
+    policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
+    assert policy.variances
+    state = policy.init(Problem(num_arms=2))
+    pulls = jnp.full(2, 2.0e9, jnp.float32)
+    one, cost, none = jnp.ones(2), jnp.array([0.0, 1.0]), jnp.zeros(2)
+    state = state._replace(arms=state.arms._replace(kept=policy.keep(pulls, one, cost, none, none)))
+    arm, calls, _ = decisions(policy, state, 500, 4)
+    assert (arm == 0).all() and 1.2 < calls.mean() < 2.5
+
+
+@pytest.mark.parametrize("learn", [0, 1])
+def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says(learn):
     """An arm never pulled, and average costs of 0 and 1 among them, where half of the proposals are rejected."""
-    policy = bj.GaussianBTS()
+    policy = bj.GaussianBTS(variance=1, learn=learn)
     start = policy.init(Problem(num_arms=5))
     for arm, reward, cost in [(1, 1, 0), (2, 0.5, 1), (3, 0.25, 0.5), (3, 1, 0), (4, 0, 0.25)] + [(2, 1, 1)] * 30:
         start = policy.update(start, jnp.int32(arm), jnp.float32(reward), jnp.float32(cost), KEY)
     arm, _, _ = decisions(policy, start, 10_000, 20)
     rng = np.random.default_rng(6)
     reward, cost, pulls = [0.5, 1, 30.5 / 31, 0.625, 0], [0.5, 0, 1, 0.25, 0.25], [0, 1, 31, 2, 1]
+    squares = [[0, 0, 30 * 0.5**2 / 31, 2 * 0.375**2, 0], [0, 0, 0, 2 * 0.25**2, 0]]  # sums about the averages
+    spread = np.sqrt((1 + learn * np.array(squares)) / (1 + learn * np.array(pulls)) / (1 + np.array(pulls)))
     assert_chances(arm, np.stack([
-        (r + rng.normal(size=400_000) / np.sqrt(n + 1)) /
-        truncnorm.rvs(-c * np.sqrt(n + 1), (1 - c) * np.sqrt(n + 1), c, 1 / np.sqrt(n + 1), 400_000, random_state=rng)
-        for r, c, n in zip(reward, cost, pulls, strict=True)
+        (r + rng.normal(size=400_000) * s) / truncnorm.rvs(-c / w, (1 - c) / w, c, w, 400_000, random_state=rng)
+        for r, c, s, w in zip(reward, cost, *spread, strict=True)
     ]))
 
 
@@ -497,6 +673,12 @@ def test_policies_know_only_what_they_are_told():
     (lambda: bj.UCBB2(stability=1), "stability = 1"),
     (lambda: bj.GaussianBTS(variance=0), "variance = 0"),
     (lambda: bj.GaussianBTS(variance=2), "variance = 2"),
+    (lambda: bj.GaussianBTS(learn=-1), "learn = -1"),
+    (lambda: bj.UCBBV1(explore=2), "explore = 2"),
+    (lambda: bj.UCBBV1(explore=0.5), "explore = 0.5"),
+    (lambda: bj.UCBBV2(explore=np.nan), "explore = nan"),
+    (lambda: bj.UCBB2(reward_test=jnp.array([0.0, 0.25])), r"reward_test\[1\] = 0.25"),
+    (lambda: bj.KLUCBSC(tuned=1.5), "tuned = 1.5"),
     (lambda: bj.JointBTS(alpha=0.1), "alpha = 0.1"),
 ])
 def test_bad_hyperparameters_are_refused_by_name(make, named):

@@ -33,6 +33,9 @@ class BTS:
 
     Told in advance: nothing.
 
+    Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source), for the uniform priors, which are the default.
+    For other priors: none known to us.
+
     The Beta draws are exact: rejection sampling carried through, some calls answering "not decided yet" (see
     `thompson.Draws`).
 

@@ -19,6 +19,8 @@ class BudgetUCB(FloorPolicy):
 
     Told in advance: λ, a lower bound on the expected costs.
 
+    Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs.
+
     Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`); so has every arm whose c̄_i ≤ e_i if λ = 0, as on a bandit with an arm that never costs anything.
 

@@ -4,12 +4,14 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.policies.index import ArmStatistics, choose, over
+from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
+from bts_jax.random import settled
 from bts_jax.sums import Sum, coins
 
 
@@ -32,9 +34,16 @@ class EpsilonFirst:
 
     Told in advance: the budget.
 
+    Guarantee: regret O(B^⅔) in the source, for costs that are fixed and known and an ε that shrinks as B^(−⅓). With a fixed
+    ε, as here, regret is linear in B: the exploration alone takes a share ε of the budget.
+
     Where the paper is silent: every arm is pulled at least once, even when that costs more than εB. The averages are
-    frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm. An arm that has not cost
-    anything by then has an infinite ratio, and is committed to; of several the least pulled.
+    frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm.
+
+    A commitment is for good, so it takes the ratio as it is, and does not explore. The ratio of an arm that has earned
+    something and cost nothing is infinite; of several such arms the one with the largest r̄_i is taken, as if each had cost
+    the same tiny amount. The ratio of an arm that has neither earned nor cost anything is 0. Of equal arms the lowest number
+    is taken.
 
     Args:
         epsilon: the share ε of the budget to explore with, in (0, 1); 0.1 in the paper.
@@ -64,14 +73,16 @@ class EpsilonFirst:
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms = state.arms
         explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
-        best = choose(arms.kept, arms.pulls)
+        best = lax.argmax(settled(arms.kept), 0, jnp.int32)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         turn = arms.rounds % arms.pulls.shape[0]
         return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
-        return over(reward_mean, cost_mean)
+        """The ratio; where nothing was paid 10³⁸ r̄, which is above every ratio unless r̄ = 0."""
+        costs = cost_mean > 0
+        return jnp.where(costs, reward_mean / jnp.where(costs, cost_mean, 1), reward_mean * jnp.float32(1e38))
 
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

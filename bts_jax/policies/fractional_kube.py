@@ -28,6 +28,8 @@ class FractionalKUBE(IndexPolicy):
 
     Told in advance: the expected costs μ^c. (`KUBE` is the variant that estimates them.)
 
+    Guarantee: regret O(ln B) in the source, for costs that are fixed and known.
+
     Where the source is silent: it knows fixed costs; here they may be random, and their means take the place. An arm that
     never costs anything has an infinite index, and is pulled before the others (see `index.choose`).
 

@@ -17,7 +17,8 @@ from bts_jax.random import rounded
 class Kept(NamedTuple):
     reward: jax.Array  # [K] r̄
     cost: jax.Array  # [K] c̄
-    spread: jax.Array  # [K] √(variance / (n + 1))
+    reward_spread: jax.Array  # [K] √(V^r / (n + 1))
+    cost_spread: jax.Array  # [K] √(V^c / (n + 1))
 
 
 class GaussianBTSState(NamedTuple):
@@ -57,27 +58,43 @@ class GaussianBTS:
 
     told: ClassVar[tuple[str, ...]] = ()
     ignores_no_pull: ClassVar[bool] = True
+    variances: ClassVar[bool] = True  # `keep` gets the averages of r(1 − r) and c(1 − c), too
 
-    variance: ArrayLike = 1.0
+    variance: ArrayLike = 0.25
+    learn: ArrayLike = 0.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "variance", 0, 1, low_excluded=True)
+        checks.hyperparameter(self, "learn", 0, 1e6)
 
     def init(self, problem: Problem) -> GaussianBTSState:
-        arms = ArmStatistics.zeros(problem.num_arms, self.keep)
+        arms = ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)
         half = jnp.full(problem.num_arms, 0.5, jnp.float32)
-        return GaussianBTSState(arms=arms._replace(kept=self.keep(0 * half, half, half)), draws=Draws.none(problem.num_arms))
+        kept = self.keep(0 * half, half, half, 0 * half, 0 * half)
+        return GaussianBTSState(arms=arms._replace(kept=kept), draws=Draws.none(problem.num_arms))
 
     def __call__(self, state: GaussianBTSState, key: jax.Array) -> tuple[jax.Array, GaussianBTSState]:
         arms: Kept = state.arms.kept
         normals = random.normal_pair(random.bits(key, arms.reward.shape))
-        reward, cost = (mean + rounded(arms.spread * normal)
-                        for mean, normal in zip((arms.reward, arms.cost), normals, strict=True))
+        reward = arms.reward + rounded(arms.reward_spread * normals[0])
+        cost = arms.cost + rounded(arms.cost_spread * normals[1])
         arm, draws = state.draws.decide((cost > 0) & (cost <= 1), reward / cost)
         return arm, state._replace(draws=draws)
 
-    def keep(self, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, cost=cost_mean, spread=jnp.sqrt(self.variance / (n + 1)))
+    def keep(
+        self, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array, reward_rest: jax.Array, cost_rest: jax.Array
+    ) -> Kept:
+        prior, weight = jnp.asarray(self.variance, jnp.float32), rounded(jnp.asarray(self.learn, jnp.float32) * n)
+
+        def spread(x: jax.Array, rest: jax.Array) -> jax.Array:
+            # Σ(x − x̄)²/n = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
+            seen = jnp.maximum(rounded(x * (1 - x)) - rest, 0)
+            variance = (prior + rounded(weight * seen)) / (1 + weight)
+            # Never 0: for c̄ = 0 no draw would be accepted.
+            return jnp.sqrt(jnp.maximum(variance / (n + 1), jnp.float32(1e-30)))
+
+        return Kept(reward=reward_mean, cost=cost_mean, reward_spread=spread(reward_mean, reward_rest),
+                    cost_spread=spread(cost_mean, cost_rest))
 
     def update(
         self, state: GaussianBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

@@ -34,6 +34,9 @@ class IUCB(_Family):
 
     Told in advance: nothing.
 
+    Guarantee: regret sublinear in B, and O(ln B) for a suitable α, says the source. Whether the default α is suitable is not
+    known to us.
+
     Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`).
 
@@ -61,6 +64,8 @@ class CUCB(_Family):
         (r̄_i + e_i) / c̄_i,   e_i = α √(ln(t − 1) / n_i).
 
     Told in advance: nothing.
+
+    Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
 
     Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`).
@@ -90,6 +95,8 @@ class MUCB(_Family):
 
     Told in advance: nothing.
 
+    Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
+
     Where the source is silent: an arm with c̄_i ≤ e_i has an infinite index, and is explored before the others (see
     `index.choose`).
 
@@ -118,6 +125,9 @@ class BGreedy(IndexPolicy):
         argmax_i r̄_i / c̄_i.
 
     Told in advance: nothing.
+
+    Guarantee: regret sublinear in B, and O(ln B) for suitable parameters, says the source. Whether the default scale is
+    suitable is not known to us.
 
     Where the source is silent: first every arm is pulled once. An arm with c̄_i = 0 has an infinite ratio, and is explored
     before the others (see `index.choose`).

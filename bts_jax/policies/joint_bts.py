@@ -32,6 +32,8 @@ class JointBTS:
 
     Told in advance: nothing.
 
+    Guarantee: none known to us.
+
     The paper names the question alone; this answer is ours. With α = 1/2 reward and cost by themselves have uniform priors, as
     in `BTS`; it is Jeffreys's prior, too.
 

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from bts_jax import random
+from bts_jax import checks, random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
@@ -21,13 +22,20 @@ class Kept(NamedTuple):
 
 @pytree
 class KLUCBSC(IndexPolicy):
-    """KL-UCB-SC (Watanabe et al., IEICE 2017), asymptotically optimal on Bernoulli arms.
+    """KL-UCB-SC (Watanabe et al., IEICE 2017): the largest ratio within a Kullback–Leibler confidence region.
 
     In round t, pull the arm with the largest
 
-        max{x/y : n_i [kl(r̄_i, x) + kl(c̄_i, y)] ≤ ln t},   kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)).
+        max{x/y : n_i [kl(r̄_i, x) + kl(c̄_i, y)] ≤ ln(t / n_i^tuned)},   kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)).
 
     Told in advance: nothing.
+
+    Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default: none
+    known to us.
+
+    The source has two levels. ln t (tuned = 0) is the one of its proof. ln(t/n) (tuned = 1) is the tuned variant that it
+    compares with BTS. The default is the one with less regret: on 200 random bandits with ten arms and a budget of 5,000
+    times the smallest cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0.
 
     Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`); so is an arm whose index is above 10³⁸.
@@ -37,20 +45,32 @@ class KLUCBSC(IndexPolicy):
         x = (r̄ + w)/(1 + w),   y = (c̄ − w)/(1 − w),
 
     and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
-    method finds where it is ln t / n. An r̄ of 0 is taken for 10⁻¹²; up to 10⁵ pulls this changes the index by 10⁻⁷ of it.
+    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹². With tuned = 0 and up to 10⁵ pulls this
+    changes the index by 10⁻⁷ of it; with tuned = 1 by up to 1% where n ≈ t. Where ln(t / n^tuned) is 0, the index is r̄/c̄.
+
+    Args:
+        tuned: from 0 to 1. The level is ln t for 0, ln(t/n) for 1, and ln t − tuned · ln n between.
 
     Example:
-        >>> KLUCBSC()  # nothing to choose
-        KLUCBSC()
+        >>> KLUCBSC(tuned=0)  # for which asymptotic optimality was proved
+        KLUCBSC(tuned=0.0)
     """
+
+    tuned: ArrayLike = 1.0
+
+    def _check(self) -> None:
+        checks.hyperparameter(self, "tuned", 0, 1)
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         arms: Kept = state.kept
-        log_t = settled(jnp.log((state.rounds + 1).astype(jnp.float32)))
+        t = settled((state.rounds + 1).astype(jnp.float32))
+        tuned = jnp.asarray(self.tuned, jnp.float32)
+        plain = settled((1 - tuned) * jnp.log(t))
+        log = jnp.maximum(plain + rounded(tuned * random.log(rounded(t * arms.scale))), 0)  # ln t − tuned · ln n
         costs = arms.cost > 0
         cost = jnp.where(costs, arms.cost, 1)
-        gain = largest_gain(arms.reward, cost, rounded(log_t * arms.scale))
+        gain = largest_gain(arms.reward, cost, rounded(log * arms.scale))
         return jnp.where(costs, arms.reward / cost * jnp.exp(gain), jnp.inf)
 
     @staticmethod
@@ -59,7 +79,11 @@ class KLUCBSC(IndexPolicy):
 
 
 def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
-    """ln(ρc/r) for the largest ρ with K(ρ) ≤ level, K being the least kl(r, x) + kl(c, y) with x/y = ρ; r and c are not 0."""
+    """ln(ρc/r) for the largest ρ with K(ρ) ≤ level, K being the least kl(r, x) + kl(c, y) with x/y = ρ; r and c are not 0.
+
+    It is 0, exactly, where the level is."""
+    positive = level > 0
+    level = jnp.where(positive, level, 1)
     # Where both divergences are worth what Bernstein's inequality says, or half-way to where y is 0.
     linear = level * (2 / 3)
     x_only = (linear + jnp.sqrt(rounded(linear * linear) + rounded(2 * r * (1 - r) * level))) / jnp.maximum(1 - r, 1e-7)
@@ -70,7 +94,7 @@ def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
     for _ in range(STEPS):
         w = settled(multiplier(r, c, gain))
         gain = settled(jnp.maximum(gain - (divergence(r, c, gain, w) - level) / w, jnp.float32(1e-7)))
-    return gain
+    return jnp.where(positive, gain, 0)
 
 
 def multiplier(r: jax.Array, c: jax.Array, gain: jax.Array) -> jax.Array:

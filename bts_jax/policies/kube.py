@@ -28,6 +28,8 @@ class KUBE(IndexPolicy):
 
     Told in advance: nothing.
 
+    Guarantee: none known to us for this variant. (The source's is O(ln B), for costs that are fixed and known.)
+
     Where the paper is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
     `index.choose`).
 

@@ -53,6 +53,8 @@ class OmegaUCB(_Omega):
 
     Told in advance: nothing.
 
+    Guarantee: regret O(ln B) in the source for ρ ≥ 1. For the default ρ = 1/4 there is no logarithmic bound.
+
     Where the source is silent: an arm with ω₋(c̄_i) = 0, which has not cost anything yet, has an infinite index, and is
     explored before the others (see `index.choose`).
 
@@ -82,6 +84,8 @@ class OmegaStarUCB(_Omega):
     and s² is the sample variance of the arm's rewards, or its costs. On Bernoulli arms η̂ = 1, and this is ω-UCB.
 
     Told in advance: nothing.
+
+    Guarantee: that of ω-UCB on Bernoulli arms, where the two are the same: O(ln B) for ρ ≥ 1. None known to us on other arms.
 
     Where the source is silent: η̂ = 1 where x̄ is 0 or 1, and an arm with ω₋(c̄_i) = 0, which has not cost anything yet, has
     an infinite index, and is explored before the others (see `index.choose`).

@@ -23,6 +23,8 @@ class PDBwK(IndexPolicy):
 
     Told in advance: the budget B.
 
+    Guarantee: none known to us for this variant.
+
     Where the paper is silent: an arm whose denominator is 0 is explored before the others (see `index.choose`).
 
     Args:

@@ -33,6 +33,8 @@ class SoftElimination:
 
     Told in advance: nothing.
 
+    Guarantee: none known to us for budgets. (The source's is for bandits without costs.)
+
     Where the source pulls every arm once first, the estimates here are those of a uniform prior,
     r̂ = (Σ rewards + 1) / (n + 2) and likewise ĉ: they are never undefined or zero, and an arm that was never pulled
     has as large a probability as the best.

@@ -26,6 +26,8 @@ class TemperedBTS(BTS):
 
     Told in advance: nothing.
 
+    Guarantee: that of `BTS` for κ = 1 and uniform priors, which are the default. Else none known to us.
+
     Args:
         reward_alpha, reward_beta, cost_alpha, cost_beta: as for `BTS`.
         sharpness: κ, from 0.01 to 100.

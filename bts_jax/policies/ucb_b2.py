@@ -14,6 +14,7 @@ from bts_jax.random import rounded, settled
 
 class Kept(NamedTuple):
     ratio: jax.Array  # [K] r̂ = r̄/c̄, infinite for c̄ = 0
+    reward: jax.Array  # [K] r̄
     cost: jax.Array  # [K] c̄
     reward_spread: jax.Array  # [K] √(2V̂_r/n)
     cost_spread: jax.Array  # [K] √(2V̂_c/n)
@@ -48,10 +49,12 @@ class UCBB2(IndexPolicy):
 
     alpha: ArrayLike = 2.01
     stability: ArrayLike = 1.28
+    reward_test: ArrayLike = 1.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "alpha", 0, 1e6)
         checks.hyperparameter(self, "stability", 1, 1e6, low_excluded=True)
+        checks.switch(self, "reward_test")
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
@@ -62,7 +65,8 @@ class UCBB2(IndexPolicy):
         reward_radius = rounded(root * arms.reward_spread) + most
         cost_radius = settled(rounded(root * arms.cost_spread) + most)
         slack = rounded(1.4 * over(reward_radius + rounded(arms.ratio * cost_radius), arms.cost))
-        return jnp.where(cost_radius < known * arms.cost, arms.ratio + slack, jnp.inf)
+        limit = jnp.where(checks.is_on(self.reward_test), arms.reward, rounded(known * arms.cost))
+        return jnp.where(cost_radius < limit, arms.ratio + slack, jnp.inf)
 
     @staticmethod
     def keep(
@@ -72,5 +76,5 @@ class UCBB2(IndexPolicy):
             # V̂ = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
             return jnp.sqrt(2 * jnp.maximum(rounded(x * (1 - x)) - rest, 0) / n)
 
-        return Kept(ratio=over(reward_mean, cost_mean), cost=cost_mean, reward_spread=spread(reward_mean, reward_rest),
-                    cost_spread=spread(cost_mean, cost_rest), scale=3 / n)
+        return Kept(ratio=over(reward_mean, cost_mean), reward=reward_mean, cost=cost_mean, scale=3 / n,
+                    reward_spread=spread(reward_mean, reward_rest), cost_spread=spread(cost_mean, cost_rest))

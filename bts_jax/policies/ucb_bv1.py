@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
 from bts_jax.pytrees import pytree
 from bts_jax.random import rounded, settled
@@ -26,25 +27,45 @@ class UCBBV1(FloorPolicy):
 
     Told in advance: λ, a lower bound on the expected costs.
 
-    Where the source is silent: an arm with e_i ≥ λ or c̄_i = 0 has an infinite index, and is explored before the others
-    (see `index.choose`).
+    Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs. A confidence bound needs e_i < λ,
+    and the formula says nothing useful before: with `explore = 0`, the default, we know of no guarantee, and the policy can
+    stay with a wrong arm, so that regret is linear in B.
+
+    Where public programs differ: for e_i > λ the bonus is negative. Two of three that we read compute the formula as it
+    stands (`explore = 0`). The policy then takes the arms about equally often until the first of them has e_i < λ, and
+    prefers that one. The third explores such arms before the others (`explore = 1`), so that every arm is pulled at least
+    ln(t)/λ² times. The default is the one with less regret: on 200 random bandits with ten arms it has less on 97% of them
+    with a budget of 500 times the smallest cost, and on nine of ten with 5,000 times.
+
+    Where the source is silent: an arm with e_i = λ or c̄_i = 0 has an infinite index, and is explored before the others (see
+    `index.choose`). If λ = 0, as on a bandit with an arm that never costs anything, so have all arms.
 
     Args:
         min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+        explore: 1 if an arm with e_i ≥ λ is explored before the others, 0 for the formula as it stands.
 
     Example:
         >>> UCBBV1(min_cost=0.1)  # whatever the bandit's smallest expected cost is
-        UCBBV1(min_cost=0.1)
+        UCBBV1(min_cost=0.1, explore=0.0)
     """
 
     min_cost: ArrayLike | None = None
+    explore: ArrayLike = 0.0
+
+    def _check(self) -> None:
+        FloorPolicy._check(self)
+        checks.switch(self, "explore")
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         arms, floor = state.kept, state.fact
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
         e = rounded(settled(jnp.sqrt(log_t)) * arms.width)
-        return arms.ratio + over(settled(1 + 1 / floor) * e, floor - e)
+        gap = settled(floor - e)
+        explored = (floor <= 0) | (gap == 0) | (checks.is_on(self.explore) & (gap < 0))
+        factor = settled(1 + over(jnp.float32(1), floor))
+        # Rounded, so that the sum with an infinite ratio is infinite, whatever the bonus.
+        return jnp.where(explored, jnp.inf, arms.ratio + rounded(factor * e / jnp.where(explored, 1, gap)))
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

@@ -31,6 +31,8 @@ class UCBSCPlus(IndexPolicy):
 
     Told in advance: nothing.
 
+    Guarantee: none known to us.
+
     Where the source is silent: an arm with c̄_i ≤ √a_i has an infinite index, and is explored before the others (see
     `index.choose`).
 
