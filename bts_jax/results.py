@@ -282,9 +282,9 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
 
     Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
     """
-    specifications = theirs["specification"], attributes["specification"]
-    if specifications[0] != specifications[1] and (
-            differences := _told(*map(json.loads, specifications), "for process 0", "here")):
+    texts = theirs["specification"], attributes["specification"]
+    differences = "" if texts[0] == texts[1] else _told(json.loads(texts[0]), json.loads(texts[1]), "for process 0", "here")
+    if differences:
         raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
                          "and all machines the same versions of bts_jax and jax and the same kind of devices")
     path, until = Path(path), time.monotonic() + patience
@@ -363,7 +363,7 @@ def _checksum(values: dict[str, np.ndarray]) -> int:
 
 
 def _seal(attributes: dict[str, Any], chunk: int, group: int = 1) -> int:
-    """What shows that the root of a store is as it was written. Stores whose groups are single bandits do not mention groups."""
+    """What shows that the root of a store is as it was written. Where a group is one bandit, the root does not mention it."""
     sizes = f"{chunk}" if group == 1 else f"{chunk} {group}"
     return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
 
