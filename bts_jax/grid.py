@@ -10,8 +10,9 @@ A grid is computed and saved in units, see `results`. A unit is one policy on on
 many bandits and few seeds, a unit has a group of consecutive bandits of the same kind instead: otherwise there would be as many
 units as runs, and saving them would take longer than playing. `_group` chooses how many bandits a group has.
 
-Several units of a kind make a call, and calls that leave a GPU room a party, which is one program. All devices of a process share it, each in a loop of its own; two parties are under way at a time, so that a device
-which is done with its part of one goes on with the next.
+Several units of a kind make a call, and calls that leave a GPU room a party, which is one program. All devices of a process
+share it, each in a loop of its own; two parties are under way at a time, so that a device which is done with its part of one
+goes on with the next.
 Several processes deal the units out among each other, by rules that each can follow alone, and save in one store.
 """
 
@@ -217,11 +218,15 @@ class _Grid:
             raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
         self.relative = relative
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
-        costs, self.means = [1.0] * len(self._bandits), []
+        costs, self.means, checked = [1.0] * len(self._bandits), [], set()
         for place, (name, bandit) in enumerate(self.bandits.items()):
             where = f"bandits[{name!r}]"
-            with _about(where):
-                game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
+            made = _is_made(bandit, BANDITS)
+            if not made or _kind(bandit) not in checked:  # those of ours were checked when they were made, all but their shapes
+                with _about(where):
+                    game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
+            if made:
+                checked.add(_kind(bandit))
             means = _Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
             if relative:
@@ -241,7 +246,7 @@ class _Grid:
         self._sort_by_kind()
 
     def _count_work(self) -> None:
-        """Roughly how many pulls a seed makes on each bandit: those of the best arm; and how long it takes: pulls times arms."""
+        """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
         best_costs = np.array([float(best_cost(means)) for means in self.means])
         arms = np.array([means.cost_mean.shape[-1] for means in self.means])
         self.most_arms = int(arms.max())

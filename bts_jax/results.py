@@ -407,9 +407,10 @@ def _create(path: Path, attributes: dict[str, Any], chunk: int, group: int, desc
     """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
     path = Path(os.path.realpath(path))  # where a dangling link points to
     content = _root_file(attributes, chunk, group, _labels(described))
-    if len(content) > specification.MOST_BYTES:
-        raise ValueError(f"the description of the sweep takes {len(content):,} bytes, and {specification.MOST_BYTES:,} are "
-                         "allowed in a store: give fewer bandits or arms, or tables with fewer rows; or leave out out")
+    try:
+        specification.check_length(content)
+    except ValueError as error:
+        raise ValueError(f"{error}: give fewer bandits or arms, or tables with fewer rows; or leave out out") from None
     path.mkdir(parents=True, exist_ok=True)
     root = path / "zarr.json"
     building = files.beside(root)
@@ -502,7 +503,10 @@ def _root(path: Path) -> _Root:
     if not path.exists():
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
-        root = specification.parse(files.read(path / "zarr.json", specification.MOST_BYTES))
+        content = files.read(path / "zarr.json", specification.MOST_BYTES)
+        specification.check_length(content)
+        root = specification.parse(content)
+        del content
         attributes = root.get("attributes") if isinstance(root, dict) else None
         if not isinstance(attributes, dict) or not isinstance(attributes.get("specification"), str):
             raise ValueError("no specification")
