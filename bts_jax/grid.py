@@ -6,9 +6,13 @@ What is run does not depend on how: the run of seed number s on a bandit has the
 
 whatever the policy, so that all policies meet the same luck, and what else is in the grid changes no number.
 
-A grid is computed in units, see `results`. Several of a kind make a call, and calls that leave a GPU room a party, which is one
-program. All devices of a process share it, each in a loop of its own; two parties are under way at a time, so that a device
-which is done with its part of one goes on with the next.
+A grid is computed and saved in units, see `results`. A unit is one policy on one bandit with a range of seeds. Where there are
+many bandits and few seeds, a unit has a group of consecutive bandits of the same kind instead: otherwise there would be as many
+units as runs, and saving them would take longer than playing. `_group` chooses how many bandits a group has.
+
+Several units of a kind make a call, and calls that leave a GPU room a party, which is one program. All devices of a process
+share it, each in a loop of its own; two parties are under way at a time, so that a device which is done with its part of one
+goes on with the next.
 Several processes deal the units out among each other, by rules that each can follow alone, and save in one store.
 """
 
@@ -17,6 +21,7 @@ import dataclasses
 import heapq
 import inspect
 import json
+import math
 import os
 import warnings
 import zlib
@@ -25,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from itertools import islice, product
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +55,8 @@ from bts_jax.text import counted, shown
 UNDER_WAY = 2  # parties at a time
 AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
 PARTY = 6  # batches in a program: with more it takes long to compile
+LARGEST_GROUP = 256  # bandits in a unit
+FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to share out and little is lost by an interruption
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
@@ -84,7 +91,9 @@ def sweep(
         seed: where all randomness comes from; see the keys in `bts_jax.grid`.
         relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
             many pulls. The axis `budget` has the multiples.
-        chunk: how many seeds to save at a time; by default what suits the device. A store keeps its own.
+        chunk: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
+            that, and there are many bandits of the same kind in a row, several bandits are saved at a time. A store keeps its
+            own sizes.
         memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
         devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
             device for each CPU core only if `bts_jax` is imported before JAX starts.
@@ -129,13 +138,14 @@ def fill(
     usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
     parts = -(-grid.seeds // usual)
     chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
+    group = _group(grid, chunk, usual)
     with _progress(grid, quiet) as bar:
         if meeting is None:
             mine = cache(lambda results: _shares(grid, results, results.units, count)[number - 1])
-            results = begin(attributes, chunk, out, mine)
+            results = begin(attributes, chunk, out, mine, group)
             todo = [unit for unit in mine(results) if not results.done[unit]]
         else:
-            results = _begin_together(meeting, attributes, chunk, out)
+            results = _begin_together(meeting, attributes, chunk, group, out)
             todo = _shares(grid, results, results.missing, meeting.count)[meeting.index]
         bar.begin(todo, results)
         parties = _parties(grid, results, _calls(grid, results, todo, most), most)
@@ -155,10 +165,11 @@ def fill(
                 bar.say(units)
                 outcome = _patiently(work, bar.tick)
                 bar.advance(units, [rounds for rounds, _ in outcome])
-                for unit, (_, seeds) in zip(units, outcome, strict=True):
-                    lost[unit[:2]] += seeds
-    for (policy, bandit), seeds in (+lost).items():
-        warnings.warn(f"policies[{list(grid.policies)[policy]!r}] on bandits[{list(grid.bandits)[bandit]!r}] came to nothing "
+                for unit, (_, invalid) in zip(units, outcome, strict=True):
+                    lost.update({(unit.policy, results.bandits(unit)[i]): int(invalid[i]) for i in np.flatnonzero(invalid)})
+    policy_names, bandit_names = list(grid.policies), list(grid.bandits)
+    for (policy, bandit), seeds in lost.items():
+        warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] came to nothing "
                       f"for {counted(seeds, 'seed')}, where all is NaN: the policy answered an arm that is not there or never "
                       "decided, or a reward or a cost was not in [0, 1]; check_policy and check_bandit may tell",
                       RuntimeWarning, stacklevel=3)
@@ -176,6 +187,22 @@ def stored(path: str | os.PathLike) -> dict[str, Any]:
             **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
 
 
+class _Means(NamedTuple):
+    """What a bandit's arms earn and cost in expectation, on the host: metrics need no more of a bandit."""
+
+    reward_mean: np.ndarray
+    cost_mean: np.ndarray
+
+
+@contextmanager
+def _about(where: str) -> Iterator[None]:
+    """Says what a `ValueError` is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
 class _Grid:
     """What is to be played, checked."""
 
@@ -189,27 +216,58 @@ class _Grid:
         self.key = jax.random.key(self.seed, impl="threefry2x32")
         if not isinstance(relative, bool):
             raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
-        self.relative, self.units = relative, [1.0] * len(self.bandits)
-        for place, (name, bandit) in enumerate(self.bandits.items()):
-            self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
-            if relative:
-                self.units[place] = float(np.min(bandit.cost_mean))
-                if self.units[place] <= 0:
-                    raise ValueError(f"bandits[{name!r}] has an arm that costs nothing, and budgets are relative to the "
-                                     "smallest expected cost: leave it out")
-                self._check(f"bandits[{name!r}]", POLICIES["uniform"](), place)
-        for name, policy in self.policies.items():
-            self._check(f"policies[{name!r}]", policy, 0)
-        self.best_costs = [float(best_cost(bandit)) for bandit in self.bandits.values()]
-        self.arms = [np.shape(bandit.cost_mean)[-1] for bandit in self.bandits.values()]
+        self.relative = relative
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
+        costs, self.means, checked = [1.0] * len(self._bandits), [], set()
+        for place, (name, bandit) in enumerate(self.bandits.items()):
+            where = f"bandits[{name!r}]"
+            made = _is_made(bandit, BANDITS)
+            if not made or _kind(bandit) not in checked:  # those of ours were checked when they were made, all but their shapes
+                with _about(where):
+                    game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
+            if made:
+                checked.add(_kind(bandit))
+            means = _Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+            self.means.append(means)
+            if relative:
+                costs[place] = float(np.min(means.cost_mean))
+                if costs[place] <= 0:
+                    raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
+                                     "expected cost: leave it out")
+                with _about(where):
+                    amounts = self.budgets * costs[place]
+                    game.check_values(means, amounts[-1], amounts, None)
+        self.amounts = np.array([self.budgets * cost if relative else self.budgets for cost in costs])
+        for name, policy in self.policies.items():
+            with _about(f"policies[{name!r}]"):
+                game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], None)
+        self.words = np.array([zlib.crc32(name.encode()) for name in self.bandits], np.uint32)
+        self._count_work()
+        self._sort_by_kind()
 
-    def _check(self, where: str, policy: Any, place: int) -> None:
-        amounts = self.amounts(place)
-        try:
-            game.check(policy, list(self.bandits.values())[place], amounts[-1], self.key, amounts, None)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+    def _count_work(self) -> None:
+        """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
+        best_costs = np.array([float(best_cost(means)) for means in self.means])
+        arms = np.array([means.cost_mean.shape[-1] for means in self.means])
+        self.most_arms = int(arms.max())
+        # By whether the policy is told the budget: if so it plays once with every budget, and otherwise once with the largest.
+        budgets = {True: self.amounts.sum(1, dtype=np.float64), False: self.amounts[:, -1].astype(np.float64)}
+        self._pulls = {told: budget / best_costs for told, budget in budgets.items()}
+        self._work = {told: np.round(pulls * arms).astype(np.int64) for told, pulls in self._pulls.items()}
+
+    def _sort_by_kind(self) -> None:
+        """Which bandits may share a call, with their arrays stacked."""
+        numbers: dict[Any, int] = {}
+        members: dict[int, list[int]] = {}
+        self.kinds: list[tuple[int, int | None]] = []  # those that are equal may
+        self._rows = np.zeros(len(self._bandits), np.int64)
+        for place, bandit in enumerate(self._bandits):
+            kind = numbers.setdefault(_kind(bandit), len(numbers))
+            # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
+            self.kinds.append((kind, None if _is_made(bandit, BANDITS) else place))
+            self._rows[place] = len(members.setdefault(kind, []))
+            members[kind].append(place)
+        self._members, self._stacks = members, {}
 
     def told_budget(self, unit: Unit) -> bool:
         return "budget" in told(self.policy(unit))
@@ -217,30 +275,33 @@ class _Grid:
     def policy(self, unit: Unit) -> Policy:
         return self._policies[unit.policy]
 
-    def bandit(self, unit: Unit) -> Bandit:
-        return self._bandits[unit.bandit]
+    def bandit(self, place: int) -> Bandit:
+        return self._bandits[place]
 
-    def amounts(self, place: int) -> np.ndarray:
-        """The budgets of the bandit in that place."""
-        return self.budgets * self.units[place] if self.relative else self.budgets
+    def batch(self, places: Sequence[int] | np.ndarray) -> Bandit:
+        """A batch of bandits of the same kind."""
+        kind, _ = self.kinds[places[0]]
+        if kind not in self._stacks:
+            bandits = [self._bandits[place] for place in self._members[kind]]
+            self._stacks[kind] = jax.tree.map(lambda *leaves: np.stack(leaves), *bandits)
+        rows = self._rows[places]
+        return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])
 
-    def expected_pulls(self, unit: Unit) -> float:
-        """Roughly how many pulls a seed of that unit makes: those of the best arm."""
-        amounts = self.amounts(unit.bandit)
-        budget = amounts.sum(dtype=np.float64) if self.told_budget(unit) else float(amounts[-1])
-        return budget / self.best_costs[unit.bandit]
+    def expected_pulls(self, unit: Unit, bandits: range) -> float:
+        """Roughly how many pulls a seed of that unit makes on these bandits together."""
+        return float(self._pulls[self.told_budget(unit)][bandits.start : bandits.stop].sum())
 
-    def work(self, unit: Unit) -> int:
-        """Roughly how long a seed of that unit takes, in pulls times arms."""
-        return round(self.expected_pulls(unit) * self.arms[unit.bandit])
+    def work(self, unit: Unit, bandits: range) -> int:
+        """Roughly how long a seed of that unit takes on these bandits together."""
+        return int(self._work[self.told_budget(unit)][bandits.start : bandits.stop].sum())
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
         specification = {
             "policies": {name: _entry(policy, POLICIES, told=list(told(policy))) for name, policy in self.policies.items()},
             "bandits": {
-                name: _entry(bandit, BANDITS, reward_mean=_listed(bandit.reward_mean), cost_mean=_listed(bandit.cost_mean))
-                for name, bandit in self.bandits.items()
+                name: _entry(bandit, BANDITS, reward_mean=_listed(means.reward_mean), cost_mean=_listed(means.cost_mean))
+                for (name, bandit), means in zip(self.bandits.items(), self.means, strict=True)
             },
             "budgets": [float(budget) for budget in self.budgets],
             "seeds": self.seeds,
@@ -261,7 +322,7 @@ class _Grid:
         }
 
 
-def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, out: Any) -> Results:
+def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, group: int, out: Any) -> Results:
     """The store that process 0 makes or goes on with, and what it finds in it, for all processes alike."""
     if meeting.index:
         message = meeting.hear()
@@ -269,7 +330,7 @@ def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, ou
         done = np.frombuffer(zlib.decompress(base64.b85decode(message["done"])), np.uint8)
         results.done[:] = np.unpackbits(done, count=results.done.size).reshape(results.done.shape)
         return results
-    results = begin(attributes, chunk, out)
+    results = begin(attributes, chunk, out, group=group)
     done = base64.b85encode(zlib.compress(np.packbits(results.done).tobytes())).decode()
     meeting.tell({"attributes": results.attributes, "done": done})
     return results
@@ -284,15 +345,39 @@ class _Call(NamedTuple):
     program: Any  # what tells programs apart
 
 
-def _groups(grid: _Grid, units: list[Unit]) -> dict[Any, list[Unit]]:
+def _group(grid: _Grid, chunk: int, usual: int) -> int:
+    """How many bandits a unit of `chunk` seeds has, where a unit usually has up to `usual` runs.
+
+    Consecutive bandits of the same kind form a stretch. The number divides the lengths of all stretches, so that no group has
+    bandits of two kinds. It is 1 where the seeds alone make a unit large enough.
+    """
+    if chunk < grid.seeds:
+        return 1
+    lengths = [len(list(stretch)) for _, stretch in groupby(grid.kinds)]
+    most = min(min(usual, _grouped_runs()) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
+    common = math.gcd(*lengths)
+    return max((number for number in range(1, min(most, common) + 1) if common % number == 0), default=1)
+
+
+def _check_groups(grid: _Grid, results: Results) -> None:
+    """Raises if a store has groups of bandits that cannot be played together, as `sweep` does not make them."""
+    for start in range(0, len(grid.kinds), results.group):
+        if len(set(grid.kinds[start : start + results.group])) > 1:
+            raise ValueError(f"the store {str(results.path)!r} has groups of {results.group} bandits, and bandits of different "
+                             f"kinds in one, from {list(grid.bandits)[start]!r} on: it was changed; name another folder as out")
+
+
+def _work(grid: _Grid, results: Results, unit: Unit) -> int:
+    return grid.work(unit, results.bandits(unit))
+
+
+def _alike(grid: _Grid, results: Results, units: list[Unit]) -> dict[Any, list[Unit]]:
     """Units that may share a call, the longest first."""
-    groups: dict[Any, list[Unit]] = {}
-    for unit in sorted(units, key=grid.work, reverse=True):
-        bandit = grid.bandit(unit)
-        # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
-        alone = None if _is_made(bandit, BANDITS) else unit.bandit
-        groups.setdefault((unit.policy, _kind(bandit), alone), []).append(unit)
-    return groups
+    _check_groups(grid, results)
+    alike: dict[Any, list[Unit]] = {}
+    for unit in sorted(units, key=partial(_work, grid, results), reverse=True):
+        alike.setdefault((unit.policy, *grid.kinds[results.bandits(unit)[0]]), []).append(unit)
+    return alike
 
 
 def _shares(grid: _Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
@@ -301,13 +386,14 @@ def _shares(grid: _Grid, results: Results, units: list[Unit], count: int) -> lis
     This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
     What would make a call on one device stays together, unless there is too little of it for all.
     """
-    groups, size = _groups(grid, units).values(), max(_usual_runs() // results.chunk, 1)
-    while count > 1 and size > 1 and sum(-(-len(group) // size) for group in groups) < 4 * count:
+    lists, size = _alike(grid, results, units).values(), max(_usual_runs() // results.runs, 1)
+    while count > 1 and size > 1 and sum(-(-len(alike) // size) for alike in lists) < 4 * count:
         size = -(-size // 2)
-    hands = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
+    hands = [alike[start : start + size] for alike in lists for start in range(0, len(alike), size)]
     shares: list[list[Unit]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
-    for work, hand in sorted(((sum(map(grid.work, hand)), hand) for hand in hands), key=lambda pair: -pair[0]):
+    of_a_unit = partial(_work, grid, results)
+    for work, hand in sorted(((sum(map(of_a_unit, hand)), hand) for hand in hands), key=lambda pair: -pair[0]):
         load, place = heapq.heappop(loads)
         shares[place] += hand
         heapq.heappush(loads, (load + work, place))
@@ -316,19 +402,19 @@ def _shares(grid: _Grid, results: Results, units: list[Unit], count: int) -> lis
 
 def _calls(grid: _Grid, results: Results, units: list[Unit], most: int) -> list[_Call]:
     """All calls that these units take, the longest first: so none is left over that others would wait for."""
-    groups = _groups(grid, units)
-    largest, bandits = {}, {}
-    for (_, *kind), group in groups.items():
-        largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(group))
-        bandits.setdefault(tuple(kind), set()).update(unit.bandit for unit in group)
+    lists = _alike(grid, results, units)
+    largest, groups = {}, {}
+    for (_, *kind), alike in lists.items():
+        largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
+        groups.setdefault(tuple(kind), set()).update(unit.bandit for unit in alike)
     calls = []
-    for (_, *kind), group in groups.items():
-        size = min(max(most // results.chunk, 1), largest[tuple(kind)])
-        alike = len(bandits[tuple(kind)]) == 1
-        for start in range(0, len(group), size):
-            part = group[start : start + size]
-            calls.append(_Call(part, size, alike, (_kind(grid.policy(part[0])), kind[0], size)))
-    return sorted(calls, key=lambda call: -sum(map(grid.work, call.units)))
+    for (_, *kind), alike in lists.items():
+        size = min(max(most // results.runs, 1), largest[tuple(kind)])
+        one_bandit = results.group == 1 and len(groups[tuple(kind)]) == 1
+        for start in range(0, len(alike), size):
+            part = alike[start : start + size]
+            calls.append(_Call(part, size, one_bandit, (_kind(grid.policy(part[0])), kind[0], size)))
+    return sorted(calls, key=lambda call: -sum(_work(grid, results, unit) for unit in call.units))
 
 
 def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> list[list[_Call]]:
@@ -338,7 +424,7 @@ def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> li
     """
     same: dict[Any, list[_Call]] = {}
     for place, call in enumerate(calls):
-        seeds = call.size * results.chunk
+        seeds = call.size * results.runs
         runs = seeds * (len(grid.budgets) if grid.told_budget(call.units[0]) else 1)
         alone = runs > _small_call() or seeds > most // PARTY
         same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
@@ -397,8 +483,8 @@ class _Compiling:
 
 def _play_and_save(
     program: Future, grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]
-) -> list[tuple[np.ndarray, int]]:
-    """Returns for each unit its rounds [budget, seed], and for how many seeds it came to nothing."""
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit produced invalid runs."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
@@ -407,19 +493,21 @@ def _play_and_save(
     outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(party, played, strict=True):
-            runs = jax.tree.map(lambda x, call=call: x.reshape(call.size, results.chunk, len(grid.budgets), *x.shape[2:]), runs)
+            shape = call.size, results.group, results.chunk, len(grid.budgets)
+            runs = jax.tree.map(lambda x, shape=shape: x.reshape(*shape, *x.shape[2:]), runs)
             for i, unit in enumerate(call.units):
                 seeds = results.seeds(unit)
-                run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, : seeds.stop - seeds.start], runs)
-                values = _values(run, grid.bandit(unit), results.sizes["arm"])
+                run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, :, : seeds.stop - seeds.start], runs)
+                means = [grid.means[place] for place in results.bandits(unit)]
+                values = _values(run, _Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
                 results.put(unit, values)
-                outcome.append((values["rounds"], int(np.isnan(values["reward"]).any(0).sum())))
+                outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1)))
     return outcome
 
 
 def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequence[Any]) -> list[Batch]:
     """The calls of a party, laid out."""
-    devices = devices[: party[0].size * results.chunk]  # a call may have more runs than another, but none has fewer
+    devices = devices[: party[0].size * results.runs]  # a call may have more runs than another, but none has fewer
     with on_the_host():
         return [_lay_out(grid, results, call, devices) for call in party]
 
@@ -427,19 +515,18 @@ def _batches(grid: _Grid, results: Results, party: list[_Call], devices: Sequenc
 def _lay_out(grid: _Grid, results: Results, call: _Call, devices: Sequence[Any]) -> Batch:
     """The runs of a call."""
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
-    names, chunk = list(grid.bandits), results.chunk
-    seeds = np.stack([np.arange(chunk) + unit.part * chunk for unit in units])
-    words = np.array([zlib.crc32(names[unit.bandit].encode()) for unit in units], np.uint32)
-    amounts = np.array([grid.amounts(unit.bandit) for unit in units])
+    chunk = results.chunk
+    places = np.array([results.bandits(unit) for unit in units]).ravel()
+    parts = np.repeat([unit.part for unit in units], results.group)
+    seeds = parts[:, None] * chunk + np.arange(chunk)  # [bandits, chunk]
+    words, amounts = grid.words[places], grid.amounts[places]
     checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
         repeats = len(grid.budgets)
         budget, checkpoints = checkpoints.ravel(), None
     keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32), repeats)
-    bandit = grid.bandit(units[0])
-    if not call.alike:
-        bandit = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), chunk * repeats, 0), *map(grid.bandit, units))
+    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk * repeats))
     # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(units[0]))
@@ -456,24 +543,23 @@ def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
 
 @partial(jax.jit, static_argnums=3)
 def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array, repeats: int) -> jax.Array:
-    """The keys of runs on several bandits, each repeated. `words`: [units], `seeds`: [units, chunk] -> [runs]"""
+    """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk] -> [runs]"""
     fold = jax.random.fold_in
     keys = jax.vmap(lambda word, numbers: jax.vmap(lambda number: fold(fold(key, word), number))(numbers))(words, seeds)
     return jnp.repeat(keys.ravel(), repeats)
 
 
-def _values(run: Run, bandit: Bandit, most_arms: int) -> dict[str, np.ndarray]:
-    """The results of one unit, from its runs [seed, budget]; seeds last, and 0 pulls of arms that are not there."""
-    pulls = np.pad(run.pulls, ((0, 0), (0, 0), (0, most_arms - run.pulls.shape[-1])))
+def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
+    """The results of one unit, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
+    pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
     values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
               "regret": regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
-    return {name: np.swapaxes(value, 0, 1) for name, value in values.items()}
+    return {name: np.swapaxes(value, 1, 2) for name, value in values.items()}
 
 
 def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
     """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
-    arms = max(grid.arms)
-    of_a_seed = 3 * len(grid.budgets) * (4 * arms + 40)  # recorded, stored and fetched
+    of_a_seed = 3 * len(grid.budgets) * (4 * grid.most_arms + 40)  # recorded, stored and fetched
     cpu, usual = jax.default_backend() == "cpu", _usual_runs()
     fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
     # Saved is the same number on any number of devices.
@@ -483,6 +569,14 @@ def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
 def _usual_runs() -> int:
     """How many runs at a time suit a device."""
     return 100 if jax.default_backend() == "cpu" else 2**15
+
+
+def _grouped_runs() -> int:
+    """Up to how many runs bandits are put into one unit for: with more, its eight files no longer matter.
+
+    A GPU plays many units at a time, and fills a call better with small ones.
+    """
+    return 100 if jax.default_backend() == "cpu" else 2**10
 
 
 def _small_call() -> int:
@@ -597,23 +691,25 @@ class _Bar:
 
     def say(self, units: list[Unit], doing: str = "") -> None:
         policies, bandits = list(self.grid.policies), list(self.grid.bandits)
-        more = f" and {len(units) - 1} more" if len(units) > 1 else ""
-        self.bar.set_description(f"{doing}{policies[units[0].policy]} on {bandits[units[0].bandit]}{more}")
+        count = len(units) * self.results.group
+        more = f" and {count - 1} more" if count > 1 else ""
+        first = bandits[self.results.bandits(units[0])[0]]
+        self.bar.set_description(f"{doing}{policies[units[0].policy]} on {first}{more}")
 
     def tick(self) -> None:
         self.bar.refresh()
 
     def advance(self, units: list[Unit], rounds: list[np.ndarray]) -> None:
-        """Puts the pulls that units made in the place of those expected. `rounds`: of each [budget, seed]"""
+        """Puts the pulls that units made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
         for unit, of_unit in zip(units, rounds, strict=True):
-            made = int((of_unit if self.grid.told_budget(unit) else of_unit[-1]).sum(dtype=np.int64))
+            made = int((of_unit if self.grid.told_budget(unit) else of_unit[:, -1]).sum(dtype=np.int64))
             self.bar.total += made - self._expected(unit)
             self.bar.update(made)
         self.bar.refresh()
 
     def _expected(self, unit: Unit) -> int:
         seeds = self.results.seeds(unit)
-        return int((seeds.stop - seeds.start) * self.grid.expected_pulls(unit))
+        return int((seeds.stop - seeds.start) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
 
 
 class _NoBar:
@@ -629,7 +725,7 @@ def _progress(grid: _Grid, quiet: bool) -> Iterator[Any]:
     if tqdm is None:
         yield _NoBar()
         return
-    pairs = product(range(len(grid.policies)), range(len(grid.bandits)))
-    total = sum(int(grid.seeds * grid.expected_pulls(Unit(*pair, 0))) for pair in pairs)
+    everywhere = range(len(grid.bandits))
+    total = sum(int(grid.seeds * grid.expected_pulls(Unit(policy, 0, 0), everywhere)) for policy in range(len(grid.policies)))
     with tqdm(total=total, unit="pull", unit_scale=True, leave=False, desc="starting", dynamic_ncols=True) as bar:
         yield _Bar(grid, bar)

@@ -1,6 +1,8 @@
 """The labelled result of a grid, in memory and on disk.
 
-A grid is computed in units: one policy on one bandit with a range of seeds and all budgets. On disk it is one zarr store, which
+A grid is computed in units: one policy on a group of consecutive bandits with a range of seeds and all budgets. Usually a group
+is one bandit. If there are many bandits with few seeds each, a group has several, so that the store has fewer and larger files.
+All groups have the same number of bandits, and a store keeps that number. On disk the grid is one zarr store, which
 `xarray.open_zarr` reads too; the files of a unit are written and read here, by zarr's rules, since they are many and small, for
 which zarr takes its time. Every file is replaced as a whole. A unit counts once its checksum is there, which is written last
 and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The root of the store
@@ -9,6 +11,7 @@ holds the specification, from which all else but the numbers follows, and is mad
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -58,7 +61,7 @@ class Unit(NamedTuple):
     """A part of the grid that is computed, and counts as done, as a whole."""
 
     policy: int
-    bandit: int
+    bandit: int  # which group of bandits: the number of the bandit, where a group is one bandit
     part: int  # which range of seeds
 
 
@@ -69,13 +72,18 @@ class Results:
         attributes: of the Dataset; "specification" is JSON, from which the labels follow.
         chunk: how many seeds a unit has; the last range may have fewer.
         path: of the store, which exists.
+        group: how many consecutive bandits a unit has; it divides the number of bandits.
+        labels: the coordinates, if they are known already: a long specification takes seconds to parse.
     """
 
-    def __init__(self, attributes: dict[str, Any], chunk: int, path: Path | None = None):
-        self.attributes, self.chunk, self.path = attributes, chunk, path
-        self.labels = _labels(specification.parse(attributes["specification"]))
-        self.sizes = {axis: len(self.labels[axis][1]) for axis in (*AXES, "arm")}
-        self.done = np.zeros((self.sizes["policy"], self.sizes["bandit"], -(-self.sizes["seed"] // chunk)), bool)
+    def __init__(
+        self, attributes: dict[str, Any], chunk: int, path: Path | None = None, group: int = 1,
+        labels: dict[str, tuple] | None = None,
+    ):
+        self.attributes, self.chunk, self.path, self.group = attributes, chunk, path, group
+        self.labels = _labels(specification.parse(attributes["specification"])) if labels is None else labels
+        self.sizes = _sizes(self.labels, chunk, group)
+        self.done = np.zeros([self.sizes[axis] for axis in ("policy", "group", "range")], bool)
         self._kept = self._blank() if path is None else None
 
     @property
@@ -86,12 +94,25 @@ class Results:
     def missing(self) -> list[Unit]:
         return [unit for unit in self.units if not self.done[unit]]
 
+    @property
+    def runs(self) -> int:
+        """How many runs a unit has with each budget; with the last range of seeds it may have fewer."""
+        return self.group * self.chunk
+
+    def bandits(self, unit: Unit) -> range:
+        return range(unit.bandit * self.group, (unit.bandit + 1) * self.group)
+
     def seeds(self, unit: Unit) -> slice:
         return slice(unit.part * self.chunk, min((unit.part + 1) * self.chunk, self.sizes["seed"]))
 
     def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
-        """Keeps what a unit came to, every array [budget, seed] or [budget, seed, arm]."""
+        """Keeps the results of a unit, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
+
+        The axis `bandit` may be left out where a group is one bandit.
+        """
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
+        if self.group == 1:
+            values = {name: value if value.ndim == len(_axes(name)) - 1 else value[None] for name, value in values.items()}
         # There are many kinds of NaN, of which the store gives back one.
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
@@ -99,7 +120,7 @@ class Results:
             try:
                 for name, value in values.items():
                     self._write(name, unit, value)
-                self._write("checksum", unit, np.array([_checksum(values)]))
+                self._write("checksum", unit, np.array([[_checksum(values)]]))
             except OSError as error:
                 raise _unwritable(self.path, error) from error
         self._keep(unit, values, self._kept)
@@ -118,8 +139,8 @@ class Results:
                 continue
             seeds = self.seeds(unit)
             with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
-                (checksum,) = self._read("checksum", unit)
-                values = {name: self._read(name, unit)[:, : seeds.stop - seeds.start] for name in VARIABLES}
+                checksum = self._read("checksum", unit).item()
+                values = {name: self._read(name, unit)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
                 if checksum == _checksum(values):
                     self._keep(unit, values, into)
 
@@ -146,7 +167,7 @@ class Results:
 
     def _blank_chunk(self, name: str) -> np.ndarray:
         dtype, fill = _STORED[name]
-        return np.full(_chunk(name, self.sizes, self.chunk)[2:], fill, dtype)
+        return np.full(_chunk(name, self.sizes, self.chunk, self.group)[1:], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
         """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
@@ -173,7 +194,7 @@ class Results:
 
     def check_size(self) -> None:
         """Raises if the results take much more memory than the files of the store account for: they are not in there."""
-        runs = self.done[..., 0].size * self.sizes["budget"] * self.sizes["seed"]
+        runs = math.prod(self.sizes[axis] for axis in AXES)
         needed = runs * specification.bytes_of_a_run(self.sizes["arm"])
         if needed <= FREE:
             return
@@ -187,7 +208,8 @@ class Results:
                 for name, (dtype, fill) in VARIABLES.items()}
 
     def _place(self, unit: Unit) -> tuple:
-        return unit.policy, unit.bandit, slice(None), self.seeds(unit)
+        bandits = self.bandits(unit)
+        return unit.policy, slice(bandits.start, bandits.stop), slice(None), self.seeds(unit)
 
     def _keep(self, unit: Unit, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None) -> None:
         for name, array in (into or {}).items():
@@ -196,7 +218,7 @@ class Results:
 
     def _file(self, name: str, unit: Unit) -> Path:
         """Where the store has what belongs to a unit, and to no other."""
-        at = {"policy": unit.policy, "bandit": unit.bandit, "seed": unit.part, "range": unit.part}
+        at = {"policy": unit.policy, "bandit": unit.bandit, "group": unit.bandit, "seed": unit.part, "range": unit.part}
         places = [at.get(axis, 0) for axis in _axes(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
@@ -217,8 +239,7 @@ def open_results(path: str | os.PathLike) -> xr.Dataset:
         ('complete', True)
     """
     path = Path(path)
-    attributes, chunk = _root(path)
-    results = Results(attributes, chunk, path)
+    results = _root(path).results(path)
     results.check_size()
     return results.dataset()
 
@@ -228,27 +249,28 @@ def begin(
     chunk: int,
     path: str | os.PathLike | None,
     mine: Callable[[Results], list[Unit] | None] = lambda _: None,
+    group: int = 1,
 ) -> Results:
     """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
 
     A store of another specification is refused, and left as it is. What is in it is found out, of all units or of `mine`.
+    A store that is gone on with keeps its own `chunk` and `group`.
     """
     if path is None:
-        return Results(attributes, chunk)
+        return Results(attributes, chunk, group=group)
     path = Path(path)
-    if not _is_empty(path):
-        _compare(path, attributes)
-    else:
-        specification.check(specification.parse(attributes["specification"]), chunk)
+    if _is_empty(path):
+        described = specification.parse(attributes["specification"])
+        specification.check(described, chunk, group)
         try:
-            _create(path, attributes, chunk)
+            _create(path, attributes, chunk, group, described)
         except OSError as error:
             raise _unwritable(path, error) from error
-        _compare(path, attributes)  # another process may have been faster
-    attributes, chunk = _root(path)
-    _mend(path, attributes, chunk)
+    root = _root(path)  # another process may have been faster to make it
+    _compare(path, root, attributes)
+    results = root.results(path)
+    _mend(path, results)
     _tidy(path)
-    results = Results(attributes, chunk, path)
     results.load(units=mine(results))
     if results.missing and not os.access(path, os.W_OK):
         raise _unwritable(path, PermissionError(13, "Permission denied"))
@@ -260,26 +282,27 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
 
     Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
     """
-    differences = _told(json.loads(theirs["specification"]), json.loads(attributes["specification"]), "for process 0", "here")
+    texts = theirs["specification"], attributes["specification"]
+    differences = "" if texts[0] == texts[1] else _told(json.loads(texts[0]), json.loads(texts[1]), "for process 0", "here")
     if differences:
         raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
                          "and all machines the same versions of bts_jax and jax and the same kind of devices")
     path, until = Path(path), time.monotonic() + patience
     while True:
         with contextlib.suppress(ValueError):
-            found, chunk = _root(path)
-            if found == theirs and all((path / name / "zarr.json").exists() for name in _STORED):
+            root = _root(path)
+            if root.attributes == theirs and all((path / name / "zarr.json").exists() for name in _STORED):
                 break
         if time.monotonic() > until:
             raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
                              "a folder on a file system that all processes share")
         time.sleep(0.2)
-    return Results(found, chunk, path)
+    return root.results(path)
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:
     """The specification of the grid in a store."""
-    return specification.parse(_root(Path(path))[0]["specification"])
+    return _root(Path(path)).specification
 
 
 def now() -> str:
@@ -317,12 +340,18 @@ def _texts(values: Any) -> np.ndarray:
 
 
 def _axes(name: str) -> tuple[str, ...]:
-    return {"pulls": (*AXES, "arm"), "checksum": ("policy", "bandit", "range")}.get(name, AXES)
+    return {"pulls": (*AXES, "arm"), "checksum": ("policy", "group", "range")}.get(name, AXES)
 
 
-def _chunk(name: str, sizes: dict[str, int], seeds: int) -> tuple[int, ...]:
-    """The shape of what a unit of so many seeds has of an array."""
-    of_a_unit = {**sizes, "policy": 1, "bandit": 1, "seed": seeds, "range": 1}
+def _sizes(labels: dict[str, tuple], chunk: int, group: int) -> dict[str, int]:
+    """The lengths of all axes."""
+    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
+    return {**sizes, "group": sizes["bandit"] // group, "range": -(-sizes["seed"] // chunk)}
+
+
+def _chunk(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> tuple[int, ...]:
+    """The shape of what a unit of so many seeds and bandits has of an array."""
+    of_a_unit = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
     return tuple(of_a_unit[axis] for axis in _axes(name))
 
 
@@ -333,47 +362,55 @@ def _checksum(values: dict[str, np.ndarray]) -> int:
     return total
 
 
-def _seal(attributes: dict[str, Any], chunk: int) -> int:
-    """What shows that the root of a store is as it was written."""
-    return zlib.crc32(f"{chunk} {attributes['specification']}".encode())
+def _seal(attributes: dict[str, Any], chunk: int, group: int = 1) -> int:
+    """What shows that the root of a store is as it was written. Where a group is one bandit, the root does not mention it."""
+    sizes = f"{chunk}" if group == 1 else f"{chunk} {group}"
+    return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
 
 
-def _frame(attributes: dict[str, Any], chunk: int) -> dict[str, bytes]:
-    """All files of an empty store, by name."""
+def _root_file(attributes: dict[str, Any], chunk: int, group: int, labels: dict[str, tuple]) -> bytes:
+    """The root of a store, which says what the store is."""
     files: dict[str, Any] = {}
-    labels = _labels(specification.parse(attributes["specification"]))
     others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
-    root = {**attributes, "chunk": chunk, "seal": _seal(attributes, chunk), "coordinates": others}
-    group = zarr.create_group(MemoryStore(files), attributes=root)
+    sizes = {"chunk": chunk, **({} if group == 1 else {"group": group})}
+    root = {**attributes, **sizes, "seal": _seal(attributes, chunk, group), "coordinates": others}
+    zarr.create_group(MemoryStore(files), attributes=root)
+    return files["zarr.json"].to_bytes()
+
+
+def _frame(labels: dict[str, tuple], chunk: int, bandits: int) -> dict[str, bytes]:
+    """All files of an empty store but its root, by name. A unit has so many seeds and bandits."""
+    files: dict[str, Any] = {}
+    group = zarr.create_group(MemoryStore(files))
     for name, (axes, values) in labels.items():
         text = values.dtype.kind == "U"
         array = group.create_array(name, shape=values.shape, dtype="str" if text else values.dtype, compressors=None,
                                    dimension_names=[axes] if isinstance(axes, str) else axes)
         array[...] = values.astype(object) if text else values
-    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
-    sizes["range"] = -(-sizes["seed"] // chunk)
+    sizes = _sizes(labels, chunk, bandits)
     for name, (dtype, fill) in _STORED.items():
         group.create_array(
             name,
             shape=[sizes[axis] for axis in _axes(name)],
-            chunks=_chunk(name, sizes, chunk),
+            chunks=_chunk(name, sizes, chunk, bandits),
             dtype=dtype,
             fill_value=fill,
             compressors=ZstdCodec(level=_ZSTD.level),
             chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
-            dimension_names=_axes(name),
+            dimension_names=["bandit" if axis == "group" and bandits == 1 else axis for axis in _axes(name)],
             attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
         )
-    return {name: buffer.to_bytes() for name, buffer in files.items()}
+    return {name: buffer.to_bytes() for name, buffer in files.items() if name != "zarr.json"}
 
 
-def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
+def _create(path: Path, attributes: dict[str, Any], chunk: int, group: int, described: dict[str, Any]) -> None:
     """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
     path = Path(os.path.realpath(path))  # where a dangling link points to
-    content = _frame(attributes, chunk)["zarr.json"]
-    if len(content) > specification.MOST_BYTES:
-        raise ValueError(f"the description of the sweep takes {len(content):,} bytes, and {specification.MOST_BYTES:,} are "
-                         "allowed in a store: give fewer bandits or arms, or tables with fewer rows; or leave out out")
+    content = _root_file(attributes, chunk, group, _labels(described))
+    try:
+        specification.check_length(content)
+    except ValueError as error:
+        raise ValueError(f"{error}: give fewer bandits or arms, or tables with fewer rows; or leave out out") from None
     path.mkdir(parents=True, exist_ok=True)
     root = path / "zarr.json"
     building = files.beside(root)
@@ -389,14 +426,14 @@ def _create(path: Path, attributes: dict[str, Any], chunk: int) -> None:
         building.unlink(missing_ok=True)
 
 
-def _mend(path: Path, attributes: dict[str, Any], chunk: int) -> None:
+def _mend(path: Path, results: Results) -> None:
     """Writes what is missing or damaged in the frame of a store."""
     try:
-        for name, content in _frame(attributes, chunk).items():
+        for name, content in _frame(results.labels, results.chunk, results.group).items():
             for parent in list((path / name).relative_to(path).parents)[-2::-1]:
                 folder = path / parent  # a link might lead out of the store
                 _set_aside(folder, folder.is_symlink() or (folder.exists() and not folder.is_dir()))
-            if name != "zarr.json" and not _same(path / name, content):
+            if not _same(path / name, content):
                 _replace(path / name, content)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -449,33 +486,52 @@ def _is_empty(path: Path) -> bool:
         raise _unwritable(path, error) from error
 
 
-def _root(path: Path) -> tuple[dict[str, Any], int]:
-    """The attributes of the Dataset in a store, and how many seeds a unit has."""
+class _Root(NamedTuple):
+    """What the root of a store says, checked."""
+
+    attributes: dict[str, Any]  # of the Dataset
+    chunk: int  # how many seeds a unit has
+    group: int  # how many bandits a unit has
+    specification: dict[str, Any]  # as in the attributes, parsed
+
+    def results(self, path: Path) -> Results:
+        return Results(self.attributes, self.chunk, path, self.group, _labels(self.specification))
+
+
+def _root(path: Path) -> _Root:
+    """Reads the root of a store."""
     if not path.exists():
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
-        root = specification.parse(files.read(path / "zarr.json", specification.MOST_BYTES))
+        content = files.read(path / "zarr.json", specification.MOST_BYTES)
+        specification.check_length(content)
+        root = specification.parse(content)
+        del content
         attributes = root.get("attributes") if isinstance(root, dict) else None
         if not isinstance(attributes, dict) or not isinstance(attributes.get("specification"), str):
             raise ValueError("no specification")
         chunk, seal, _ = (attributes.pop(name, None) for name in ("chunk", "seal", "coordinates"))
-        if not isinstance(chunk, int) or seal != _seal(attributes, chunk):
+        group = attributes.pop("group", 1)  # the first stores did not have groups
+        if not isinstance(chunk, int) or not isinstance(group, int) or seal != _seal(attributes, chunk, group):
             raise ValueError("changed since it was written")
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
-        specification.check(specification.parse(attributes["specification"]), chunk)
+        described = specification.parse(attributes["specification"])
+        specification.check(described, chunk, group)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "
                          "folder, one that is not there yet for a new sweep") from None
-    return attributes, chunk
+    return _Root(attributes, chunk, group, described)
 
 
-def _compare(path: Path, attributes: dict[str, Any]) -> None:
+def _compare(path: Path, root: _Root, attributes: dict[str, Any]) -> None:
     """Raises unless the store at `path` has the same specification."""
-    theirs, ours = (specification.parse(x["specification"]) for x in (_root(path)[0], attributes))
-    if differences := _told(theirs, ours, "in the store", "asked for"):
+    if root.attributes["specification"] == attributes["specification"]:
+        return
+    ours = specification.parse(attributes["specification"])
+    if differences := _told(root.specification, ours, "in the store", "asked for"):
         raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({differences}): name another "
                          "folder as out, or read it with bts_jax.open_results")
 

@@ -13,12 +13,20 @@ from bts_jax import checks
 from bts_jax.sums import LARGEST, UNIT
 from bts_jax.text import counted, shown
 
-MOST_BYTES = 2**25  # of the root: about 1.5 million numbers
-MOST_CHUNKS = 2**20  # each is eight files
+MOST_BYTES = 3 * 2**25  # of the root: about 4.5 million numbers, as of 9,000 bandits with up to 100 arms and 10 numbers each
+MOST_VALUES = 5 * 2**20  # numbers and names in the root: short ones take two bytes of text, and far more memory
+MOST_CHUNKS = 2**20  # units: each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
 DEEPEST = 8  # lists within each other, and bandits made of another
+
+
+def check_length(root: bytes) -> None:
+    """Raises a `ValueError` if the root of a store is too long to be read."""
+    for what, size, most in (("bytes", len(root), MOST_BYTES), ("numbers and names", root.count(b","), MOST_VALUES)):
+        if size > most:
+            raise ValueError(f"the description of the sweep takes {size:,} {what}, and {most:,} are allowed in a store")
 
 
 def parse(text: str | bytes) -> Any:
@@ -32,8 +40,11 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def check(found: Any, chunk: Any) -> None:
-    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep with `chunk` seeds in a chunk."""
+def check(found: Any, chunk: Any, group: Any = 1) -> None:
+    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep whose units can be like that.
+
+    A unit has `chunk` seeds and `group` bandits, see `results`.
+    """
     _table("specification", found, ("policies", "bandits", "budgets", "seeds", "seed"))
     seeds, arms = checks.whole("seeds", found["seeds"], 1), 2
     checks.whole("seed", found["seed"], -(2**31))
@@ -58,18 +69,21 @@ def check(found: Any, chunk: Any) -> None:
                 raise ValueError(f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected costs")
             arms = max(arms, len(means[0]))
     policies, bandits = found["policies"], found["bandits"]
+    if len(bandits) % checks.whole("group", group, 1):
+        raise ValueError(f"group = {group} does not divide the number of bandits, {len(bandits)}")
     texts = (policies, (", ".join(entry["told"]) for entry in policies.values()), bandits,
              (entry["class"] for entry in bandits.values()))
     columns = [list(map(len, column)) for column in texts]
     labels = 8 * (seeds + arms + len(budgets)) + 16 * len(bandits) * arms
     labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
-    chunks = len(policies) * len(bandits) * -(-seeds // chunk)
-    of_a_chunk = chunk * len(budgets) * bytes_of_a_run(arms)
+    chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk)
+    of_a_chunk = group * chunk * len(budgets) * bytes_of_a_run(arms)
+    in_a_chunk = f"{chunk:,} in a chunk" if group == 1 else f"{group:,} bandits and {chunk:,} seeds in a chunk"
     for what, size, most in (("labels", labels, LABEL_BYTES), ("results of a chunk", of_a_chunk, CHUNK_BYTES)):
         if size > most:
             raise ValueError(f"the {what} take {size:,} bytes, and at most {most:,} are allowed: "
                              f"{counted(len(bandits), 'bandit')} of up to {counted(arms, 'arm')}, "
-                             f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {chunk:,} in a chunk")
+                             f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {in_a_chunk}")
     if chunks > MOST_CHUNKS:
         raise ValueError(f"there are {chunks:,} chunks of {chunk} seeds, and at most {MOST_CHUNKS:,} are allowed")
 
@@ -118,6 +132,8 @@ def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields")
 def _numbers(value: Any, depth: int = 0) -> bool:
     """Whether a field of a policy or bandit is a number or consists of numbers."""
     if isinstance(value, list):
+        if set(map(type, value)) <= {int, float}:  # almost always, and many times faster
+            return depth < DEEPEST
         return depth < DEEPEST and all(_numbers(part, depth + 1) for part in value)
     return isinstance(value, (int, float))
 

@@ -83,8 +83,8 @@ def test_shares_are_a_partition_and_take_about_as_long(count):
     results = begin(whole.attributes(), 10, None)
     shares = grid._shares(whole, results, results.units, count)
     assert len(shares) == count and sorted(unit for share in shares for unit in share) == results.units
-    loads = [sum(map(whole.work, share)) for share in shares]
-    longest = max(map(whole.work, results.units))
+    loads = [sum(grid._work(whole, results, unit) for unit in share) for share in shares]
+    longest = max(grid._work(whole, results, unit) for unit in results.units)
     assert max(loads) <= max(sum(loads) / count * 1.1, longest * 5), loads
 
 

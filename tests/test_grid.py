@@ -1,5 +1,7 @@
 """`sweep`: the numbers are those of `simulate`, however they are computed, and whatever happened on the way."""
 
+import dataclasses
+import json
 import os
 import random
 import re
@@ -19,13 +21,14 @@ import numpy as np
 import pytest
 import scipy.stats
 import tqdm.std
+import xarray as xr
 from test_results import assert_same
 
 import bts_jax as bj
 from bts_jax import grid, gridfile, progress
 from bts_jax.batch import play
 from bts_jax.cli import main
-from bts_jax.results import Results
+from bts_jax.results import VARIABLES, Results, begin
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
 BANDITS = {
@@ -223,6 +226,137 @@ def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypa
     calls = grid._calls(whole, results, results.missing, most=8)
     assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
     assert sorted(unit for call in calls for unit in call.units) == results.missing
+
+
+# Groups of bandits.
+
+
+MANY = {  # stretches of 4 and 6; ten arms, since NumPy adds eight numbers and more in another order
+    f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms, count in ((3, 4), (10, 6)) for i in range(count)
+}
+ANY = {"any": bj.Uniform()}
+MANY_GRID = {"policies": {**ANY, "ε-first": POLICIES["ε-first"]}, "bandits": MANY, "budgets": [3, 10.5], "seeds": 2, "seed": 4}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Groups in a grid of ten bandits, which usually has none."""
+    monkeypatch.setattr(grid, "FEWEST_GROUPS", 1)
+
+
+@pytest.fixture(scope="module")
+def ungrouped():
+    return bj.sweep(**MANY_GRID)
+
+
+def group_of(bandits, seeds, **options):
+    plan = grid._Grid(["uniform"], bandits, [5], seeds, 0)
+    usual, _ = grid._sizes(plan, options.get("memory"), 1)
+    return grid._group(plan, options.get("chunk", seeds), usual)
+
+
+def test_how_many_bandits_a_group_has(monkeypatch):
+    @chex.dataclass(frozen=True)
+    class Own:
+        reward_mean: chex.Array
+        cost_mean: chex.Array
+
+        def pull(self, key, arm):
+            return self.reward_mean[arm], self.cost_mean[arm]
+
+    same = lambda count, arms=2: {f"{arms}-{i}": bj.Bernoulli([0.5] * arms, [0.5] * arms) for i in range(count)}  # noqa: E731
+    assert group_of(same(10), 1) == 1, "a small grid has as many units as ever"
+    assert group_of(same(320), 1) == 20, "16 groups"
+    monkeypatch.setattr(grid, "FEWEST_GROUPS", 1)
+    assert group_of(same(320), 1) == 80, "a divisor, with at most 100 runs"
+    assert group_of(same(320), 25) == 4 and group_of(same(320), 51) == 1, "seeds that fill a unit"
+    assert group_of(same(320), 4, chunk=2) == 1, "seeds in several ranges"
+    assert group_of(same(320), 1, memory=1) == 1
+    assert group_of(MANY, 2) == 2, "stretches of 4 and 6"
+    assert group_of({**same(4), **same(6, 3), **same(1, 4)}, 1) == 1
+    mine = {f"{i}": Own(reward_mean=np.full(2, 0.5), cost_mean=np.full(2, 0.5)) for i in range(4)}
+    assert group_of(mine, 1) == 1, "bandits of one's own are alone"
+    monkeypatch.setattr(grid, "_usual_runs", lambda: 2**15)
+    monkeypatch.setattr(grid, "_grouped_runs", lambda: 2**10)
+    assert group_of(same(600), 1) == 200, "at most 256 bandits"
+
+
+def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
+    """The bits are those without groups, in memory and on disk, after units are lost or damaged, and shared out."""
+    store = tmp_path / "store"
+    results = bj.sweep(**MANY_GRID, out=store)
+    assert json.loads((store / "zarr.json").read_text())["attributes"]["group"] == 2
+    assert len(list((store / "regret").glob("c.*"))) == len(list((store / "checksum").glob("c.*"))) == 2 * 5
+    assert_same(results, ungrouped)
+    assert_same(bj.sweep(**MANY_GRID), ungrouped)
+    assert_same(bj.open_results(store), ungrouped)
+    read = xr.open_zarr(store, chunks=None, consolidated=False)
+    for name in VARIABLES:
+        np.testing.assert_array_equal(read[name].values, ungrouped[name].values)
+    (store / "checksum" / "c.0.1.0").unlink()
+    damaged = store / "pulls" / "c.1.4.0.0.0"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    part = bj.open_results(store)
+    assert part.state == "incomplete: 2 of 10 units are missing (regret NaN)"
+    lost = np.isnan(part.regret.values).all((2, 3))
+    assert np.argwhere(lost).tolist() == [[0, 2], [0, 3], [1, 8], [1, 9]] and np.isnan(part.regret.values).sum() == 4 * 2 * 2
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "FEWEST_GROUPS", 16)  # a store keeps its own
+        patch.setattr(grid, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
+        assert_same(bj.sweep(**MANY_GRID, out=store), ungrouped)
+    assert sorted(calls) == [2 * 2, 2 * 2 * 2], "two bandits with two seeds, once for each budget if that is told"
+    shared = lambda share: bj.sweep(**{**MANY_GRID, "policies": ANY}, out=tmp_path / "shared", shard=share)  # noqa: E731
+    assert re.fullmatch("incomplete: [23] of 5 units .*", shared((2, 2)).state)
+    assert_same(shared((1, 2)).drop_attrs(), ungrouped.sel(policy=["any"]).drop_attrs())
+
+
+def test_a_store_from_before_groups_is_gone_on_with(few, ungrouped, tmp_path, monkeypatch):
+    store = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(grid, "FEWEST_GROUPS", 16)
+        bj.sweep(**MANY_GRID, out=store)
+    root = json.loads((store / "zarr.json").read_text())
+    assert "group" not in root["attributes"]
+    assert json.loads((store / "checksum" / "zarr.json").read_text())["dimension_names"] == ["policy", "bandit", "range"]
+    assert_same(bj.open_results(store), ungrouped)
+    (store / "checksum" / "c.1.7.0").unlink()
+    results = grid.fill(**MANY_GRID, out=store)
+    assert results.group == 1 and results.done.shape == (2, 10, 1)
+    assert_same(results.dataset(), ungrouped)
+
+
+def test_groups_of_bandits_that_cannot_be_played_together_are_refused(few, tmp_path):
+    store = tmp_path / "store"
+    begin(grid._Grid(**MANY_GRID).attributes(), 2, store, group=5)
+    with pytest.raises(ValueError, match="groups of 5 bandits, and bandits of different kinds in one, from '3-0' on"):
+        bj.sweep(**MANY_GRID, out=store)
+
+
+def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
+    """One run is made invalid."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def broken(batches):
+        played = play(batches)
+        (batch,), ((runs, *rest),) = batches, played
+        # Runs are in the order of their expected length: this one is found by its key.
+        base = jax.random.fold_in(jax.random.key(4), zlib.crc32(b"10-3"))
+        key = jax.random.key_data(jax.random.fold_in(base, 1))
+        mine = (batch.own[2][batch.back] == np.asarray(key)).all(1)
+        reward = np.where(mine[:, None], np.float32(np.nan), runs.reward)
+        return [(dataclasses.replace(runs, reward=reward), *rest)]
+
+    monkeypatch.setattr(grid, "play", broken)
+    with pytest.warns(RuntimeWarning) as caught:
+        results = bj.sweep(**{**MANY_GRID, "policies": ANY})
+    assert [re.match(r".* for 1 seed", str(one.message)).group() for one in caught] == [
+        "policies['any'] on bandits['10-3'] came to nothing for 1 seed"]
+    assert np.argwhere(np.isnan(results.regret.values).all(2)).tolist() == [[0, 7, 1]]
+    assert re.search(r"any on 10-\d and 5 more", sys.stderr.drawn), sys.stderr.drawn
+    total = tqdm.std.tqdm.format_sizeof(int(results.rounds.isel(budget=-1).sum()))
+    assert re.search(rf"100%[^\r]* {total}/{total} ", sys.stderr.drawn), (total, sys.stderr.drawn)
 
 
 # Progress.

@@ -22,7 +22,7 @@ from test_results import assert_same, snapshot
 from test_studies import TINY, made_up_sweep
 
 import bts_jax as bj
-from bts_jax import grid, progress
+from bts_jax import grid, progress, specification
 from bts_jax.cli import main
 from bts_jax.grid import _Grid
 from bts_jax.results import VARIABLES, _seal, begin
@@ -178,13 +178,13 @@ def test_files_of_other_units_count_for_nothing(store):
 # A store by an author with bad intentions, who knows how it is sealed.
 
 
-def rewrite(store, change, chunk=3):
+def rewrite(store, change, chunk=3, **group):
     """Changes the specification, and seals it."""
     root = json.loads((store / "zarr.json").read_text())
     found = json.loads(root["attributes"]["specification"])
     found = change(found) or found
     root["attributes"]["specification"] = found if isinstance(found, str) else json.dumps(found)
-    root["attributes"] |= {"chunk": chunk, "seal": _seal(root["attributes"], chunk)}
+    root["attributes"] |= {"chunk": chunk, "seal": _seal(root["attributes"], chunk, *group.values()), **group}
     (store / "zarr.json").write_text(json.dumps(root))
 
 
@@ -258,6 +258,43 @@ def test_a_sealed_specification_is_checked(what, store, capsys, little_memory):
 def test_a_sealed_chunk_is_checked(chunk, store):
     rewrite(store, lambda found: None, chunk)
     with pytest.raises(ValueError, match=r"is not a store.*(chunk = |changed)"):
+        bj.open_results(store)
+
+
+@pytest.mark.parametrize("group", [0, -1, 3, 10**9, 10**30, "2", "text", 2.0, None, True, [2]])
+def test_a_sealed_group_is_checked(group, store):
+    """There are two bandits."""
+    rewrite(store, lambda found: None, group=group)
+    before = snapshot(store)
+    with pytest.raises(ValueError, match=r"is not a store.*(group = |changed)"):
+        bj.open_results(store)
+    assert snapshot(store) == before
+
+
+def test_a_group_is_sealed_and_counted(store, monkeypatch):
+    rewrite(store, lambda found: None, group=2)
+    assert bj.open_results(store).state == "incomplete: 2 of 2 units are missing (regret NaN)", "these are not the units"
+    root = json.loads((store / "zarr.json").read_text())
+    for changed in ({"group": 1}, {"chunk": 1}):
+        (store / "zarr.json").write_text(json.dumps({**root, "attributes": {**root["attributes"], **changed}}))
+        with pytest.raises(ValueError, match="changed since it was written"):
+            bj.open_results(store)
+    found = json.loads(root["attributes"]["specification"])
+    of_a_bandit = 3 * len(found["budgets"]) * specification.bytes_of_a_run(3)
+    monkeypatch.setattr(specification, "CHUNK_BYTES", of_a_bandit)
+    specification.check(found, 3)
+    with pytest.raises(ValueError, match=rf"take {2 * of_a_bandit:,} bytes.*2 bandits and 3 seeds in a chunk"):
+        specification.check(found, 3, 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(specification, "MOST_CHUNKS", 2)
+    specification.check(found, 3, 2)
+    with pytest.raises(ValueError, match="there are 4 chunks"):
+        specification.check(found, 3)
+
+
+def test_a_root_of_many_short_values_is_refused(store, little_memory):
+    (store / "zarr.json").write_text('{"attributes": [' + "1," * 6 * 10**6 + "1]}")
+    with pytest.raises(ValueError, match="takes 6,000,000 numbers and names, and 5,242,880 are allowed"):
         bj.open_results(store)
 
 
