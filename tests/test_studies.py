@@ -93,7 +93,8 @@ def test_the_settings_are_those_of_the_publications():
     settings = omega.settings(Size((10,), (1,), (2,), 1), 0)
     assert settings["policies"] == [name for name in bj.POLICIES if name not in ("oracle", "uniform", "tempered-bts")]
     assert {type(bandit) for bandit in settings["bandits"].values()} == {bj.Bernoulli, bj.Multinomial, bj.Beta}
-    assert omega.settings(Size((10,), (1,), (3,), 1), 0)["bandits"]["Beta-10-2"] == settings["bandits"]["Beta-10-2"]
+    more = omega.settings(Size((10,), (1,), (3,), 1), 0)["bandits"]
+    np.testing.assert_array_equal(more["Beta-10-2"].cost_alpha, settings["bandits"]["Beta-10-2"].cost_alpha)
     np.testing.assert_array_equal(settings["bandits"]["Bernoulli-10-2"].cost, bj.Bernoulli.random(
         jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), 1), 10).cost)
     joint = correlated.settings(Size((4,), (1,), (1,), 1), 0)["bandits"]

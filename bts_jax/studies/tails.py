@@ -169,6 +169,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
         plots.curve(middle, budgets, row["median"].values, row.median_low.values, row.median_high.values, style, name)
         share = gone[i].mean((0, 2))
         right.plot(budgets, np.where(share > 0, 100 * share, np.nan), label=name, linewidth=1.1, markersize=3, **style)
+    if not gone.any():  # nothing to draw: an axis without numbers has no logarithm
+        right.set_ylim(0.01, 100)
     for axes, title in ((left, "mean regret"), (middle, "median regret"), (right, "lost runs (%)")):
         axes.set_title(title, fontsize=8)
         plots.frame(axes)
