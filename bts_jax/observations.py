@@ -1,0 +1,344 @@
+"""The paper's observations, put to the test: what its Section 5 says about Figure 1, with verdicts.
+
+Each observation is judged in every panel (observation 2: in every family of arms). It holds, is contradicted or is undecided.
+
+**Samples.** If a panel has one instance, the sample is the runs on it, and the verdict is about this instance alone. If it has
+several, the sample is the instances, and the verdict is about instances like these. Policies are compared with common random
+numbers, so the comparisons of observations 1 and 3 are paired. Observation 2 compares different instances, unpaired.
+
+**Criterion.** A claim combines several comparisons: it says that at least k of m margins are above zero. For "BTS has less
+regret than every rival" a margin is the regret of a rival − the regret of BTS, and k = m. With α = `ALPHA`:
+
+- The claim *holds* if at least k of the lower limits are above zero, each with one-sided error rate α / (m − k + 1).
+- The claim *is contradicted* if at least m − k + 1 of the upper limits are below zero, each with one-sided error rate α / k.
+
+Each verdict is wrong with probability at most α, however the comparisons depend on each other. Suppose that the claim is false.
+Then at least m − k + 1 margins are zero or negative. For "holds", the lower limit of one of these must be above zero, and the
+Bonferroni inequality bounds the probability of this by α. For "is contradicted" swap the roles. If k = m, "holds" needs no
+adjustment (an intersection-union test), and "is contradicted" has the usual Bonferroni adjustment for m comparisons. For other
+k this is the partial conjunction test of Benjamini and Heller (Biometrics, 2008).
+
+**Several panels.** Each panel has a verdict of its own, without an adjustment for the number of panels. A panel's verdict is
+wrong with probability at most 2α. So for one observation in four panels, at least one verdict is wrong with probability at most
+8α. An observation as a whole holds only if it holds in every panel; this is wrong with probability at most α.
+
+**Limits.** A mean has Student's limits, a difference of two independent means has Welch's. The logarithm of a ratio of standard
+deviations has Student's limits too. On a single instance its standard error is the jackknife's (Miller, 1968), which needs no
+normal distribution; with several instances each has one such logarithm, and the instances are the sample.
+
+**Measured error rates.** The limits are exact or nearly so for normal values. For skewed values they are approximate. The numbers
+below are from simulations with samples of 30 and of 500 runs.
+
+- Observation 1, where BTS ties with all of four rivals: it "is contradicted" in 2.3% and 2.4% of the panels if values are normal
+  (8% without the adjustment), in 1.1% and 2.0% if all are lognormal with σ = 1, in 4.1% and 3.5% if only the rivals are, and in
+  9.3% and 3.7% if each of the rivals, but not BTS, loses a tenth of its runs.
+- A ratio of two standard deviations lies beyond one of its limits, each with an error rate of 2.5%, in 2.6% and 2.6% of the samples
+  if values are normal, in 5.8% and 3.5% if they are lognormal with σ = 1, and in 5.3% and 2.6% if one policy loses a tenth of its
+  runs. Bootstrap limits (percentile and bootstrap-t) were not better.
+- Samples from 4,000 runs of `bts-jax figure1` (Bernoulli, 10 arms, budget 2,000): at most 6.1% and 4.0% for a difference of means,
+  at most 7.0% and 4.7% for a ratio of standard deviations.
+- **Rare runs are not covered.** With ten multinomial arms, BTS loses 7 of 4,000 runs, and these raise its standard deviation from
+  115 to 148. Most samples contain none of them: the ratios of the standard deviations of BTS and of another policy lie beyond
+  their limits in up to 65% and 47% of the samples, and the differences of the means in up to 16% and 15%. No method sees what is
+  not in the sample. Such verdicts speak of the runs that are not that rare.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bts_jax.contract import ratio
+from bts_jax.metrics import by_kind, measured, ranking, student
+from bts_jax.text import counted, table
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+
+ALPHA = 0.025  # probability of a wrong "holds", and of a wrong "is contradicted", in one panel
+MUCH = 2.0  # how many times larger is "much larger"
+WORDS = ("holds", "is undecided", "is contradicted")
+_student = cache(student)  # one call takes milliseconds
+
+
+class Verdict(NamedTuple):
+    """Whether one of the paper's observations holds in the data."""
+
+    claim: str
+    verdict: str
+    evidence: list[str]
+
+
+class Margin(NamedTuple):
+    """By how much a comparison favours a claim: an estimate, and the two one-sided limits that decide."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class Claim(NamedTuple):
+    """At least `needed` of `of` margins are above zero."""
+
+    needed: int
+    of: int
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The one-sided error rates of each lower and each upper limit."""
+        return ALPHA / (self.of - self.needed + 1), ALPHA / self.needed
+
+    def margin(self, estimate: float, error: float, freedom: float) -> Margin:
+        """The limits of an estimate with this standard error and these degrees of freedom; NaN if there is no error."""
+        if not np.isfinite(error) or not np.isfinite(estimate):
+            return Margin(float(estimate), np.nan, np.nan)
+        low, high = (_student(1 - 2 * rate, max(1, int(freedom))) * error for rate in self.rates)
+        return Margin(float(estimate), float(estimate - low), float(estimate + high))
+
+    def verdict(self, margins: Sequence[Margin]) -> str:
+        """One of `WORDS`."""
+        if sum(margin.low > 0 for margin in margins) >= self.needed:
+            return WORDS[0]
+        return WORDS[2] if sum(margin.high < 0 for margin in margins) >= self.of - self.needed + 1 else WORDS[1]
+
+    def criterion(self, where: str, threshold: str) -> list[str]:
+        """The criterion in words."""
+        every = f"all {self.of}" if self.needed == self.of else f"at least {self.needed} of {self.of}"
+        some = self.of - self.needed + 1
+        some = f"any of {self.of} upper limits is" if some == 1 else f"at least {some} of {self.of} upper limits are"
+        low, high = (f"{100 * (1 - rate):.5g}%" for rate in self.rates)
+        return [f"criterion: holds in a {where} if {every} lower limits are above {threshold}, each one-sided at level {low};",
+                f"  is contradicted if {some} below {threshold}, each one-sided at level {high}"]
+
+
+def observations(dataset: "Dataset") -> list[Verdict]:
+    """The paper's three observations, the first in two parts, with verdicts computed from the Dataset at its largest budget.
+
+    The first lines of the module say how the verdicts are reached and how often they are wrong.
+    """
+    measured(dataset)
+    missing = {"bts", "epsilon-first"} - set(dataset.policy.values.tolist())
+    if missing or dataset.sizes["policy"] < 3:
+        raise ValueError(f"dataset has the policies {', '.join(dataset.policy.values)}: give bts, epsilon-first and others")
+    if dataset.sizes["seed"] < 3:
+        raise ValueError(f"dataset has {counted(dataset.sizes['seed'], 'run')} of each kind, too few for the limits of a "
+                         "standard deviation: give at least 3")
+    panels = by_kind(dataset.isel(budget=[-1]))
+    return [_lowest(panels), _stable(panels), _more_arms(dataset), _unstable(panels)]
+
+
+def error_rates(panels: int, runs: int) -> str:
+    """What the verdicts promise, in words."""
+    rate, any_rate = f"{ALPHA:.1%}", f"{min(1, 2 * ALPHA * panels):.0%}"
+    return "\n".join([
+        "How far the verdicts can be trusted",
+        f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. Where the contrary is",
+        f"  false, its verdict is \"is contradicted\" with probability at most {rate}. If values are skewed, these rates are",
+        "  approximate: help(bts_jax.observations) has measured ones.",
+        f"  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in {panels} panels",
+        f"  is wrong with probability at most {any_rate}. If an observation holds in every panel, this is wrong with at most {rate}.",
+        f"  Runs that are rarer than one in {runs:,} seldom show in {runs:,} runs. A few of them with a very large regret can",
+        "  dominate a standard deviation. The verdicts on standard deviations do not speak of such rare runs.",
+    ])
+
+
+def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
+    """The runs in which a policy settled on a wrong arm: for ε-first, those it "cannot identify the optimal arm" in.
+
+    The arm a run has settled on is the one it pulled most.
+
+    Returns:
+        A Dataset over (bandit, budget): `runs`, how many; `mean_wrong` and `mean_right`, the mean regret of those and of the
+        others, NaN where there are none; `explained`, the share of the variance of regret that this difference makes up.
+    """
+    import xarray as xr
+
+    regret = measured(dataset).sel(policy=policy)
+    if np.isnan(regret).any():
+        raise ValueError(f"dataset lacks some runs of {policy}: finish the sweep first")
+    ratios = ratio(dataset.reward_mean.values, dataset.cost_mean.values, np)  # [bandit, arm]
+    best = ratios == np.nanmax(ratios, axis=-1, keepdims=True)  # several arms may be
+    settled = dataset.pulls.sel(policy=policy).transpose("bandit", "budget", "seed", "arm").values.argmax(-1)
+    right = np.take_along_axis(best, settled.reshape(len(best), -1), -1).reshape(settled.shape)
+    right = xr.DataArray(right, dims=("bandit", "budget", "seed"))
+    runs, others = (~right).sum("seed"), right.sum("seed")
+    mean_wrong = regret.where(~right, 0).sum("seed") / runs.where(runs > 0)
+    mean_right = regret.where(right, 0).sum("seed") / others.where(others > 0)
+    between = (runs * others * (mean_wrong - mean_right) ** 2).fillna(0) / regret.sizes["seed"] ** 2
+    variance = regret.var("seed")
+    columns = {"runs": runs, "mean_wrong": mean_wrong, "mean_right": mean_right,
+               "explained": (between / variance.where(variance > 0)).fillna(0)}
+    return xr.Dataset({name: column.drop_vars("policy", errors="ignore") for name, column in columns.items()})
+
+
+def sample(part: "Dataset", policy: str) -> np.ndarray:
+    """Regret over the runs on a single instance, or mean regret over the instances. [budget, sample]"""
+    regret = measured(part).sel(policy=policy)
+    if part.sizes["bandit"] == 1:
+        return regret.isel(bandit=0).values
+    return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
+
+
+def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
+    outcomes, evidence, claim = [], [], Claim(1, 1)
+    for title, part in panels.items():
+        mine, names = sample(part, "bts")[-1], _others(part, "bts")
+        claim = Claim(len(names), len(names))
+        margins = {name: claim.margin(*_mean_and_error(sample(part, name)[-1] - mine), len(mine) - 1) for name in names}
+        outcomes.append(claim.verdict(list(margins.values())))
+        best = min(margins, key=lambda name: margins[name].estimate)
+        evidence.append(f"{title}: {outcomes[-1]}; {best}, the best rival: {_signed(margins[best])}"
+                        + _exceptions(margins, "clearly less regret than bts"))
+        if part.sizes["bandit"] > 1:
+            ranks = ranking(part).sel(policy="bts")
+            evidence.append(f"  bts has the least mean regret on {ranks.best.item():.0%} of the instances, and clearly so on "
+                            f"{ranks.clearly_best.item():.0%}")
+    return Verdict("BTS has clearly the lowest regret in every panel.", _tally(outcomes, "panels"),
+                   ["mean regret of a rival − mean regret of bts, with lower and upper limit", *evidence,
+                    *claim.criterion("panel", "0"), _sample_words(panels, "its mean regrets")])
+
+
+def _stable(panels: dict[str, "Dataset"]) -> Verdict:
+    outcomes, rows, claim, names = [], [], Claim(1, 1), []
+    for title, part in panels.items():
+        names = _others(part, "bts")
+        claim = Claim((len(names) + 1) // 2, len(names))
+        margins = [_deviation_ratio(part, name, "bts", claim) for name in names]
+        outcomes.append(claim.verdict(margins))
+        rows.append([title, outcomes[-1], *map(_factor, margins)])
+    return Verdict("The standard deviation of the regret of BTS is small: smaller than those of at least half of its rivals.",
+                   _tally(outcomes, "panels"),
+                   ["standard deviation of a rival / standard deviation of bts, with lower and upper limit",
+                    *table(["panel", "", *names], rows).splitlines(), *claim.criterion("panel", "1"),
+                    _sample_words(panels, "the logarithm of its ratio")])
+
+
+def _more_arms(dataset: "Dataset") -> Verdict:
+    counts = sorted(set(dataset.num_arms.values.tolist()))
+    text = f"With more arms ({counts[0]} to {counts[-1]}) the regret of every policy is higher, given the same budget."
+    names = [str(name) for name in dataset.policy.values]
+    claim = Claim(len(names), len(names))
+    outcomes, columns, higher, parts = {}, [], [], {}
+    for family in dict.fromkeys(dataset.family.values.tolist()) if len(counts) > 1 else ():
+        few, many = (dataset.isel(bandit=((dataset.family == family) & (dataset.num_arms == arms)).values)
+                     for arms in (counts[0], counts[-1]))
+        if not few.sizes["bandit"] or not many.sizes["bandit"]:
+            continue
+        parts |= {f"{family}, few": few, f"{family}, many": many}
+        pairs = [(sample(many, name), sample(few, name)) for name in names]
+        margins = [_welch(more[-1], less[-1], claim) for more, less in pairs]
+        higher.append([more.mean(-1) > less.mean(-1) for more, less in pairs])
+        outcomes[family] = claim.verdict(margins)
+        factors = (f"{more[-1].mean() / less[-1].mean():.1f} times" for more, less in pairs)
+        columns += [list(map(_signed, margins)), list(factors)]
+    if not outcomes:
+        return Verdict(text, WORDS[1], ["no family of arms has instances with fewer and with more arms: nothing to compare"])
+    head = ["policy", *(cell for family, word in outcomes.items() for cell in (f"{family}: {word}", ""))]
+    rows = [list(row) for row in zip(names, *columns, strict=True)]
+    return Verdict(text, _tally(list(outcomes.values()), "families"),
+                   [f"mean regret with {counts[-1]} arms − mean regret with {counts[0]}, with lower and upper limit; the ratio",
+                    *table(head, rows).splitlines(),
+                    f"at all budgets together the mean is higher in {np.mean(higher):.0%} of the cases (not a test)",
+                    *claim.criterion("family", "0"), _sample_words(parts, "its mean regrets")])
+
+
+def _unstable(panels: dict[str, "Dataset"]) -> Verdict:
+    outcomes, evidence, claim = [], [], Claim(1, 1)
+    for title, part in panels.items():
+        names = _others(part, "epsilon-first")
+        claim = Claim(len(names), len(names))
+        margins = {name: _deviation_ratio(part, "epsilon-first", name, claim, MUCH) for name in names}
+        outcomes.append(claim.verdict(list(margins.values())))
+        least = min(margins, key=lambda name: margins[name].estimate)
+        failed = failures(part)
+        runs, total = int(failed.runs.sum()), part.sizes["bandit"] * part.sizes["seed"]
+        evidence.append(f"{title}: {outcomes[-1]}; least for {least}: {_factor(margins[least], MUCH)}"
+                        + _exceptions(margins, f"clearly below {MUCH:g}"))
+        evidence.append(f"  {runs} of {total} runs of epsilon-first settled on a wrong arm; their distance from the others "
+                        f"makes up {failed.explained.median().item():.0%} of its variance")
+    return Verdict("The standard deviation of the regret of ε-first is much larger than those of the others: "
+                   f"more than {MUCH:g} times.", _tally(outcomes, "panels"),
+                   ["standard deviation of epsilon-first / standard deviation of another policy, with lower and upper limit",
+                    *evidence, *claim.criterion("panel", f"{MUCH:g}"), _sample_words(panels, "the logarithm of its ratio")])
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean of independent values, and its standard error: NaN for a single value."""
+    if len(values) < 2:
+        return float(values.mean()), np.nan
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _welch(one: np.ndarray, other: np.ndarray, claim: Claim) -> Margin:
+    """The difference of the means of two independent samples, with Welch's limits."""
+    (mean, error), (base, base_error) = _mean_and_error(one), _mean_and_error(other)
+    variance = error**2 + base_error**2
+    if not variance > 0:  # NaN, or both samples are constant
+        return claim.margin(mean - base, np.sqrt(variance), 1)
+    freedom = variance**2 / (error**4 / (len(one) - 1) + base_error**4 / (len(other) - 1))
+    return claim.margin(mean - base, np.sqrt(variance), freedom)
+
+
+def _deviation_ratio(part: "Dataset", policy: str, other: str, claim: Claim, over: float = 1.0) -> Margin:
+    """The logarithm of the ratio of two standard deviations over the runs on an instance, less that of `over`.
+
+    If there are several instances, the mean of their logarithms. If a standard deviation is 0, there are no limits.
+    """
+    values = measured(part).isel(budget=-1)
+    mine, others = (values.sel(policy=name).transpose("bandit", "seed").values for name in (policy, other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = _log_deviation(mine) - _log_deviation(others) - np.log(over)  # [bandit]
+        if len(logs) > 1:
+            return claim.margin(*_mean_and_error(logs), len(logs) - 1)
+        _, error = _mean_and_error(_pseudovalues(mine[0]) - _pseudovalues(others[0]))
+    return claim.margin(logs[0], error, mine.shape[1] - 1)
+
+
+def _log_deviation(values: np.ndarray) -> np.ndarray:
+    return np.log(values.std(-1, ddof=1))
+
+
+def _pseudovalues(values: np.ndarray) -> np.ndarray:
+    """The jackknife's pseudo-values of the logarithm of the standard deviation: one for each value that is left out. [n]"""
+    count = len(values)
+    squares = (values - values.mean()) ** 2
+    rest = np.maximum(squares.sum() - squares * count / (count - 1), 0) / (count - 2)  # variance without each value
+    return count * _log_deviation(values) - (count - 1) * np.log(rest) / 2
+
+
+def _others(part: "Dataset", policy: str) -> list[str]:
+    return [str(name) for name in part.policy.values if name != policy]
+
+
+def _exceptions(margins: dict[str, Margin], against: str) -> str:
+    """The comparisons that are not clearly in favour of the claim."""
+    contrary = [name for name, margin in margins.items() if margin.high < 0]
+    unclear = [name for name, margin in margins.items() if not margin.high < 0 and not margin.low > 0]
+    lists = ((against, contrary), ("undecided", unclear))
+    return "".join(f"; {word}: {', '.join(names)}" for word, names in lists if names)
+
+
+def _signed(margin: Margin) -> str:
+    return f"{margin.estimate:+,.1f} ({margin.low:+,.1f} … {margin.high:+,.1f})"
+
+
+def _factor(margin: Margin, over: float = 1.0) -> str:
+    """A logarithmic margin as a ratio."""
+    estimate, low, high = (over * np.exp(value) for value in margin)
+    return f"{estimate:.3g} ({low:.3g} … {high:.3g})"
+
+
+def _tally(outcomes: list[str], what: str) -> str:
+    counts = [f"{word} in {outcomes.count(word)}" for word in WORDS if word in outcomes]
+    return WORDS[0] if outcomes.count(WORDS[0]) == len(outcomes) else f"{', '.join(counts)} of {len(outcomes)} {what}"
+
+
+def _sample_words(parts: dict[str, "Dataset"], number: str) -> str:
+    """The sample of a verdict, in words."""
+    words = []
+    for part in parts.values():
+        count, runs = part.sizes["bandit"], part.sizes["seed"]
+        words.append(f"the {runs} runs on the only instance of each panel; the verdicts are about these instances alone"
+                     if count == 1 else f"the {count} instances of each panel; each contributes {number} over its {runs} runs")
+    return f"sample: {'; or '.join(dict.fromkeys(words))}"
