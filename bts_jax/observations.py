@@ -2,9 +2,9 @@
 
 Each observation is judged in every panel (observation 2: in every family of arms). It holds, is contradicted or is undecided.
 
-**Samples.** If a panel has one instance, the sample is the runs on it, and the verdict is about this instance alone. If it has
-several, the sample is the instances, and the verdict is about instances like these. Policies are compared with common random
-numbers, so the comparisons of observations 1 and 3 are paired. Observation 2 compares different instances, unpaired.
+**Samples.** If a panel has one instance, the sample is the runs on it, and the verdict is about this instance alone. If it
+has several, the sample is the instances, and the verdict is about instances like these. Policies are compared with common
+random numbers, so the comparisons of observations 1 and 3 are paired. Observation 2 compares different instances, unpaired.
 
 **Criterion.** A claim combines several comparisons: it says that at least k of m margins are above zero. For "BTS has less
 regret than every rival" a margin is the regret of a rival − the regret of BTS, and k = m. With α = `ALPHA`:
@@ -12,38 +12,42 @@ regret than every rival" a margin is the regret of a rival − the regret of BTS
 - The claim *holds* if at least k of the lower limits are above zero, each with one-sided error rate α / (m − k + 1).
 - The claim *is contradicted* if at least m − k + 1 of the upper limits are below zero, each with one-sided error rate α / k.
 
-Each verdict is wrong with probability at most α, however the comparisons depend on each other. Suppose that the claim is false.
-Then at least m − k + 1 margins are zero or negative. For "holds", the lower limit of one of these must be above zero, and the
-Bonferroni inequality bounds the probability of this by α. For "is contradicted" swap the roles. If k = m, "holds" needs no
-adjustment (an intersection-union test), and "is contradicted" has the usual Bonferroni adjustment for m comparisons. For other
-k this is the partial conjunction test of Benjamini and Heller (Biometrics, 2008).
+Each verdict is wrong with probability at most α, however the comparisons depend on each other. Suppose that the claim is
+false. Then at least m − k + 1 margins are zero or negative. For "holds", the lower limit of one of these must be above zero,
+and the Bonferroni inequality bounds the probability of this by α. For "is contradicted" swap the roles. If k = m, "holds"
+needs no adjustment (an intersection-union test), and "is contradicted" has the usual Bonferroni adjustment for m comparisons.
+For other k this is the partial conjunction test of Benjamini and Heller (Biometrics, 2008).
 
 **Several panels.** Each panel has a verdict of its own, without an adjustment for the number of panels. A panel's verdict is
-wrong with probability at most 2α. So for one observation in four panels, at least one verdict is wrong with probability at most
-8α. An observation as a whole holds only if it holds in every panel; this is wrong with probability at most α.
+wrong with probability at most 2α. So for one observation in four panels, at least one verdict is wrong with probability at
+most 8α. An observation as a whole holds only if it holds in every panel; this is wrong with probability at most α.
 
-**Limits.** A mean has Student's limits, a difference of two independent means has Welch's. The logarithm of a ratio of standard
-deviations has Student's limits too. On a single instance its standard error is the jackknife's (Miller, 1968), which needs no
-normal distribution; with several instances each has one such logarithm, and the instances are the sample.
+**Limits.** A mean has Student's limits, a difference of two independent means has Welch's. The logarithm of a ratio of
+standard deviations has Student's limits too. On a single instance its standard error is the jackknife's (Miller, 1968), which
+needs no normal distribution; with several instances each has one such logarithm, and the instances are the sample.
 
-**Measured error rates.** The limits are exact or nearly so for normal values. For skewed values they are approximate. The numbers
-below are from simulations with samples of 30 and of 500 runs.
+**Measured error rates.** The limits are exact or nearly so for normal values, and approximate for skewed ones. The numbers
+below are from simulations, with samples of 30 and of 500 runs.
 
-- Observation 1, where BTS ties with all of four rivals: it "is contradicted" in 2.3% and 2.4% of the panels if values are normal
-  (8% without the adjustment), in 1.1% and 2.0% if all are lognormal with σ = 1, in 4.1% and 3.5% if only the rivals are, and in
-  9.3% and 3.7% if each of the rivals, but not BTS, loses a tenth of its runs.
-- A ratio of two standard deviations lies beyond one of its limits, each with an error rate of 2.5%, in 2.6% and 2.6% of the samples
-  if values are normal, in 5.8% and 3.5% if they are lognormal with σ = 1, and in 5.3% and 2.6% if one policy loses a tenth of its
-  runs. Bootstrap limits (percentile and bootstrap-t) were not better.
-- Samples from 4,000 runs of `bts-jax figure1` (Bernoulli, 10 arms, budget 2,000): at most 6.1% and 4.0% for a difference of means,
-  at most 7.0% and 4.7% for a ratio of standard deviations.
-- **Rare runs are not covered.** With ten multinomial arms, BTS loses 7 of 4,000 runs, and these raise its standard deviation from
-  115 to 148. Most samples contain none of them: the ratios of the standard deviations of BTS and of another policy lie beyond
-  their limits in up to 65% and 47% of the samples, and the differences of the means in up to 16% and 15%. No method sees what is
-  not in the sample. Such verdicts speak of the runs that are not that rare.
+- Observation 1, where BTS ties with all of four rivals: it "is contradicted" in 2.3% and 2.4% of the panels if values are
+  normal (8% without the adjustment), in 1.1% and 2.0% if all are lognormal with σ = 1, in 4.1% and 3.5% if only the rivals
+  are, and in 9.3% and 3.7% if each rival, but not BTS, loses a tenth of its runs. With 5 instances these are 2.3%, 0.8%, 3.0%
+  and 4.0%.
+- The verdicts on standard deviations, where ties make them wrong most often: 2.8% and 2.4% if values are normal, 7.1% and
+  3.4% if they are lognormal with σ = 1.
+- A single ratio of two standard deviations lies beyond one of its limits, with a nominal rate of 2.5%, in 2.6% and 2.6% of
+  the samples if values are normal, in 5.8% and 3.5% if they are lognormal with σ = 1, and in 5.3% and 2.6% if one policy
+  loses a tenth of its runs. Bootstrap limits (percentile and bootstrap-t) were not better.
+- Samples from 4,000 runs of `bts-jax figure1` (Bernoulli, 10 arms, budget 2,000), nominal rate 2.5%: at most 6.1% and 4.0%
+  for a difference of means, at most 7.0% and 4.7% for a ratio of standard deviations.
+- **Rare runs are not covered.** With ten multinomial arms, BTS loses 7 of 4,000 runs, and these raise its standard deviation
+  from 115 to 148. Most samples of 30 contain none of them, and those of 500 one at most. Then the ratio of the standard
+  deviations of BTS and of another policy lies beyond its limits in up to 66% and 47% of the samples, and a difference of
+  means in up to 16% and 15%. No method sees what is not in the sample. Such verdicts speak of the runs that are not that
+  rare.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
 ALPHA = 0.025  # probability of a wrong "holds", and of a wrong "is contradicted", in one panel
 MUCH = 2.0  # how many times larger is "much larger"
 WORDS = ("holds", "is undecided", "is contradicted")
+Regrets = Mapping[str, np.ndarray]  # the regret of each policy at one budget, [bandit, seed]
 _student = cache(student)  # one call takes milliseconds
 
 
@@ -96,11 +101,12 @@ class Claim(NamedTuple):
         low, high = (_student(1 - 2 * rate, max(1, int(freedom))) * error for rate in self.rates)
         return Margin(float(estimate), float(estimate - low), float(estimate + high))
 
-    def verdict(self, margins: Sequence[Margin]) -> str:
+    def verdict(self, margins: Mapping[str, Margin]) -> str:
         """One of `WORDS`."""
-        if sum(margin.low > 0 for margin in margins) >= self.needed:
+        if sum(margin.low > 0 for margin in margins.values()) >= self.needed:
             return WORDS[0]
-        return WORDS[2] if sum(margin.high < 0 for margin in margins) >= self.of - self.needed + 1 else WORDS[1]
+        contrary = sum(margin.high < 0 for margin in margins.values())
+        return WORDS[2] if contrary >= self.of - self.needed + 1 else WORDS[1]
 
     def criterion(self, where: str, threshold: str) -> list[str]:
         """The criterion in words."""
@@ -136,8 +142,9 @@ def error_rates(panels: int, runs: int) -> str:
         f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. Where the contrary is",
         f"  false, its verdict is \"is contradicted\" with probability at most {rate}. If values are skewed, these rates are",
         "  approximate: help(bts_jax.observations) has measured ones.",
-        f"  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in {panels} panels",
-        f"  is wrong with probability at most {any_rate}. If an observation holds in every panel, this is wrong with at most {rate}.",
+        "  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in",
+        f"  {panels} panels is wrong with probability at most {any_rate}. If an observation holds in every panel, this is",
+        f"  wrong with probability at most {rate}.",
         f"  Runs that are rarer than one in {runs:,} seldom show in {runs:,} runs. A few of them with a very large regret can",
         "  dominate a standard deviation. The verdicts on standard deviations do not speak of such rare runs.",
     ])
@@ -172,21 +179,39 @@ def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
     return xr.Dataset({name: column.drop_vars("policy", errors="ignore") for name, column in columns.items()})
 
 
-def sample(part: "Dataset", policy: str) -> np.ndarray:
-    """Regret over the runs on a single instance, or mean regret over the instances. [budget, sample]"""
-    regret = measured(part).sel(policy=policy)
-    if part.sizes["bandit"] == 1:
-        return regret.isel(bandit=0).values
-    return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
+def lowest(regrets: Regrets, policy: str = "bts") -> tuple[Claim, dict[str, Margin]]:
+    """The claim that the mean regret of a policy is less than that of every rival: mean of a rival − mean of the policy."""
+    rivals = [name for name in regrets if name != policy]
+    claim = Claim(len(rivals), len(rivals))
+    mine = _sample(regrets[policy])
+    return claim, {name: claim.margin(*_mean_and_error(_sample(regrets[name]) - mine), len(mine) - 1) for name in rivals}
+
+
+def stable(regrets: Regrets, policy: str = "bts") -> tuple[Claim, dict[str, Margin]]:
+    """The claim that the standard deviation of a policy is less than those of at least half of its rivals: log ratios."""
+    rivals = [name for name in regrets if name != policy]
+    claim = Claim((len(rivals) + 1) // 2, len(rivals))
+    return claim, {name: _deviation_ratio(regrets[name], regrets[policy], claim) for name in rivals}
+
+
+def unstable(regrets: Regrets, policy: str = "epsilon-first") -> tuple[Claim, dict[str, Margin]]:
+    """The claim that the standard deviation of a policy is more than `MUCH` times that of every other: log(ratio / `MUCH`)."""
+    others = [name for name in regrets if name != policy]
+    claim = Claim(len(others), len(others))
+    return claim, {name: _deviation_ratio(regrets[policy], regrets[name], claim, MUCH) for name in others}
+
+
+def more_arms(many: Regrets, few: Regrets) -> tuple[Claim, dict[str, Margin]]:
+    """The claim that every policy has more regret with many arms than with few: differences of independent means."""
+    claim = Claim(len(many), len(many))
+    return claim, {name: _welch(_sample(many[name]), _sample(few[name]), claim) for name in many}
 
 
 def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
     outcomes, evidence, claim = [], [], Claim(1, 1)
     for title, part in panels.items():
-        mine, names = sample(part, "bts")[-1], _others(part, "bts")
-        claim = Claim(len(names), len(names))
-        margins = {name: claim.margin(*_mean_and_error(sample(part, name)[-1] - mine), len(mine) - 1) for name in names}
-        outcomes.append(claim.verdict(list(margins.values())))
+        claim, margins = lowest(_regrets(part))
+        outcomes.append(claim.verdict(margins))
         best = min(margins, key=lambda name: margins[name].estimate)
         evidence.append(f"{title}: {outcomes[-1]}; {best}, the best rival: {_signed(margins[best])}"
                         + _exceptions(margins, "clearly less regret than bts"))
@@ -200,38 +225,33 @@ def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
 
 
 def _stable(panels: dict[str, "Dataset"]) -> Verdict:
-    outcomes, rows, claim, names = [], [], Claim(1, 1), []
+    outcomes, rows, claim, margins = [], [], Claim(1, 1), {}
     for title, part in panels.items():
-        names = _others(part, "bts")
-        claim = Claim((len(names) + 1) // 2, len(names))
-        margins = [_deviation_ratio(part, name, "bts", claim) for name in names]
+        claim, margins = stable(_regrets(part))
         outcomes.append(claim.verdict(margins))
-        rows.append([title, outcomes[-1], *map(_factor, margins)])
+        rows.append([title, outcomes[-1], *map(_factor, margins.values())])
     return Verdict("The standard deviation of the regret of BTS is small: smaller than those of at least half of its rivals.",
                    _tally(outcomes, "panels"),
                    ["standard deviation of a rival / standard deviation of bts, with lower and upper limit",
-                    *table(["panel", "", *names], rows).splitlines(), *claim.criterion("panel", "1"),
+                    *table(["panel", "", *margins], rows).splitlines(), *claim.criterion("panel", "1"),
                     _sample_words(panels, "the logarithm of its ratio")])
 
 
 def _more_arms(dataset: "Dataset") -> Verdict:
     counts = sorted(set(dataset.num_arms.values.tolist()))
     text = f"With more arms ({counts[0]} to {counts[-1]}) the regret of every policy is higher, given the same budget."
-    names = [str(name) for name in dataset.policy.values]
-    claim = Claim(len(names), len(names))
-    outcomes, columns, higher, parts = {}, [], [], {}
+    outcomes, columns, higher, parts, claim, names = {}, [], [], {}, Claim(1, 1), []
     for family in dict.fromkeys(dataset.family.values.tolist()) if len(counts) > 1 else ():
         few, many = (dataset.isel(bandit=((dataset.family == family) & (dataset.num_arms == arms)).values)
                      for arms in (counts[0], counts[-1]))
         if not few.sizes["bandit"] or not many.sizes["bandit"]:
             continue
         parts |= {f"{family}, few": few, f"{family}, many": many}
-        pairs = [(sample(many, name), sample(few, name)) for name in names]
-        margins = [_welch(more[-1], less[-1], claim) for more, less in pairs]
-        higher.append([more.mean(-1) > less.mean(-1) for more, less in pairs])
-        outcomes[family] = claim.verdict(margins)
-        factors = (f"{more[-1].mean() / less[-1].mean():.1f} times" for more, less in pairs)
-        columns += [list(map(_signed, margins)), list(factors)]
+        claim, margins = more_arms(_regrets(many), _regrets(few))
+        names, outcomes[family] = list(margins), claim.verdict(margins)
+        mean, base = (measured(part).mean(("bandit", "seed"), skipna=False).values for part in (many, few))  # [policy, budget]
+        higher.append(mean > base)
+        columns += [list(map(_signed, margins.values())), [f"{value:.1f} times" for value in mean[:, -1] / base[:, -1]]]
     if not outcomes:
         return Verdict(text, WORDS[1], ["no family of arms has instances with fewer and with more arms: nothing to compare"])
     head = ["policy", *(cell for family, word in outcomes.items() for cell in (f"{family}: {word}", ""))]
@@ -246,10 +266,8 @@ def _more_arms(dataset: "Dataset") -> Verdict:
 def _unstable(panels: dict[str, "Dataset"]) -> Verdict:
     outcomes, evidence, claim = [], [], Claim(1, 1)
     for title, part in panels.items():
-        names = _others(part, "epsilon-first")
-        claim = Claim(len(names), len(names))
-        margins = {name: _deviation_ratio(part, "epsilon-first", name, claim, MUCH) for name in names}
-        outcomes.append(claim.verdict(list(margins.values())))
+        claim, margins = unstable(_regrets(part))
+        outcomes.append(claim.verdict(margins))
         least = min(margins, key=lambda name: margins[name].estimate)
         failed = failures(part)
         runs, total = int(failed.runs.sum()), part.sizes["bandit"] * part.sizes["seed"]
@@ -280,13 +298,11 @@ def _welch(one: np.ndarray, other: np.ndarray, claim: Claim) -> Margin:
     return claim.margin(mean - base, np.sqrt(variance), freedom)
 
 
-def _deviation_ratio(part: "Dataset", policy: str, other: str, claim: Claim, over: float = 1.0) -> Margin:
-    """The logarithm of the ratio of two standard deviations over the runs on an instance, less that of `over`.
+def _deviation_ratio(mine: np.ndarray, others: np.ndarray, claim: Claim, over: float = 1.0) -> Margin:
+    """The logarithm of the ratio of two standard deviations over the runs on an instance, less that of `over`. [bandit, seed]
 
     If there are several instances, the mean of their logarithms. If a standard deviation is 0, there are no limits.
     """
-    values = measured(part).isel(budget=-1)
-    mine, others = (values.sel(policy=name).transpose("bandit", "seed").values for name in (policy, other))
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = _log_deviation(mine) - _log_deviation(others) - np.log(over)  # [bandit]
         if len(logs) > 1:
@@ -307,8 +323,15 @@ def _pseudovalues(values: np.ndarray) -> np.ndarray:
     return count * _log_deviation(values) - (count - 1) * np.log(rest) / 2
 
 
-def _others(part: "Dataset", policy: str) -> list[str]:
-    return [str(name) for name in part.policy.values if name != policy]
+def _regrets(part: "Dataset") -> Regrets:
+    """The regret of every policy at the largest budget."""
+    regret = measured(part).values  # [policy, bandit, budget, seed]
+    return {str(name): regret[i, :, -1] for i, name in enumerate(part.policy.values)}
+
+
+def _sample(regret: np.ndarray) -> np.ndarray:
+    """The runs on a single instance, or the means over the runs on several. [bandit, seed]"""
+    return regret[0] if len(regret) == 1 else regret.mean(-1)
 
 
 def _exceptions(margins: dict[str, Margin], against: str) -> str:

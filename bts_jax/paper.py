@@ -27,7 +27,7 @@ from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
 from bts_jax.metrics import by_kind, interval, measured, ranking
-from bts_jax.observations import error_rates, failures, observations, sample
+from bts_jax.observations import error_rates, failures, observations
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
 from bts_jax.text import table
 
@@ -115,7 +115,7 @@ def report(dataset: "Dataset") -> str:
     for title, part in by_kind(dataset).items():
         count, seeds = part.sizes["bandit"], part.sizes["seed"]
         size = f"{seeds} runs" if count == 1 else f"{count} instances, each with its mean over {seeds} runs"
-        rows = [[f"{at:,g}", *(_plus_minus(sample(part, name)[j]) for name in part.policy.values)]
+        rows = [[f"{at:,g}", *(_plus_minus(_sample(part, name)[j]) for name in part.policy.values)]
                 for j, at in enumerate(part.budget.values)]
         head = ["budget", *map(str, part.policy.values)]
         parts.append(f"{title}: mean regret ± standard deviation over {size}\n{table(head, rows)}")
@@ -137,6 +137,14 @@ def report(dataset: "Dataset") -> str:
     if truncated:
         parts.append(f"{truncated} runs hit the limit of rounds.")
     return "\n\n".join(parts)
+
+
+def _sample(part: "Dataset", policy: str) -> np.ndarray:
+    """Regret over the runs on a single instance, or mean regret over the instances. [budget, sample]"""
+    regret = measured(part).sel(policy=policy)
+    if part.sizes["bandit"] == 1:
+        return regret.isel(bandit=0).values
+    return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
 
 
 def _plus_minus(values: np.ndarray) -> str:
