@@ -10,13 +10,15 @@ ten Bernoulli arms, had a mean regret of 1019.9 in the runs that found the best 
 ρ* was 0.2 above the ratio of all arms pulled in turn. For means drawn from [0.1, 0.9] this difference is 2.5 (the median of
 20,000 instances), and below 0.25 in one of 3,000; for means from [0.4, 0.6] it is 0.28. So `means=(0.4, 0.6)` is nearer to the
 paper's instance, and the default nearer to what its words suggest.
+
+`bts_jax.observations` puts what the paper says about the figure to the test.
 """
 
 import csv
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -25,9 +27,9 @@ from bts_jax import checks, files, plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
-from bts_jax.contract import Bandit, ratio
-from bts_jax.intervals import interval
-from bts_jax.metrics import by_kind, measured, paired, ranking
+from bts_jax.contract import Bandit
+from bts_jax.metrics import by_kind, mean_interval, measured, ranking, sample
+from bts_jax.observations import error_rates, failures, observations
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
 from bts_jax.text import table
 
@@ -39,15 +41,6 @@ SCALES = {"quick": ((100, 200, 500, 1000, 2000), 30), "paper": (BUDGETS, 500)}  
 PANELS = (("bernoulli", 10), ("bernoulli", 100), ("multinomial", 10), ("multinomial", 100))
 RIVALS = {"bts": BTS(), "epsilon-first": EpsilonFirst(epsilon=0.1), "pd-bwk": PDBwK(), "ucb-bv1": UCBBV1(), "kube": KUBE()}
 MEANS = (0.1, 0.9)
-MUCH = 2.0  # how many times larger is "much larger"
-
-
-class Verdict(NamedTuple):
-    """Whether one of the paper's observations is borne out."""
-
-    claim: str
-    verdict: str
-    evidence: list[str]
 
 
 def figure1(
@@ -114,47 +107,6 @@ def bandits(seed: int = 0, instances: int = 1, means: tuple[float, float] = MEAN
     return result
 
 
-def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
-    """The runs in which a policy settled on a wrong arm: for ε-first, those it "cannot identify the optimal arm" in.
-
-    The arm a run has settled on is the one it pulled most.
-
-    Returns:
-        A Dataset over (bandit, budget): `runs`, how many; `mean_wrong` and `mean_right`, the mean regret of those and of the
-        others, NaN where there are none; `explained`, the share of the variance of regret that this difference makes up.
-    """
-    import xarray as xr
-
-    regret = measured(dataset).sel(policy=policy)
-    if np.isnan(regret).any():
-        raise ValueError(f"dataset lacks some runs of {policy}: finish the sweep first")
-    ratios = ratio(dataset.reward_mean.values, dataset.cost_mean.values, np)  # [bandit, arm]
-    best = ratios == np.nanmax(ratios, axis=-1, keepdims=True)  # several arms may be
-    settled = dataset.pulls.sel(policy=policy).transpose("bandit", "budget", "seed", "arm").values.argmax(-1)
-    right = np.take_along_axis(best, settled.reshape(len(best), -1), -1).reshape(settled.shape)
-    right = xr.DataArray(right, dims=("bandit", "budget", "seed"))
-    runs, others = (~right).sum("seed"), right.sum("seed")
-    mean_wrong = regret.where(~right, 0).sum("seed") / runs.where(runs > 0)
-    mean_right = regret.where(right, 0).sum("seed") / others.where(others > 0)
-    between = (runs * others * (mean_wrong - mean_right) ** 2).fillna(0) / regret.sizes["seed"] ** 2
-    variance = regret.var("seed")
-    columns = {"runs": runs, "mean_wrong": mean_wrong, "mean_right": mean_right,
-               "explained": (between / variance.where(variance > 0)).fillna(0)}
-    return xr.Dataset({name: column.drop_vars("policy", errors="ignore") for name, column in columns.items()})
-
-
-def observations(dataset: "Dataset") -> list[Verdict]:
-    """The paper's three observations, the first in two parts, with verdicts computed from the Dataset at its largest budget."""
-    measured(dataset)
-    missing = {"bts", "epsilon-first"} - set(dataset.policy.values.tolist())
-    if missing or dataset.sizes["policy"] < 3:
-        raise ValueError(f"dataset has the policies {', '.join(dataset.policy.values)}: give bts, epsilon-first and others")
-    if dataset.sizes["seed"] < 2:
-        raise ValueError("dataset has one run of each kind, which has no standard deviation: give at least 2")
-    panels = by_kind(dataset.isel(budget=[-1]))
-    return [_lowest(panels), _stable(panels), _more_arms(dataset), _unstable(panels)]
-
-
 def report(dataset: "Dataset") -> str:
     """Tables, failures and verdicts, as text."""
     budget = f"{dataset.budget.values[-1]:,g}"
@@ -164,11 +116,11 @@ def report(dataset: "Dataset") -> str:
         parts.append(f"Budgets up to {budget} and {dataset.sizes['seed']} runs, where the paper has 50,000 and 500.")
     for title, part in by_kind(dataset).items():
         count, seeds = part.sizes["bandit"], part.sizes["seed"]
-        sample = f"{seeds} runs" if count == 1 else f"{count} instances, each with its mean over {seeds} runs"
+        size = f"{seeds} runs" if count == 1 else f"{count} instances, each with its mean over {seeds} runs"
         rows = [[f"{at:,g}", *(_plus_minus(_sample(part, name)[j]) for name in part.policy.values)]
                 for j, at in enumerate(part.budget.values)]
         head = ["budget", *map(str, part.policy.values)]
-        parts.append(f"{title}: mean regret ± standard deviation over {sample}\n{table(head, rows)}")
+        parts.append(f"{title}: mean regret ± standard deviation over {size}\n{table(head, rows)}")
         if count > 1:
             ranks = ranking(part.isel(budget=[-1])).isel(budget=0)
             rows = [[name, f"{row['mean']:,.1f}", f"{row['low']:,.1f} … {row['high']:,.1f}", f"{row['median']:,.1f}",
@@ -182,79 +134,11 @@ def report(dataset: "Dataset") -> str:
         parts.append("\n".join([f"Observation {number}: {claim}", f"  {verdict.upper()}", *(f"  {line}" for line in evidence)]))
     if dataset.sizes["bandit"] == len(by_kind(dataset)):
         parts.append("Each panel has one random instance: this says nothing about others. --instances N repeats it.")
+    parts.append(error_rates(len(by_kind(dataset)), dataset.sizes["seed"]))
     truncated = int(dataset.truncated.sum())
     if truncated:
         parts.append(f"{truncated} runs hit the limit of rounds.")
     return "\n\n".join(parts)
-
-
-def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
-    outcomes, evidence = [], []
-    for title, part in panels.items():
-        over = "seed" if part.sizes["bandit"] == 1 else "bandit"
-        rivals = {str(name): paired(part, "bts", str(name), over=over) for name in part.policy.values if name != "bts"}
-        name, best = max(rivals.items(), key=lambda item: item[1].difference.item())
-        difference, low, high = (best[key].item() for key in ("difference", "low", "high"))
-        unsure = [name for name, rival in rivals.items() if not rival.high.item() < 0]
-        beaten = any(rival.low.item() > 0 for rival in rivals.values())
-        outcomes.append("holds" if not unsure else "is contradicted" if beaten else "is undecided")
-        where = f"; not clearly better than {', '.join(unsure)}" if unsure else ""
-        if over == "bandit":
-            ranks = ranking(part).sel(policy="bts")
-            where += f"; lowest on {ranks.best.item():.0%} of the instances, clearly on {ranks.clearly_best.item():.0%}"
-        evidence.append(f"{title}: {difference:+,.1f} ({low:+,.1f} … {high:+,.1f}) against {name}, the best rival{where}")
-    counts = [f"{word} in {outcomes.count(word)}" for word in ("holds", "is undecided", "is contradicted") if word in outcomes]
-    return Verdict("BTS has clearly the lowest regret in every panel.",
-                   "holds" if outcomes.count("holds") == len(panels) else f"{', '.join(counts)} of {len(panels)} panels",
-                   [*evidence, "criterion: less than every rival, beyond the 95% interval of the mean paired difference"])
-
-
-def _stable(panels: dict[str, "Dataset"]) -> Verdict:
-    held, evidence = 0, []
-    for title, part in panels.items():
-        deviation = _deviations(part)
-        mine = deviation.pop("bts")
-        held += mine < np.median(list(deviation.values()))
-        evidence.append(f"{title}: bts {mine:,.1f}; " + ", ".join(f"{name} {value:,.1f}" for name, value in deviation.items()))
-    return Verdict("The standard deviation of the regret of BTS is small.", _held(held, len(panels)),
-                   [*evidence, "criterion: below the median of the rivals'; that over the runs on an instance"])
-
-
-def _more_arms(dataset: "Dataset") -> Verdict:
-    regret = measured(dataset).mean("seed", skipna=False)
-    counts = sorted(set(dataset.num_arms.values.tolist()))
-    held, cases, everywhere, evidence = 0, 0, [], []
-    for family in dict.fromkeys(dataset.family.values.tolist()):
-        few, many = (regret.isel(bandit=((dataset.family == family) & (dataset.num_arms == arms)).values).mean("bandit")
-                     for arms in (counts[0], counts[-1]))  # [policy, budget]
-        more = (many > few).values
-        held, cases = held + more[:, -1].sum(), cases + len(more)
-        everywhere.append(more)
-        factors = ", ".join(f"{name} {value:.1f}" for name, value in
-                            zip(regret.policy.values, (many / few).values[:, -1], strict=True))
-        evidence.append(f"{family}, regret with {counts[-1]} arms over that with {counts[0]}: {factors}")
-    share = np.mean(everywhere)
-    return Verdict(f"With more arms ({counts[0]} to {counts[-1]}) the regret of every policy is higher, given the same budget.",
-                   _held(int(held), cases, "cases"), [*evidence, f"at all budgets together: in {share:.0%} of the cases"])
-
-
-def _unstable(panels: dict[str, "Dataset"]) -> Verdict:
-    held, evidence = 0, []
-    for title, part in panels.items():
-        deviation = _deviations(part)
-        mine = deviation.pop("epsilon-first")
-        name = max(deviation, key=lambda other: deviation[other])
-        held += mine > MUCH * deviation[name]
-        failed = failures(part)
-        runs, total = int(failed.runs.sum()), part.sizes["bandit"] * part.sizes["seed"]
-        evidence.append(f"{title}: {mine:,.1f}, {mine / deviation[name]:.1f} times that of {name}; {runs} of {total} runs "
-                        f"on a wrong arm, {failed.explained.median().item():.0%} of the variance")
-    return Verdict("The standard deviation of the regret of ε-first is much larger than those of the others.",
-                   _held(held, len(panels)), [*evidence, f"criterion: more than {MUCH:g} times that of every other policy"])
-
-
-def _held(count: int, of: int, what: str = "panels") -> str:
-    return "holds" if count == of else "does not hold" if count == 0 else f"holds in {count} of {of} {what}"
 
 
 def _sample(part: "Dataset", policy: str) -> np.ndarray:
@@ -263,12 +147,6 @@ def _sample(part: "Dataset", policy: str) -> np.ndarray:
     if part.sizes["bandit"] == 1:
         return regret.isel(bandit=0).values
     return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
-
-
-def _deviations(part: "Dataset") -> dict[str, float]:
-    """Standard deviation of each policy's regret over the runs on an instance: the median of the instances."""
-    deviation = measured(part).isel(budget=-1).std("seed", ddof=1).median("bandit")
-    return {str(name): float(value) for name, value in zip(deviation.policy.values, deviation.values, strict=True)}
 
 
 def _plus_minus(values: np.ndarray) -> str:
@@ -293,7 +171,7 @@ def _failure_table(dataset: "Dataset") -> str:
 def _csv(dataset: "Dataset") -> str:
     """Mean regret of every policy on every instance at every budget, as CSV."""
     regret = measured(dataset)
-    mean, low, high = interval(regret.values)
+    mean, low, high = mean_interval(sample(regret, "seed"), "seed")
     deviation = regret.values.std(-1, ddof=1)
     file = io.StringIO(newline="")
     writer = csv.writer(file)

@@ -170,12 +170,13 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
         share = gone[i].mean((0, 2))
         right.plot(budgets, np.where(share > 0, 100 * share, np.nan), label=name, linewidth=1.1, markersize=3, **style)
     if not gone.any():  # nothing to draw: an axis without numbers has no logarithm
-        right.set_ylim(0.01, 100)
+        right.set(xlim=(budgets[0], budgets[-1]), ylim=(0.01, 100))
     for axes, title in ((left, "mean regret"), (middle, "median regret"), (right, "lost runs (%)")):
         axes.set_title(title, fontsize=8)
         plots.frame(axes)
         plots.decades(axes, "x")
         plots.decades(axes, "y")
+    right.yaxis.set_major_formatter("{x:g}")
     low, high = middle.get_ylim()
     high = max(high, left.get_ylim()[1])
     for axes in (left, middle):
