@@ -265,7 +265,7 @@ def kl_ucb_sc_index(seen, problem, tuned=1):
     return np.where(cost > 0, np.exp(low), np.inf)
 
 
-def gaussian_bts(seen, problem, rng, variance=0.25, learn=0):
+def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
     """Both normal, the cost truncated to (0, 1] by drawing again. The variance of one pull is learnt: the sum of squares about
     the mean counts with weight `learn`, and `variance` as one observation."""
     reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())

@@ -32,28 +32,42 @@ class GaussianBTS:
 
     Each round, for every arm i,
 
-        θ_i^r ~ N(r̄_i, variance / (n_i + 1)),   θ_i^c ~ N(c̄_i, variance / (n_i + 1)) truncated to (0, 1],
+        θ_i^r ~ N(r̄_i, V_i^r / (n_i + 1)),   θ_i^c ~ N(c̄_i, V_i^c / (n_i + 1)) truncated to (0, 1],
 
     and the arm with the largest θ_i^r / θ_i^c is pulled. Rewards and costs in [0, 1] are averaged as they are: there is no
-    Bernoulli trial.
+    Bernoulli trial. V is the variance of one pull, learnt from the arm's own pulls:
+
+        V_i^r = (variance + learn · Σ (r − r̄_i)²) / (1 + learn · n_i),
+
+    and V_i^c likewise from the costs. With `learn = 0` it is `variance` throughout.
 
     Told in advance: nothing.
 
-    The paper names the idea alone; the rest is ours. The spread is that of Agrawal and Goyal (AISTATS 2013). Only the cost is
-    truncated, which must be positive for the ratio to make sense; a θ^r may be negative, or above 1. Before an arm's first
-    pull both averages are taken to be 1/2.
+    Guarantee: none known to us.
+
+    The paper names the idea alone; the rest is ours. With `variance = 1` and `learn = 0` the spread is that of Agrawal and
+    Goyal (AISTATS 2013). Only the cost is truncated, which must be positive for the ratio to make sense; a θ^r may be
+    negative, or above 1. Before an arm's first pull both averages are taken to be 1/2.
+
+    The defaults are a compromise, measured with a budget of 5,000 times the smallest cost on 200 random bandits of a kind,
+    with ten arms each. The mean regret, over that of BTS, is 0.41 on Beta arms, 1.06 on Bernoulli arms with means from 0.1
+    to 0.9 and 1.35 with means from 0 to 1; with `learn = 0` it is 1.04, 1.29 and 1.66, and on the Bernoulli arms with
+    `variance = 1` as well 3.2 and 3.6. A smaller variance (0.1) or a larger `learn` (1) has less regret on many bandits,
+    and settles on a wrong arm more often: with means from 0.1 to 0.9 and 30,000 times the smallest cost it has 1.46 or
+    1.28, and the defaults 1.12.
 
     The truncated draws are exact: normal draws outside of (0, 1] are rejected, some calls answering "not decided yet" (see
     `thompson.Draws`). At least a third is accepted, and nearly all once an arm has been pulled some ten times, unless its
     pulls cost nearly nothing or nearly 1: then it is half.
 
     Args:
-        variance: of the belief before the first pull, in (0, 1]; 1 makes the spread that of the source, and 1/4 is the
-            largest variance that a reward in [0, 1] can have.
+        variance: of one pull, before anything is learnt of it, in (0, 1]. The largest that a reward in [0, 1] can have is 1/4.
+        learn: how much an observation counts for the variance, where the prior counts as 1; from 0 to 10⁶. With 0 the variance
+            is not learnt.
 
     Example:
-        >>> GaussianBTS(variance=0.25)  # explores less than Agrawal and Goyal's spread does
-        GaussianBTS(variance=0.25)
+        >>> GaussianBTS(variance=1, learn=0)  # explores as much as Agrawal and Goyal
+        GaussianBTS(variance=1.0, learn=0.0)
     """
 
     told: ClassVar[tuple[str, ...]] = ()
@@ -61,7 +75,7 @@ class GaussianBTS:
     variances: ClassVar[bool] = True  # `keep` gets the averages of r(1 − r) and c(1 − c), too
 
     variance: ArrayLike = 0.25
-    learn: ArrayLike = 0.0
+    learn: ArrayLike = 0.3
 
     def _check(self) -> None:
         checks.hyperparameter(self, "variance", 0, 1, low_excluded=True)
