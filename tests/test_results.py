@@ -99,6 +99,21 @@ def test_the_store_keeps_its_own_chunks(store, whole):
     assert results.chunk == CHUNK and results.missing == []
 
 
+def test_groups_of_bandits_and_ranges_of_seeds(tmp_path):
+    """The same numbers, in units of two bandits and three seeds, and in units of one bandit with all seeds."""
+    described = attributes(bandits={f"{i}": BANDITS["bernoulli"] for i in range(4)})
+    single, grouped = begin(described, SEEDS, None), begin(described, CHUNK, tmp_path / "store", group=2)
+    assert single.done.shape == (2, 4, 1) and grouped.done.shape == (2, 2, 3) and (single.runs, grouped.runs) == (7, 6)
+    whole = fill(single).dataset()
+    for unit in grouped.missing:
+        mine = whole.isel(policy=unit.policy, bandit=list(grouped.bandits(unit)), seed=grouped.seeds(unit))
+        grouped.put(unit, {name: mine[name].values for name in VARIABLES})
+    assert_same(bj.open_results(tmp_path / "store"), whole)
+    with pytest.raises(ValueError, match="group = 3 does not divide the number of bandits, 4"):
+        begin(described, CHUNK, tmp_path / "other", group=3)
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_part_is_masked(tmp_path, whole):
     units = [Unit(0, 0, 0), Unit(0, 0, 2), Unit(1, 1, 1)]
     fill(begin(attributes(), CHUNK, tmp_path / "store"), units)
