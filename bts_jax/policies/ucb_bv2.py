@@ -24,7 +24,8 @@ class UCBBV2(IndexPolicy):
 
         r̄_i / c̄_i + (1/λ_t) · (1 + 1/(λ_t − e_i)) · e_i,   e_i = √(ln(t − 1) / n_i),   λ_t = min_j c̄_j.
 
-    Told in advance: nothing. It is UCB-BV1 with an estimate in place of the lower bound on the costs.
+    Told in advance: nothing. It is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
+    et al. 2015 says of both that they need the smallest expected cost. That is so for UCB-BV1 alone.)
 
     Where the source is silent: an arm with e_i ≥ λ_t has an infinite index, and is explored before the others (see
     `index.choose`). So the arms are pulled in turn as long as one of them has not cost anything yet.
