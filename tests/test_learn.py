@@ -191,7 +191,7 @@ def test_tempered_bts_chooses_by_the_tempered_posterior_and_so_do_its_logits():
 
 
 def test_the_posterior_of_a_schedule_by_hand():
-    """150 pulls in all: κ_t = 1 + 8 (1 + 150/50)^(−1/2) = 5; a flat start: 1 − ½ · ½ = ¾. Every number here is exact in float32."""
+    """150 pulls in all: κ_t = 1 + 8 (1 + 150/50)^(−1/2) = 5; a flat start: 1 − ½ · ½ = ¾."""
     counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
     for sharpness, power in ((9.0, 5.0), (0.5, 0.75)):
         policy = bj.TemperedBTS(sharpness=sharpness, horizon=50.0, decay=0.5)
@@ -211,10 +211,10 @@ def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
             a, b = bj.TemperedBTS(sharpness=sharpness, horizon=horizon).posterior(*counts, 1.3, 0.7)
             np.testing.assert_array_equal(a, power * np.float32(SUCCESSES[0]) + np.float32(1.3))
             np.testing.assert_array_equal(b, power * np.float32(PULLS - SUCCESSES[0]) + np.float32(0.7))
-    policies = bj.TemperedBTS(sharpness=jnp.ones(3), horizon=jnp.array([1.0, 33.3, 1e6]), decay=jnp.array([0.05, 0.7, 5.0]))
-    ours = jax.vmap(lambda policy: policy.posterior(*counts, 1.3, 0.7))(policies)
-    for mine, theirs in zip(ours, bj.BTS().posterior(*counts, 1.3, 0.7), strict=True):
-        np.testing.assert_array_equal(mine, jnp.stack([theirs] * 3))
+    for horizon, decay in ((1.0, 0.05), (33.3, 0.7), (1e6, 5.0)):
+        ours = bj.TemperedBTS(horizon=horizon, decay=decay).posterior(*counts, 1.3, 0.7)
+        for mine, theirs in zip(ours, bj.BTS().posterior(*counts, 1.3, 0.7), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def test_fit_learns_a_schedule():
