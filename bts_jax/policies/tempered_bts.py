@@ -32,8 +32,9 @@ class TemperedBTS(BTS):
 
     A constant κ > 1 that is good for one budget is too greedy for a much larger one: the policy settles on an arm before it
     knows enough. With d > 0 this ends as κ_t comes close to 1. Which κ, h, d and prior counts are good depends on the problems
-    and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it starts with
-    d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about larger budgets than the one it is given.
+    and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it starts
+    with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about larger budgets than the one it is
+    given.
 
     Told in advance: nothing.
 
