@@ -30,11 +30,11 @@ class TemperedBTS(BTS):
     - d > 0 is a schedule: κ_t goes from κ to 1, and has half of its excess over 1 left after h (2^(1/d) − 1) pulls. The policy
       becomes BTS in the long run.
 
-    A constant κ > 1 that is good for one budget is too greedy for a much larger one: the policy settles on an arm before it
-    knows enough. With d > 0 this ends as κ_t comes close to 1. Which κ, h, d and prior counts are good depends on the problems
-    and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it starts
-    with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about larger budgets than the one it is
-    given.
+    A constant κ > 1 that is good for one budget gains less, or loses, at a much larger one: the policy settles on an arm before
+    it knows enough. With d > 0 this ends as κ_t comes close to 1. Which κ, h, d and prior counts are good depends on the
+    problems and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it
+    starts with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about budgets larger than the one
+    it is given, so learn at the largest budget that matters (notebook 05).
 
     Told in advance: nothing.
 
