@@ -16,6 +16,7 @@ softmax(logits)_i. What it draws with `key` must have derivatives too, as draws 
 `BTS`, `TemperedBTS` and `SoftElimination` have it.
 
 A class may also have `learnable`, a dictionary of its hyperparameters' names and the range (low, high) to learn each in.
+`TemperedBTS` also has `learnable_schedule`, with the hyperparameters of its schedule, to be passed as `ranges`.
 
 The objective is "pseudo_regret", by default, or "reward". On Bernoulli arms their derivatives are the same but for the
 sign, and the former is far less noisy.

@@ -8,6 +8,15 @@ float32, and nothing is checked. A bandit may be a batch of them, with leading a
 
 `bts_bound` adds up to millions of terms that span hundreds of decades. It is NumPy in float64 throughout, for one bandit and
 concrete values.
+
+What is proved, and what is only evaluated:
+
+- `bts_bound`, and `bts_constant` as its leading term: proved. The paper's proof has gaps in Step 2 and Step 3. The docstring
+  of `bts_bound` closes them, and the paper's constants survive.
+- `optimal_reward`, `oracle_reward` and `optimal_arm`: exact, by dynamic programming, up to rounding.
+- `ucb_bv1_constant`: only evaluated. It is a formula that the paper quotes from Ding et al. (2013). We have not checked the
+  proof.
+- `lower_bound_slope`: only evaluated. The paper states the order alone, and the constant is from later work.
 """
 
 import math
@@ -78,9 +87,10 @@ def epsilon_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
 
 
 def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
-    """What stands before ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
+    """The factor of ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
 
-    The remark compares it with `ucb_bv1_constant` at γ = 1/√2, the default.
+    Theorem 1 holds with this factor: see `bts_bound`. The remark after it compares it with `ucb_bv1_constant` at γ = 1/√2, the
+    default.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -94,9 +104,12 @@ def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
 
 
 def ucb_bv1_constant(bandit: Bandit) -> Any:
-    """What stands before ln B in the bound on the regret of UCB-BV1, at least (the paper's remark, after Ding et al. 2013).
+    """The factor of ln B in the bound on the regret of UCB-BV1, at least (the paper's remark, after Ding et al. 2013).
 
     With m = min_j μ_j^c and a_i = (2 + 2/m + Δ_i) / (Δ_i m), it is ρ* Σ_i a_i² + Σ_i max{μ_1^r − μ_i^r, 0} a_i.
+
+    This is the paper's formula as a number. We have not checked the proof behind it. It is a factor in an upper bound, and so
+    it says little about how UCB-BV1 performs. For UCB-BV2 the paper gives no formula.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -165,8 +178,9 @@ def lower_bound_slope(bandit: Bandit) -> Any:
     """Σ_i μ_i^c Δ_i / K_i, with K_i of `least_divergence`: the least slope of regret against ln B, in the long run.
 
     For any policy whose regret grows slower than every power of B on all Bernoulli bandits, liminf E[T_i] / ln B ≥ 1/K_i, and
-    so liminf Regret / ln B is at least this (consistent with Watanabe et al. 2017; the paper states the order alone). It is a
-    slope: slope × ln B is not a floor under the regret at any finite budget, and good policies are often below it.
+    so liminf Regret / ln B is at least this (consistent with Watanabe et al. 2017; the paper states the order alone, and we
+    give no proof). It is a slope: slope × ln B is not a floor under the regret at any finite budget, and good policies are
+    often below it.
 
     Other than Bernoulli arms are taken for Bernoulli arms with the same means. That is right for policies which see feedback
     through Bernoulli trials, as BTS does; others may learn more from the same pull and have a smaller slope.
@@ -183,38 +197,74 @@ def lower_bound_slope(bandit: Bandit) -> Any:
 
 
 class Bound(NamedTuple):
-    """The paper's bound on BTS at one budget, in float64. For the best arm, whose pulls nothing bounds, terms are infinite."""
+    """A bound on BTS at one budget, in float64. For the best arm, whose pulls nothing bounds, terms are infinite."""
 
     gamma: np.ndarray  # [K] the γ with which each arm's bound was computed
     leading: float  # Theorem 1's leading term: Σ_i 2 ln B (ρ* + 1)² / (γ² μ_i^c Δ_i)
-    logarithmic: np.ndarray  # [K] 2 ln B / δ_i²
-    concentration: np.ndarray  # [K] 35 / (δ_i² min_j μ_j^c), or 70
-    exploration: np.ndarray  # [K] Σ_k E[1/p^r] E[1/p^c] − 1
+    logarithmic: np.ndarray  # [K] Step 1: 2 ln B / δ_i²
+    concentration: np.ndarray  # [K] Step 2: 35 / (δ_i² min_j μ_j^c), or 70; or the repaired proof's smaller term
+    exploration: np.ndarray  # [K] Step 3: Σ_k E[1/p^r] E[1/p^c] − 1
     pulls: np.ndarray  # [K] the bound on E[T_i]: 1 and these three
     regret: float  # the bound on the regret: Σ_i μ_i^c Δ_i times those; for general arms 2ρ* more (Lemma 2)
 
 
-def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Bound:
+PROOFS = ("paper", "repaired")
+
+
+def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proof: str = "paper") -> Bound:
     """The bound on the expected pulls and the regret of BTS that the paper's proof gives before O(·) is taken.
 
-    E[T_i] ≤ 1 + 2 ln B / δ_i² + 35 / (δ_i² min_j μ_j^c) + Σ_{k≥0} (E[1/p^r_{i,k}] E[1/p^c_{i,k}] − 1)
+    E[T_i] ≤ 1 + 2 ln B / δ_i² + 35 / (δ_i² m) + Σ_{k≥0} (E[1/p^r_{i,k}] E[1/p^c_{i,k}] − 1),   m = min_j μ_j^c,
 
     with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the chances that
     the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. The sum is what Φ_i(γ) hides.
-    It is right to a relative 1e-6, and infinite for ε_i below 3e-4, where it is not taken. Rewards are independent of costs.
 
-    The 35 and 70 are the paper's. Its Step 2 bounds a chance given that budget is left, for which it takes the pulls of arm i
-    to be independent of whether budget is left. They are not quite.
+    The bound is proved, though not quite as in the paper. Term by term, with H the history before round t, n the pulls of arm
+    i in it, S_l the successes in the first l pulls of arm i, and L = 2 ln B / δ²:
+
+    **1 + 2 ln B / δ²** (Step 1) is proved in the paper: the first ⌈L⌉ pulls of arm i.
+
+    **35 / (δ² m)** (Step 2) is for pulls of arm i after that, at a draw θ_i above (μ_i^r + δ) / (μ_i^c − δ). The paper applies
+    Hoeffding's inequality given n = l and B_t > 0. But n and B_t depend on the outcomes that the inequality is about. (The
+    result for rewards also names the event Ā_i^r where Ē_i^r is meant.) A repair: at such a pull one of four events holds.
+
+    - S_n^r > n (μ_i^r + δ/2), or S_n^c < n (μ_i^c − δ/2). Arm i is pulled at most once with n = l, whatever the budget. So the
+      expected number of such pulls is at most Σ_{l ≥ L} P{S_l > l (μ + δ/2)} ≤ Σ_{l ≥ L} e^(−lδ²/2) ≤ 1 / (B (1 − e^(−δ²/2))),
+      for rewards and as much for costs.
+    - θ_i^r > S_n^r/n + δ/2, or θ_i^c < S_n^c/n − δ/2. Given H, by Fact 2 and Hoeffding's inequality for n + 1 trials, each has
+      a probability of at most e^(−(n+1)δ²/2) ≤ 1/B, as n ≥ L. The event B_t > 0 is part of H. So over all rounds there are at
+      most (2/B) Σ_t P{B_t > 0} ≤ 2 (B + s) / (B m) of them, with s = 0 for Bernoulli arms and whole budgets, and else s = 1.
+
+    Together, 2 / (B (1 − e^(−δ²/2))) + 2 (B + s) / (B m). This is `concentration` with `proof="repaired"`. It is at most
+    4.3 / (δ² m), and for s = 1 at most 5 / (δ² m). So the 35 and 70 are valid, and generous.
+
+    **The sum** (Step 3) is for pulls of arm i at a smaller θ_i. Step A bounds their probability given H, and is right. Step C
+    adds up expectations given B_t > 0. These are under another condition in every round, so they cannot be taken as one. A
+    repair: leave B_t > 0 within the expectation. It is part of H, as is p_{i,t}, and so
+
+        Σ_t P{I_t = i, E_i(t), B_t > 0} ≤ Σ_t E[1{B_t > 0} (1/p_{i,t} − 1) P{I_t = 1 | H}]
+                                        = E Σ_t 1{I_t = 1, B_t > 0} (1/p_{i,t} − 1).
+
+    The best arm has its (k+1)-th pull at most once, and p_{i,t} then depends on its first k outcomes alone: Σ_k (E[1/p] − 1).
+    The result is the paper's. That E[1/p] ≤ E[1/p^r] E[1/p^c] needs rewards that are independent of costs. For arms where they
+    are not, as `Correlated` and `Empirical` may be, the sum is only evaluated. It is taken numerically, to a relative 1e-6,
+    without the paper's Θ(·) estimates. For ε_i below 3e-4 it is not taken, and infinite.
+
+    **The regret** follows by Lemma 2, which is proved in the paper.
 
     Args:
         budget: more than e, as the proof wants it.
         gamma: in (0, 1); or None, for the γ that makes each arm's bound smallest, to three digits or so of the bound: the
             bound on E[T_i] holds for every γ, so each arm may have its own.
+        proof: "paper", for 35 and 70; or "repaired", for the smaller term above. Both are valid.
 
     Example:
-        >>> bound = bts_bound(Bernoulli(reward=[0.8, 0.2], cost=[0.4, 0.6]), 1000, gamma=0.5)
+        >>> bandit = Bernoulli(reward=[0.8, 0.2], cost=[0.4, 0.6])
+        >>> bound = bts_bound(bandit, 1000, gamma=0.5)
         >>> [f"{term[1]:.4g}" for term in (bound.logarithmic, bound.concentration, bound.exploration)]
         ['497.4', '3150', '19.47']
+        >>> f"{bts_bound(bandit, 1000, gamma=0.5, proof='repaired').concentration[1]:.4g}"  # 2 / (1000 · 0.0138) + 2 / 0.4
+        '5.145'
     """
     if not checks.is_concrete((bandit, budget, gamma)):
         raise ValueError("bts_bound was given values that are not known yet (under jit, vmap or grad): call it outside; its "
@@ -227,8 +277,10 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
     arms = _arms(bandit, lone=True)
     if arms.cost.ndim != 1:
         raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: take one at a time")
+    if proof not in PROOFS:
+        raise ValueError(f"proof = {proof!r} is not known: give 'paper' or 'repaired'")
     simple = isinstance(bandit, Bernoulli) and float(amount).is_integer()
-    factors = 2 * math.log(amount), (35 if simple else 70) / arms.cost.min()  # over δ²
+    concentrated = partial(_concentration, budget=float(amount), least=arms.cost.min(), simple=simple, proof=proof)
     delta, epsilon = arms.cost * arms.gap / (arms.best + 1), arms.best_cost * arms.gap / (arms.ratio + 1)  # per γ, per 1 − γ
 
     def explored(arm: int, gamma: float, **options: int) -> float:
@@ -239,10 +291,12 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
     for arm in others.tolist():
         if gamma is None:
             most = 1 - min(SMALLEST_GAP / epsilon[arm], 0.5)  # no γ beyond: the sum would not be taken
-            chosen[arm] = _least(lambda g, i=arm: sum(factors) / (g * delta[i]) ** 2 + explored(i, g, start=16, count=6), most)
+            chosen[arm] = _least(lambda g, i=arm: 2 * math.log(amount) / (g * delta[i]) ** 2 + concentrated(g * delta[i])
+                                 + explored(i, g, start=16, count=6), most)
         exploration[arm] = explored(arm, chosen[arm])
     delta = np.where(arms.is_best, np.nan, delta * chosen)
-    logarithmic, concentration = (np.where(arms.is_best, np.inf, factor / delta**2) for factor in factors)
+    logarithmic, concentration = (np.where(arms.is_best, np.inf, term) for term in (
+        2 * math.log(amount) / delta**2, concentrated(delta)))
     pulls = 1 + logarithmic + concentration + exploration
     loss = (arms.cost * arms.gap)[others]
     return Bound(
@@ -254,6 +308,13 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None) -> Boun
         pulls=pulls,
         regret=float(loss @ pulls[others] + (0 if simple else 2 * arms.best[0])),
     )
+
+
+def _concentration(delta: Any, *, budget: float, least: float, simple: bool, proof: str) -> Any:
+    """Step 2's term for a δ-gap and a least expected cost; `simple`: Bernoulli arms and a whole budget."""
+    if proof == "paper":
+        return (35 if simple else 70) / (delta**2 * least)
+    return -2 / (budget * np.expm1(-(delta**2) / 2)) + 2 * (1 if simple else 1 + 1 / budget) / least
 
 
 def _least(function: Any, high: float) -> float:

@@ -27,7 +27,7 @@ class Turns:
 
 
 def test_what_keeps_the_contract_passes():
-    bj.check_policy(bj.TemperedBTS(sharpness=2.7, reward_alpha=1.3), BANDIT)
+    bj.check_policy(bj.TemperedBTS(sharpness=2.7, reward_alpha=1.3, horizon=30.0, decay=0.6), BANDIT)
 
 
 @chex.dataclass(frozen=True)

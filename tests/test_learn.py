@@ -190,6 +190,48 @@ def test_tempered_bts_chooses_by_the_tempered_posterior_and_so_do_its_logits():
         assert (np.abs(ours - brute) < 6.5 * np.sqrt(brute * (1 - brute) * (1 / count + 1 / size))).all(), (ours, brute)
 
 
+def test_the_posterior_of_a_schedule_by_hand():
+    """150 pulls in all: κ_t = 1 + 8 (1 + 150/50)^(−1/2) = 5; a flat start: 1 − ½ · ½ = ¾."""
+    counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
+    for sharpness, power in ((9.0, 5.0), (0.5, 0.75)):
+        policy = bj.TemperedBTS(sharpness=sharpness, horizon=50.0, decay=0.5)
+        a, b = policy.posterior(*counts, 2.0, 0.5)
+        np.testing.assert_allclose(a, power * SUCCESSES[0] + 2, rtol=1e-6)
+        np.testing.assert_allclose(b, power * (PULLS - SUCCESSES[0]) + 0.5, rtol=1e-6)
+    late = bj.TemperedBTS(sharpness=9.0, horizon=50.0, decay=1.0).power(jnp.int32(2**31 - 1))
+    np.testing.assert_allclose(late, 1, atol=1e-6)  # in the long run it is BTS
+
+
+def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
+    """To the last bit, whatever the other hyperparameters are; for κ below ½ as well, where 1 + (κ − 1) rounds."""
+    counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
+    for sharpness in (0.123, 0.3, 1.0, 3.81, 49.9):
+        power = np.float32(sharpness)
+        for horizon in (1.0, 777.0):
+            a, b = bj.TemperedBTS(sharpness=sharpness, horizon=horizon).posterior(*counts, 1.3, 0.7)
+            np.testing.assert_array_equal(a, power * np.float32(SUCCESSES[0]) + np.float32(1.3))
+            np.testing.assert_array_equal(b, power * np.float32(PULLS - SUCCESSES[0]) + np.float32(0.7))
+    for horizon, decay in ((1.0, 0.05), (33.3, 0.7), (1e6, 5.0)):
+        ours = bj.TemperedBTS(horizon=horizon, decay=decay).posterior(*counts, 1.3, 0.7)
+        for mine, theirs in zip(ours, bj.BTS().posterior(*counts, 1.3, 0.7), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_fit_learns_a_schedule():
+    """Also what the default ranges do not name. Runs of two short steps: that the values move and stay in range."""
+    parts = {name: bj.TemperedBTS.learnable_schedule[name] for name in ("sharpness", "horizon", "decay")}
+    start = bj.TemperedBTS(sharpness=2.0, horizon=20.0, decay=1.0)
+    found = learn.fit(start, problems, 20, KEY, ranges=parts, steps=2, every=2, problems=20, held_out=20, fresh=20)
+    for name, (low, high) in parts.items():
+        first, last = (found.steps[i]["hyperparameters"][name] for i in (0, -1))
+        assert first != last and low < last < high
+    with pytest.raises(ValueError, match="decay = 0"):  # the start must lie within the range
+        learn.fit(bj.TemperedBTS(), problems, 20, KEY, ranges=parts)
+    for method in (learn.score_gradient, learn.pathwise_gradient):
+        found = method(start, MANY, 2, KEY, ranges=parts, runs=2, max_rounds=6)
+        assert all(np.isfinite(found.gradient[name]) and found.gradient[name] != 0 for name in parts)
+
+
 def test_soft_elimination_by_hand():
     """Arm 0: 4 pulls, 2 rewards, 1 cost: r̂ = 1/2, ĉ = 1/3, ρ̂ = 3/2. Arm 1: 8 pulls, 2 and 5: 3/10, 6/10, 1/2. Arm 2: none."""
     policy = bj.SoftElimination(scale=0.5)

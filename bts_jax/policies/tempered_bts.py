@@ -1,4 +1,4 @@
-"""Tempered BTS: budgeted Thompson sampling that trusts what it has seen more, or less, than Bayes' rule does."""
+"""Tempered BTS: budgeted Thompson sampling with a posterior that is sharper, or flatter, than Bayes' rule makes it."""
 
 from typing import ClassVar
 
@@ -9,20 +9,32 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.bts import BTS
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded
+from bts_jax.random import rounded, settled
 
 
 @pytree
 class TemperedBTS(BTS):
-    """BTS (Xia et al., IJCAI 2015) with the likelihood raised to a power κ.
+    """BTS (Xia et al., IJCAI 2015) with the likelihood raised to a power κ_t, which may depend on the number of pulls t.
 
     As `BTS`, but for every arm i
 
-        θ_i^r ~ Beta(κ S_i^r + α^r, κ F_i^r + β^r),   θ_i^c ~ Beta(κ S_i^c + α^c, κ F_i^c + β^c).
+        θ_i^r ~ Beta(κ_t S_i^r + α^r, κ_t F_i^r + β^r),   θ_i^c ~ Beta(κ_t S_i^c + α^c, κ_t F_i^c + β^c),
 
-    With κ > 1 the posterior is sharper than Bayes' rule makes it, and the policy explores less; with κ < 1 it explores
-    more. With κ = 1 it is `BTS`, bit for bit. What κ and the prior counts should be depends on the problems that are
-    to come: `bts_jax.learn.fit` learns them.
+        κ_t = 1 + (κ − 1) (1 + t/h)^(−d),
+
+    where t is the number of pulls of all arms so far. With κ > 1 the posterior is sharper than Bayes' rule makes it, and the
+    policy explores less. With κ < 1 it explores more.
+
+    - κ = 1 is `BTS`, bit for bit, whatever h and d are.
+    - d = 0, the default, is a constant power: κ_t = κ.
+    - d > 0 is a schedule: κ_t goes from κ to 1, and has half of its excess over 1 left after h (2^(1/d) − 1) pulls. The policy
+      becomes BTS in the long run.
+
+    A constant κ > 1 that is good for one budget gains less, or loses, at a much larger one: the policy settles on an arm before
+    it knows enough. With d > 0 this ends as κ_t comes close to 1. Which κ, h, d and prior counts are good depends on the
+    problems and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it
+    starts with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about budgets larger than the one
+    it is given, so learn at the largest budget that matters (notebook 05).
 
     Told in advance: nothing.
 
@@ -31,6 +43,8 @@ class TemperedBTS(BTS):
     Args:
         reward_alpha, reward_beta, cost_alpha, cost_beta: as for `BTS`.
         sharpness: κ, from 0.01 to 100.
+        horizon: h, from 1 to 10⁹ pulls.
+        decay: d, from 0 to 10.
 
     Example:
         >>> import jax, bts_jax
@@ -38,19 +52,34 @@ class TemperedBTS(BTS):
         >>> run = bts_jax.simulate(TemperedBTS(sharpness=3.0), bandit, 100, jax.random.key(0))
         >>> run.cost.tolist()
         [100.0]
+        >>> schedule = TemperedBTS(sharpness=5.0, horizon=100.0, decay=1.0)
+        >>> [round(float(schedule.power(t)), 2) for t in (0, 100, 300, 9900)]  # 1 + 4 / (1 + t/100)
+        [5.0, 3.0, 2.0, 1.04]
     """
 
     learnable: ClassVar[dict[str, tuple[float, float]]] = BTS.learnable | {"sharpness": (0.05, 50.0)}
+    learnable_schedule: ClassVar[dict[str, tuple[float, float]]] = learnable | {"horizon": (10.0, 1e6), "decay": (0.05, 5.0)}
 
     sharpness: ArrayLike = 1.0
+    horizon: ArrayLike = 1000.0
+    decay: ArrayLike = 0.0
 
     def _check(self) -> None:
         BTS._check(self)
         checks.hyperparameter(self, "sharpness", 0.01, 100)
+        checks.hyperparameter(self, "horizon", 1, 1e9)
+        checks.hyperparameter(self, "decay", 0, 10)
+
+    def power(self, rounds: ArrayLike) -> jax.Array:
+        """κ_t after so many pulls."""
+        sharpness, decay = jnp.asarray(self.sharpness, jnp.float32), jnp.asarray(self.decay, jnp.float32)
+        share = jnp.exp(-decay * jnp.log1p(jnp.asarray(rounds).astype(jnp.float32) / self.horizon))
+        # κ itself where d = 0: for κ below ½ the sum rounds.
+        return jnp.where(decay == 0, sharpness, 1 + rounded((sharpness - 1) * share))
 
     def posterior(
         self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
     ) -> tuple[jax.Array, jax.Array]:
-        sharpness = jnp.asarray(self.sharpness)
-        a, b = (rounded(sharpness * count.astype(jnp.float32)) for count in (successes, pulls - successes))
+        power = settled(self.power(pulls.sum()))
+        a, b = (rounded(power * count.astype(jnp.float32)) for count in (successes, pulls - successes))
         return a + alpha, b + beta
