@@ -6,13 +6,15 @@ Playing     simulate, Run; simulate_batch, the fast way to many runs
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
-            learnt, TemperedBTS, SoftElimination; the yardsticks Oracle, Uniform; POLICIES names them all
+            learnt, TemperedBTS, SoftElimination; the baselines Oracle, Uniform; POLICIES names them all
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
-Measuring   regret, pseudo_regret; interval, paired, ranking; figures in bts_jax.plots
+Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals); figures in
+            bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
-The paper   its experiments in bts_jax.paper, and on the command line: bts-jax --help
+The paper   its experiments in bts_jax.paper, its observations in bts_jax.observations; studies beyond it in bts_jax.studies;
+            all of them on the command line: bts-jax --help
 
 Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
 computes anything: once JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one

@@ -136,8 +136,8 @@ def paired(
     difference = mine - other
     center = difference.values.mean(-1)
     more, less = (unseen_excess(part, over) for part in (mine, other))  # by one lost run of either
-    options = {"unseen": (center - less, center + more)} if statistic == "mean" else {}
-    estimate, low, high = interval(difference.values, level=level, statistic=statistic, **options)
+    unseen = (center - less, center + more) if statistic == "mean" else None
+    estimate, low, high = interval(difference.values, level=level, statistic=statistic, unseen=unseen)
     count = difference.sizes[over]
     deviation = difference.values.std(-1, ddof=1) if count > 1 else np.full(center.shape, np.nan)
     with np.errstate(divide="ignore"):  # a difference that never varies is infinitely many deviations
@@ -279,11 +279,11 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     values = values.transpose(*axes)
     if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
         means = [dataset[name].transpose("bandit", "arm").values for name in ("reward_mean", "cost_mean")]
-        best = np.nanmax(ratio(*means, np), -1)[:, None]  # ρ*
+        best = np.nanmax(ratio(means[0], means[1], np), -1)[:, None]  # ρ*
         # Regret is ρ* b − reward, whatever the budget b of the bandit is; where a run is missing, another tells.
         optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
         with np.errstate(invalid="ignore", divide="ignore"):
-            values = values.assign_coords(lost_run=(("bandit", "budget"), lost_run(*means, optimum / best)))
+            values = values.assign_coords(lost_run=(("bandit", "budget"), lost_run(means[0], means[1], optimum / best)))
     return values
 
 

@@ -1,5 +1,6 @@
 """Does another prior than the uniform one help BTS? (The paper's future work 2.)"""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ RANGES = {"Bernoulli, means 0.1–0.9": (0.1, 0.9), "Bernoulli, means 0.4–0.6"
 def settings(size: Size, seed: int) -> dict[str, Any]:
     bandits: dict[str, Bandit] = {}
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
-        makers = {kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means)
-                  for kind, means in RANGES.items()}
+        makers: dict[str, Callable[..., Bandit]] = {
+            kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means) for kind, means in RANGES.items()}
         makers["Beta, shapes 1–5"] = partial(Beta.random, num_arms=arms, shape_range=(1, 5))
         for i, (kind, make) in enumerate(makers.items()):
             bandits |= draw(make, kind, arms, count, seed, 3 * place + i)

@@ -85,11 +85,10 @@ def coverage(values: np.ndarray, unseen: np.ndarray, count: int, base: np.ndarra
     """
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, count))
     stakes, mine = unseen[drawn].mean(-1), values[drawn]
-    other = 0 if base is None else base[drawn]
-    whole, difference = values - (0 if base is None else base), mine - other
-    center = difference.mean(-1)
-    more = np.maximum(stakes - mine.mean(-1), 0)
-    less = np.full(resamples, np.nan) if base is None else np.maximum(stakes - other.mean(-1), 0)
+    whole, difference, less = values, mine, np.full(resamples, np.nan)
+    if base is not None:
+        whole, difference, less = values - base, mine - base[drawn], np.maximum(stakes - base[drawn].mean(-1), 0)
+    center, more = difference.mean(-1), np.maximum(stakes - mine.mean(-1), 0)
     found = {
         "Student": (interval(difference), whole.mean()),
         "one lost run more": (interval(difference, unseen=(center - less, center + more)), whole.mean()),
