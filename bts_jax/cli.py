@@ -156,8 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--scale", default="quick", choices=["quick", "full"],
                        help="up to three minutes on two cores, or as large as a GPU can take (default: %(default)s)")
     study.add_argument("--instances", type=int, metavar="N",
-                       help="random problems of each kind (default: as many as the scale has); the report says how many would "
-                            "decide what is undecided")
+                       help="random problems of each kind (default: as many as the scale has); the report says about how many "
+                            "it would take to decide what is undecided")
     study.add_argument("--seed", type=int, default=0, metavar="S",
                        help="where all randomness comes from (default: %(default)s)")
     study.add_argument("--out", metavar="DIR", help="folder for figures, table, report and runs (default: NAME-SCALE)")

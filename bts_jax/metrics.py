@@ -107,9 +107,10 @@ def paired(
 
         `difference`: the mean difference (or `statistic`), negative where `policy` is better, with limits `low` and `high`. The
         limits of a mean allow for one lost run more than the sample has (`lost_run`): one of `policy` for the upper limit, one
-        of `reference` for the lower limit. With them the interval covers at least 94% where Student's covers 31 to 94%.
+        of `reference` for the lower limit. In notebook 08 such intervals cover in at least 95% of the samples, and Student's in
+        30 to 95%.
         `verdict`: "less", "more" or "undecided": whether `policy` has less regret than `reference`, by that interval.
-        `needed`: where the mean is undecided, about how many problems (or seeds) would decide it, at least; else 0.
+        `needed`: where the mean is undecided, about how many problems (or seeds) it would take at least to decide; else 0.
         `effect`: the mean difference in standard deviations of the differences.
         `wins`: the share of the sample on which `policy` has less regret, ties counting half.
         `count`: the size of the sample.

@@ -12,11 +12,11 @@ regret than every rival" a margin is the regret of a rival − the regret of BTS
 - The claim *holds* if at least k of the lower limits are above zero, each with one-sided error rate α / (m − k + 1).
 - The claim *is contradicted* if at least m − k + 1 of the upper limits are below zero, each with one-sided error rate α / k.
 
-Each verdict is wrong with probability at most α, however the comparisons depend on each other. Suppose that the claim is
-false. Then at least m − k + 1 margins are zero or negative. For "holds", the lower limit of one of these must be above zero,
-and the Bonferroni inequality bounds the probability of this by α. For "is contradicted" swap the roles. If k = m, "holds"
-needs no adjustment (an intersection-union test), and "is contradicted" has the usual Bonferroni adjustment for m comparisons.
-For other k this is the partial conjunction test of Benjamini and Heller (Biometrics, 2008).
+If the limits are exact, each verdict is wrong with probability at most α, however the comparisons depend on each other.
+Suppose that the claim is false. Then at least m − k + 1 margins are zero or negative. For "holds", the lower limit of one of
+these must be above zero, and the Bonferroni inequality bounds the probability of this by α. For "is contradicted" swap the
+roles. If k = m, "holds" needs no adjustment (an intersection-union test), and "is contradicted" has the usual Bonferroni
+adjustment for m comparisons. For other k this is the partial conjunction test of Benjamini and Heller (Biometrics, 2008).
 
 **Several panels.** Each panel has a verdict of its own, without an adjustment for the number of panels. A panel's verdict is
 wrong with probability at most 2α. So for one observation in four panels, at least one verdict is wrong with probability at
@@ -47,8 +47,8 @@ means are wrong less often.
 - **Rare runs are not covered.** With ten multinomial arms, BTS loses 7 of 4,000 runs, and these raise its standard deviation
   from 115 to 148. Of the samples of 30, 95% contain none of them; of the samples of 500, 42%. The ratio of the standard
   deviations of BTS and of another policy lies beyond its limits in up to 66% and 47% of the samples, and a difference of
-  means in up to 16% and 15%, which is why limits of means have the allowance. Verdicts on standard deviations speak of runs
-  that are not that rare.
+  means in up to 16% and 15%, which is why limits of means have the allowance. Verdicts on standard deviations do not account
+  for such rare runs.
 """
 
 from collections.abc import Mapping
@@ -188,7 +188,7 @@ def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
     variance = regret.var("seed")
     columns = {"runs": runs, "mean_wrong": mean_wrong, "mean_right": mean_right,
                "explained": (between / variance.where(variance > 0)).fillna(0)}
-    return xr.Dataset({name: column.drop_vars("policy", errors="ignore") for name, column in columns.items()})
+    return xr.Dataset({name: column.drop_vars(["policy", "lost_run"], errors="ignore") for name, column in columns.items()})
 
 
 def lowest(regrets: Regrets, policy: str = "bts", lost: float = np.nan) -> tuple[Claim, dict[str, Margin]]:

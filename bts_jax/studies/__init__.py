@@ -8,8 +8,9 @@
     worst-case  how regret grows with the budget where the gaps are the worst for each budget (future work 1)
 
 Each is a sweep, saved as it goes, from which figures, a table and a report follow. Regret is pseudo-regret throughout: the
-expected loss of the arms that were pulled, which has less noise. Each random problem has one run, since more problems tell more
-than more runs on a problem. Every verdict names its criterion, and "undecided" says how many problems would decide.
+expected loss of the arms that were pulled, which has less noise. Each random problem has one run, because new problems reduce
+the variance more than repeated runs. Every verdict names its criterion, and "undecided" says about how many problems it would
+take at least to decide.
 
 Where Heyden et al. leave something open, the problems are those of the program they published: each repetition has a problem of
 its own and one run on it, and a multinomial arm's probabilities are five uniform numbers divided by their sum. Policies have
@@ -54,7 +55,8 @@ def study(
         name: "omega", "tails", "priors", "correlated" or "worst-case"; see the top of this module.
         scale: "quick", up to three minutes on two cores; or "full", which is for a GPU.
         instances: how many random problems of each kind, if not as many as the scale has. The first are the same whatever their
-            number. The report says how many would decide what is undecided. The worst case has no random problems.
+            number. The report says about how many it would take to decide what is undecided. The worst case has no random
+            problems.
         seed: where all randomness comes from, that of the problems and that of the runs.
         out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; the name and the
             scale by default, as in "omega-quick".

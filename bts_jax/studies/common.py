@@ -73,6 +73,8 @@ def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
 
 def mean_ratio(part: "Dataset", policy: str, reference: str) -> Interval:
     """The ratio of the mean regrets at the largest budget, with its 95% interval."""
+    if policy == reference:
+        return Interval(*np.ones(3))
     values = sample(measured(last(part), METRIC).isel(budget=0), "bandit")
     mine, base = (values.sel(policy=name) for name in (policy, reference))
     lost = [x.values.mean() + float(unseen_excess(x, "bandit")) for x in (mine, base)]

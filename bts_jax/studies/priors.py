@@ -21,10 +21,10 @@ PRIORS = {
     "Beta(2, 2)": BTS(reward_alpha=2.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=2.0),
     "optimist": BTS(reward_alpha=2.0, reward_beta=1.0, cost_alpha=1.0, cost_beta=2.0),
     "pessimist": BTS(reward_alpha=1.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=1.0),
-    "Gaussian 1": GaussianBTS(variance=1.0),
-    "Gaussian 0.25": GaussianBTS(variance=0.25),
-    "Gaussian 0.1": GaussianBTS(variance=0.1),
-    "Gaussian learnt": GaussianBTS(variance=0.25, learn=1.0),
+    "Gaussian 1": GaussianBTS(variance=1.0, learn=0.0),
+    "Gaussian 0.25": GaussianBTS(variance=0.25, learn=0.0),
+    "Gaussian 0.1": GaussianBTS(variance=0.1, learn=0.0),
+    "Gaussian learnt": GaussianBTS(variance=0.25, learn=0.3),
 }
 RANGES = {"Bernoulli, means 0.1–0.9": (0.1, 0.9), "Bernoulli, means 0.4–0.6": (0.4, 0.6)}
 
@@ -33,7 +33,8 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
     bandits: dict[str, Bandit] = {}
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         makers: dict[str, Callable[..., Bandit]] = {
-            kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means) for kind, means in RANGES.items()}
+            kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means)
+            for kind, means in RANGES.items()}
         makers["Beta, shapes 1–5"] = partial(Beta.random, num_arms=arms, shape_range=(1, 5))
         for i, (kind, make) in enumerate(makers.items()):
             bandits |= draw(make, kind, arms, count, seed, 3 * place + i)
@@ -42,7 +43,7 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
 
 def report(dataset: "Dataset") -> str:
     parts = ["Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for costs; pessimist: the reverse\n"
-             "Gaussian: normal posteriors with this variance, or with the variance that the arm's rewards and costs show"]
+             "Gaussian: normal posteriors with this variance, or with one that is learnt from the arm's rewards and costs"]
     for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
     for name in map(str, dataset.policy.values):
