@@ -121,8 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
     table.add_argument("--by-bandit", action="store_true", help="a table for each bandit (default: averaged over bandits)")
     table.add_argument("--over", choices=["seed", "bandit"],
-                       help="the sample of the intervals: the seeds, for a statement about these bandits alone; or the bandits,"
-                            "for one about bandits like these (default: the bandits if each has one run, else the seeds)")
+                       help="the sample of the intervals: the seeds, for a statement about these bandits alone; or the "
+                            "bandits, for bandits like these (default: the bandits if each has one run, else the seeds)")
     table.add_argument("--statistic", default="mean", choices=["mean", "median", "trimmed"],
                        help="what is printed; trimmed is the mean of the middle eight tenths (default: %(default)s)")
     table.add_argument("--latex", action="store_true", help="print LaTeX")
@@ -160,7 +160,8 @@ def _parser() -> argparse.ArgumentParser:
                             "it would take to decide what is undecided")
     study.add_argument("--seed", type=int, default=0, metavar="S",
                        help="where all randomness comes from (default: %(default)s)")
-    study.add_argument("--out", metavar="DIR", help="folder for figures, table, report and runs (default: NAME-SCALE)")
+    study.add_argument("--out", metavar="DIR",
+                       help="folder for figures, table, report and runs (default: NAME-SCALE, or NAME-SCALE-N)")
     study.add_argument("--quiet", action="store_true", help="no progress bar")
     study.set_defaults(command=_study)
 
@@ -224,8 +225,8 @@ def _run(arguments: argparse.Namespace) -> None:
             best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
             rows.append([
                 name,
-                _interval(regret(runs, bandit)[:, 0], unseen=lost),
-                _interval(pseudo_regret(runs, bandit)[:, 0], unseen=lost),
+                _interval(regret(runs, bandit)[:, 0], lost=lost),
+                _interval(pseudo_regret(runs, bandit)[:, 0], lost=lost),
                 f"{runs.rounds.mean():,.1f}",
                 f"{100 * best.mean():.1f}%",
                 f"{compiled - started:.1f}",
@@ -373,7 +374,8 @@ def _print_table(arguments: argparse.Namespace) -> None:
         (_latex if arguments.latex else _table)(["budget", *names], rows)
     about = f"the seeds: about {'this bandit' if len(bandits) == 1 else 'these bandits'} alone"
     about = f"the {len(bandits)} bandits: about bandits like these" if over == "bandit" else about
-    print(f"{comment}95% intervals over {about}" + (f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""))
+    if seeds > 1 or over == "bandit":
+        print(f"{comment}95% intervals over {about}" + (f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""))
     if results.attrs["state"] != "complete":
         print(comment + results.attrs["state"])
 
@@ -404,9 +406,9 @@ def _figure1(arguments: argparse.Namespace) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> None:
-    from bts_jax.studies import study
+    from bts_jax.studies import default_folder, study
 
-    out = arguments.out or f"{arguments.name}-{arguments.scale}"
+    out = arguments.out or default_folder(arguments.name, arguments.scale, arguments.instances)
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):
         _, report = study(arguments.name, arguments.scale, instances=arguments.instances, seed=arguments.seed, out=out,
                           quiet=arguments.quiet)
@@ -445,23 +447,24 @@ def _policies(arguments: argparse.Namespace) -> None:
             for name, policy in POLICIES.items()], left=True)
 
 
-def _interval(values: np.ndarray, statistic: str = "mean", unseen: float | None = None) -> str:
-    """A statistic and its 95% interval, the latter from two values on."""
+def _interval(values: np.ndarray, statistic: str = "mean", lost: float = np.nan) -> str:
+    """A statistic and its 95% interval, the latter from two values on; `lost` is what one lost run more would have."""
     from bts_jax.intervals import interval
 
-    estimate, low, high = interval(values, statistic=statistic, unseen=unseen)
-    return f"{estimate:,.1f}" if len(values) < 2 else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})"
+    estimate, low, high = interval(values, statistic=statistic, unseen=(np.nan, lost) if statistic == "mean" else None)
+    return f"{estimate:,.1f}" if len(values) < 2 else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})".replace("inf", "∞")
 
 
 def _cell(values: Any, over: str, statistic: str) -> str:
     """A statistic of the regret [bandit, seed] and its interval: over the seeds, bandits being averaged; or over the bandits.
 
-    Seeds of which a run is missing are left out.
+    Seeds (or bandits) of which a run is missing are left out.
     """
     from bts_jax.metrics import sample, unseen_excess
 
-    values = values.isel(seed=~np.isnan(values.values).any(0))
-    if not values.sizes["seed"]:
+    missing = np.isnan(values.values)
+    values = values.isel(seed=~missing.any(0)) if over == "seed" else values.isel(bandit=~missing.any(1))
+    if 0 in values.shape:
         return "-"
     if over == "bandit":
         drawn = sample(values, "bandit")
@@ -470,7 +473,7 @@ def _cell(values: Any, over: str, statistic: str) -> str:
     else:  # one lost run more, on one of the bandits
         drawn = values.values.mean(0)
         excess = unseen_excess(sample(values, "bandit").assign_coords(runs=1), "bandit").item() / values.sizes["bandit"]
-    return _interval(drawn, statistic, drawn.mean() + excess if statistic == "mean" else None)
+    return _interval(drawn, statistic, drawn.mean() + excess)
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:
@@ -478,7 +481,10 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
     special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
 
     def number(cell: str) -> str:
-        return "--" if cell == "-" else "$" + cell.replace(",", "{,}").replace(" … ", r" \ldots ").replace(" (", r"\ (") + "$"
+        marks = {",": "{,}", " … ": r" \ldots ", " (": r"\ (", "∞": r"\infty"}
+        for mark, command in marks.items():
+            cell = cell.replace(mark, command)
+        return "--" if cell == "-" else f"${cell}$"
 
     print(r"\begin{tabular}{" + "r" * len(head) + "}")
     print(" & ".join("".join(special.get(mark, mark) for mark in printable(name)) for name in head) + r" \\ \hline")

@@ -92,8 +92,8 @@ def sweep(
         relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
             many pulls. The axis `budget` has the multiples.
         chunk: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
-            that, and there are many bandits of the same kind in a row, several bandits are saved at a time. A store keeps its
-            own sizes.
+            that, and there are many bandits of the same kind in a row, groups of bandits are saved at a time; the size of a
+            group divides the number of bandits of each kind, so round numbers are saved faster. A store keeps its own sizes.
         memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
         devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
             device for each CPU core only if `bts_jax` is imported before JAX starts.

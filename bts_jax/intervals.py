@@ -3,13 +3,15 @@
 Regret over random problems has a heavy right tail. On a few problems a policy stops pulling the best arm after a few unlucky
 pulls: the run is *lost*, and its regret grows in proportion to the budget. If 1% of the runs are lost, a sample of 100 problems
 contains no lost run with probability 0.37. Its mean is then too low, and Student's interval is too short: the sample does not
-show what it has missed. So an interval of a mean may allow for one lost run more than the sample has (`unseen`). Medians and
+show what it has missed. So an interval of a mean may allow for one lost run more than the sample has (`unseen`). This is not a
+guarantee: it fails where lost runs cost far more than is allowed for, or occur mostly where they cost most. Medians and
 quantiles need no such allowance: their intervals cover for every distribution. The coverage of all intervals is measured in
 `notebooks/08_what_a_benchmark_can_certify.ipynb`.
 """
 
 import math
 from functools import lru_cache
+from numbers import Real
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -76,10 +78,10 @@ def interval(
     if statistic == "trimmed":
         return _of_trimmed_mean(values, level)
     q = 0.5 if statistic == "median" else statistic
-    if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 < q < 1:
+    if isinstance(q, bool) or not isinstance(q, Real) or not 0 < q < 1:
         raise ValueError(f"statistic = {statistic!r} is not known: give 'mean', 'median', 'trimmed', or a number between 0 and "
                          "1 for that quantile")
-    return _of_quantile(values, q, level)
+    return _of_quantile(values, float(q), level)
 
 
 def ratio_interval(
@@ -116,9 +118,9 @@ class Tail(NamedTuple):
 def tail(values: ArrayLike) -> Tail:
     """How heavy the upper tail of `values` is: Hill's index of its largest twentieth, and the share of the worst hundredth.
 
-    The index is NaN for fewer than 40 values, or if the largest are not positive. It describes the tail that the sample has
-    seen. Regret is bounded, so an index below 2 does not mean that its variance is infinite. It means that few problems decide
-    the mean.
+    The index is NaN for fewer than 40 values, or if the largest are not positive; both are NaN if a value is. It describes the
+    tail that the sample has seen. Regret is bounded, so an index below 2 does not mean that its variance is infinite. It means
+    that few problems decide the mean.
 
     Example:
         >>> pareto = (1 - (np.arange(1000) + 0.5) / 1000) ** (-1 / 1.5)  # quantiles of a distribution with index 1.5
@@ -129,6 +131,8 @@ def tail(values: ArrayLike) -> Tail:
     ordered = np.sort(checks.numbers("values", values, "give an array of numbers").ravel())
     if not len(ordered):
         raise ValueError("values is empty: give at least one number")
+    if np.isnan(ordered).any():
+        return Tail(math.nan, math.nan)
     worst, total = ordered[-max(len(ordered) // 100, 1):].sum(), ordered.sum()
     share = float(worst / total) if total > 0 else math.nan
     count = len(ordered) // 20
@@ -147,13 +151,16 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
         lost: how far one unseen value lies from the mean.
 
     With n problems the interval that allows for the unseen value ends lost/n + t √(deviation²/n + lost²/n²) from the mean. A
-    sample that has missed what is rare underestimates all of these, so this is a lower estimate.
+    sample that has missed what is rare underestimates all of these, so this is a lower estimate. It is infinite for a mean of
+    0, and NaN if mean or deviation is.
 
     Example:
         >>> needed(-100.0, 1000.0, 40_000.0)
         1500.0
     """
-    if not difference or math.isnan(difference + deviation):
+    if math.isnan(difference + deviation):
+        return math.nan
+    if not difference:
         return math.inf
     lost, t = max(np.nan_to_num(lost), 0.0), NormalDist().inv_cdf((1 + level) / 2)
     low, high = 1.0, 2.0
@@ -213,7 +220,7 @@ def _of_trimmed_mean(values: np.ndarray, level: float) -> Interval:
     count, ordered = len(values), np.sort(values, 0)
     cut = int(TRIMMED * count)
     kept = ordered[cut : count - cut]
-    mean = kept.mean(0) + 0 * values.sum(0)  # NaN, which is sorted to the end, stays NaN
+    mean = kept.mean(0) + _unknown(values)
     if len(kept) == 1:
         return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
     winsorized = np.clip(values, kept[0], kept[-1])
@@ -224,15 +231,19 @@ def _of_trimmed_mean(values: np.ndarray, level: float) -> Interval:
 def _of_quantile(values: np.ndarray, q: float, level: float) -> Interval:
     count, ordered = len(values), np.sort(values, 0)
     below, above = _ranks(count, q, level)
-    unknown = 0 * values.sum(0)  # NaN for samples with NaN
-    low, high = np.full_like(unknown, -np.inf), np.full_like(unknown, np.inf)
+    unknown = _unknown(values)
     if count == 1:
-        low = high = np.full_like(unknown, np.nan)
-    if below > 0:
-        low = ordered[below - 1]
-    if above <= count:
-        high = ordered[above - 1]
-    return Interval(np.quantile(values, q, axis=0) + unknown, low + unknown, high + unknown)
+        return Interval(values[0] + unknown, np.full_like(unknown, np.nan), np.full_like(unknown, np.nan))
+    low = ordered[below - 1] if below > 0 else np.full_like(unknown, -np.inf)
+    high = ordered[above - 1] if above <= count else np.full_like(unknown, np.inf)
+    with np.errstate(invalid="ignore"):  # between two infinite values
+        estimate = np.clip(np.quantile(values, q, axis=0), low, high)  # which is interpolated, and may lie outside
+    return Interval(estimate + unknown, low + unknown, high + unknown)
+
+
+def _unknown(values: np.ndarray) -> np.ndarray:
+    """NaN for samples with NaN, which is sorted to the end, and 0 for others. `values`: [n, ...]"""
+    return np.where(np.isnan(values).any(0), np.nan, 0.0)
 
 
 @lru_cache(1000)

@@ -115,7 +115,7 @@ def paired(
         `wins`: the share of the sample on which `policy` has less regret, ties counting half.
         `count`: the size of the sample.
 
-        Where a run is missing, all is NaN, and undecided.
+        Where a run is missing, the numbers are NaN, and the verdict is "undecided".
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -134,6 +134,8 @@ def paired(
         if value not in values.policy:
             raise ValueError(f"{name} = {value!r} is not in the dataset: give one of {', '.join(values.policy.values)}")
     mine, other = (sample(values.sel(policy=name, drop=True), over) for name in (policy, reference))
+    if policy == reference:  # which lose the same runs
+        mine, other = (part.drop_vars("lost_run", errors="ignore") for part in (mine, other))
     difference = mine - other
     center = difference.values.mean(-1)
     more, less = (unseen_excess(part, over) for part in (mine, other))  # by one lost run of either
@@ -221,6 +223,8 @@ def _clearly_best(runs: "DataArray", level: float) -> np.ndarray:
 def lost_run(reward_mean: ArrayLike, cost_mean: ArrayLike, budget: ArrayLike) -> np.ndarray:
     """The regret of a run that never finds the best arm, but pulls the second best throughout: (ρ* − ρ₂) · budget.
 
+    If several arms are equally good, ρ₂ is the largest ratio below theirs. A run that settles on a worse arm loses more.
+
     Args:
         reward_mean, cost_mean: of the arms; NaN where there is no arm. [..., K]
         budget: [..., C]
@@ -231,8 +235,11 @@ def lost_run(reward_mean: ArrayLike, cost_mean: ArrayLike, budget: ArrayLike) ->
     """
     rewards = checks.numbers("reward_mean", reward_mean, "give numbers")
     costs = checks.numbers("cost_mean", cost_mean, "give numbers")
-    ratios = ratio(rewards, costs, np)
-    second, best = np.moveaxis(np.sort(np.where(np.isnan(ratios), -np.inf, ratios), -1)[..., -2:], -1, 0)
+    if costs.ndim == 0 or costs.shape[-1] < 2:
+        raise ValueError(f"cost_mean has shape {costs.shape}: give the expected costs of at least two arms")
+    ratios = np.where(np.isnan(costs), -np.inf, ratio(rewards, costs, np))
+    best = ratios.max(-1)
+    second = np.where(ratios < best[..., None] * (1 - 1e-6), ratios, -np.inf).max(-1)
     known = np.isfinite(second) & np.isfinite(best)  # an arm that costs nothing has an infinite ratio
     gap = np.where(known, np.where(known, best, 0) - np.where(known, second, 0), np.nan)
     return gap[..., None] * checks.numbers("budget", budget, "give numbers")

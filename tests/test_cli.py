@@ -1,5 +1,6 @@
 """The command line, as a user calls it."""
 
+import re
 import subprocess
 import sys
 
@@ -145,8 +146,19 @@ def test_the_table_says_what_its_intervals_are_over(table):
     data.regret[0, 1, :, 4] = np.nan
     kept = np.delete(regret[0, :, 1], 4, -1).mean(0)
     assert f"{kept.mean():,.1f} (" in table(data)[3], "seeds of which a run is missing are left out"
+    assert f"{np.delete(regret[0, :, 1], 1, 0).mean():,.1f} (" in table(data, "--over", "bandit")[3], "and bandits"
     data.regret[0, 1] = np.nan
     assert table(data)[3].split()[1] == "-"
+    assert "(-∞ … ∞)" in table(data, "--over", "bandit", "--statistic", "median")[3]
+    assert r"\infty" in table(data, "--over", "bandit", "--statistic", "median", "--latex")[4]
+
+
+def test_a_lost_run_moves_no_lower_limit(capsys):
+    """Uniform play has more regret than a lost run: the limits are then Student's."""
+    main(["run", "--policy", "uniform", "--arms", "3", "--budget", "30", "--seeds", "130"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("uniform"))
+    mean, low, high = map(float, re.findall(r"-?[\d.]+", row)[:3])
+    assert abs((mean - low) - (high - mean)) < 0.2
 
 
 def test_a_table_of_one_bandit_has_no_interval_over_bandits(table, capsys):

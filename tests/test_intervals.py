@@ -29,7 +29,7 @@ def test_the_interval_of_a_quantile_is_scipys(count, q):
     estimate, low, high = interval(values, statistic=q)
     expected = scipy.stats.quantile_test(values, p=q).confidence_interval(0.95)
     np.testing.assert_array_equal([low, high], np.where(np.isnan(expected), [-np.inf, np.inf], expected))
-    assert estimate == np.quantile(values, q)
+    assert estimate == np.clip(np.quantile(values, q), low, high)
     np.testing.assert_array_equal(interval(values, statistic="median"), interval(values, statistic=0.5))
 
 
@@ -85,6 +85,14 @@ def test_the_tail_by_hand():
     assert tail(values).worst_share == pytest.approx(16 / 65)
     assert np.isnan(tail(values[:39]).index) and np.isnan(tail(-values).index) and np.isnan(tail(0 * values).worst_share)
     assert tail(np.ones(100)) == (np.inf, 0.01)
+    assert np.isnan(tail(np.append(np.arange(100.0), np.nan))).all()
+
+
+def test_quantiles_of_infinite_values_and_beyond_the_sample():
+    assert interval([1, 2, 3, 4, 5, 6, 7, np.inf], statistic="median") == (4.5, 1, np.inf)
+    estimate, low, high = interval(range(10), statistic=np.float32(0.999))
+    assert estimate == low == 9 and high == np.inf, "an estimate lies within its limits"
+    assert np.isnan(interval([3.0], statistic=0.99, level=0.5)[1:]).all()
 
 
 def test_needed_is_where_the_interval_ends_at_zero():
@@ -92,7 +100,7 @@ def test_needed_is_where_the_interval_ends_at_zero():
         count = needed(difference, deviation, lost)
         half = lost / count + scipy.stats.norm.isf(0.025) * np.sqrt(deviation**2 / count + (lost / count) ** 2)
         assert half == pytest.approx(abs(difference), rel=0.1)
-    assert needed(0.0, 1.0, 1.0) == np.inf and needed(np.nan, 1.0, 1.0) == np.inf
+    assert needed(0.0, 1.0, 1.0) == np.inf and np.isnan(needed(np.nan, 1.0, 1.0)) and np.isnan(needed(1.0, np.nan, 1.0))
     assert needed(1.0, 1.0, np.nan) == needed(1.0, 1.0, 0.0)
 
 

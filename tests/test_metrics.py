@@ -109,9 +109,16 @@ def test_what_a_lost_run_costs():
     reward = [[0.5, 0.75, 0.1], [0.4, 0.3, np.nan], [0.5, 0.5, 0.5]]
     cost = [[0.25, 0.75, 0.5], [0.1, 0.1, np.nan], [0.0, 0.5, 0.4]]
     np.testing.assert_allclose(lost_run(reward, cost, [100, 200]), [[100, 200], [100, 200], [np.nan, np.nan]])
+    # Two arms tie for the best: a lost run has the third.
+    np.testing.assert_allclose(lost_run([0.8, 0.8, 0.3], [0.5, 0.5, 0.5], [10]), [10])
+    with pytest.raises(ValueError, match="at least two arms"):
+        lost_run([0.5], [0.5], [10])
 
 
 def test_a_policy_equals_itself():
+    for data in (noisy(), with_lost_runs()):
+        same = paired(data, "bts", "bts", over="bandit")
+        assert (same.low == 0).all() and (same.high == 0).all() and (same.verdict == "undecided").all()
     result = paired(noisy(), "bts", "bts")
     assert (result.difference == 0).all() and (result.effect == 0).all() and (result.wins == 0.5).all()
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from bts_jax import checks, files, plots
 from bts_jax.batch import on_the_host
-from bts_jax.intervals import interval
+from bts_jax.intervals import interval, tail
 from bts_jax.metrics import by_kind, measured, ranking
 from bts_jax.studies import correlated, omega, priors, tails, worst_case
 from bts_jax.studies.common import METRIC, labelled
@@ -54,12 +54,12 @@ def study(
     Args:
         name: "omega", "tails", "priors", "correlated" or "worst-case"; see the top of this module.
         scale: "quick", up to three minutes on two cores; or "full", which is for a GPU.
-        instances: how many random problems of each kind, if not as many as the scale has. The first are the same whatever their
-            number. The report says about how many it would take to decide what is undecided. The worst case has no random
-            problems.
+        instances: how many random problems of each kind, if not as many as the scale has. The first are the same whatever
+            their number. A round number, such as 500, is saved faster: problems are saved in groups of equal size. The report
+            says about how many it would take to decide what is undecided. The worst case has no random problems.
         seed: where all randomness comes from, that of the problems and that of the runs.
-        out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; the name and the
-            scale by default, as in "omega-quick".
+        out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; by default
+            "omega-quick", or "omega-quick-500" with 500 instances.
         quiet: no progress bar.
 
     Returns:
@@ -78,7 +78,7 @@ def study(
         if name == "worst-case":
             raise ValueError(f"instances = {instances!r} is for random problems, and the worst case has none: leave it out")
         size = dataclasses.replace(size, instances=(checks.whole("instances", instances, 2),) * len(size.arms))
-    folder = Path(out if out is not None else f"{name}-{scale}")
+    folder = Path(out if out is not None else default_folder(name, scale, instances))
     files.check_folder(folder)
     with on_the_host():
         settings = chosen.settings(size, seed)
@@ -93,6 +93,11 @@ def study(
     files.write(folder / "report.txt", (text + "\n").encode())
     files.write(folder / "table.csv", _csv(kinds).encode())
     return dataset, text
+
+
+def default_folder(name: str, scale: str, instances: int | None) -> str:
+    """Where a study is saved unless a folder is given."""
+    return f"{name}-{scale}" if instances is None else f"{name}-{scale}-{instances}"
 
 
 def _csv(dataset: "Dataset") -> str:
@@ -113,9 +118,9 @@ def _csv(dataset: "Dataset") -> str:
                 numbers = [float(row[name]) for name in columns]
                 if part.sizes["bandit"] == 1:  # the runs are the sample
                     values = runs.sel(policy=policy, budget=budget)
-                    middle = interval(values.values[0], unseen=float(values.lost_run.values[0]))
+                    middle = interval(values.values[0], unseen=(np.nan, float(values.lost_run.values[0])))
                     numbers[:6] = *map(float, middle), *map(float, interval(values.values[0], statistic="median"))
-                    numbers[6:9] = np.quantile(values.values[0], [0.25, 0.75, 0.9])
+                    numbers[6:11] = *np.quantile(values.values[0], [0.25, 0.75, 0.9]), *tail(values.values[0])
                 writer.writerow([kind, policy, part.told.sel(policy=policy).item(), f"{budget:g}",
                                  *(f"{number:.6g}" for number in numbers), part.sizes["bandit"], part.sizes["seed"]])
     return file.getvalue()

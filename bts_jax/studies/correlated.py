@@ -8,7 +8,7 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Correlated
 from bts_jax.contract import Bandit
-from bts_jax.intervals import Interval, interval
+from bts_jax.intervals import Interval, interval, ratio_interval
 from bts_jax.metrics import by_kind, mean_interval, measured, sample, unseen_excess
 from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
 from bts_jax.text import ALLOWANCE, table
@@ -52,6 +52,14 @@ def _change(mine: "DataArray", base: "DataArray") -> Interval:
     return interval(values, unseen=(values.mean() - less, values.mean() + more))
 
 
+def _ratio(mine: "DataArray", base: "DataArray") -> Interval:
+    """The ratio of the means of two samples on the same instances, with its interval."""
+    if mine.values is base.values or np.array_equal(mine.values, base.values):
+        return Interval(*np.ones(3))
+    lost = [float(part.mean()) + float(unseen_excess(part, "bandit")) for part in (mine, base)]
+    return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
+
+
 def report(dataset: "Dataset") -> str:
     rows, effects, gains = [], [], []
     found = _correlations(dataset)
@@ -63,7 +71,7 @@ def report(dataset: "Dataset") -> str:
             middle, low, high = mean_interval(values, "bandit")
             row += [f"{middle:,.1f} ({low:,.1f} … {high:,.1f})", f"{np.median(values):,.1f}"]
         rows.append(row)
-        effects.append((wanted, *(x / float(free.mean()) for x in _change(_sample(part, "bts"), free))))
+        effects.append((wanted, *(x - 1 for x in _ratio(_sample(part, "bts"), free))))
         gains.append((wanted, *difference(part, "joint-bts")))
     head = ["wanted", "mean correlation"]
     for name in map(str, dataset.policy.values):
@@ -73,8 +81,8 @@ def report(dataset: "Dataset") -> str:
     lines = [f"  {wanted:+.2f}: {change:+.1%} ({low:+.1%} … {high:+.1%})" for wanted, change, low, high in effects if wanted]
     ends = ["LOWERS" if high < 0 else "RAISES" if low > 0 else "DOES NOT CLEARLY CHANGE"
             for _, _, low, high in (effects[-1], effects[0])]
-    parts.append("\n".join([f"The largest correlation {ends[0]} the regret of BTS, the least {ends[1]} it; mean paired "
-                            "difference to that at correlation 0:", *lines]))
+    parts.append("\n".join([f"The largest correlation {ends[0]} the mean regret of BTS, the least {ends[1]} it; its "
+                            "change from that at correlation 0:", *lines]))
     verdict = tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
     parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
                             *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
