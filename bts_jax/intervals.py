@@ -78,7 +78,7 @@ def interval(
     if statistic == "trimmed":
         return _of_trimmed_mean(values, level)
     q = 0.5 if statistic == "median" else statistic
-    if isinstance(q, bool) or not isinstance(q, Real) or not 0 < q < 1:
+    if isinstance(q, bool) or not isinstance(q, Real) or not 0 < float(q) < 1:
         raise ValueError(f"statistic = {statistic!r} is not known: give 'mean', 'median', 'trimmed', or a number between 0 and "
                          "1 for that quantile")
     return _of_quantile(values, float(q), level)

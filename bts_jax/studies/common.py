@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 METRIC = "pseudo_regret"
 CRITERION = f"criterion: the 95% interval of the mean paired difference over the instances; {ALLOWANCE}"
 
+EQUAL = Interval(np.array(1.0), np.array(1.0), np.array(1.0))  # the ratio of a policy to itself
+
 
 @dataclass(frozen=True)
 class Size:
@@ -74,7 +76,7 @@ def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
 def mean_ratio(part: "Dataset", policy: str, reference: str) -> Interval:
     """The ratio of the mean regrets at the largest budget, with its 95% interval."""
     if policy == reference:
-        return Interval(*np.ones(3))
+        return EQUAL
     values = sample(measured(last(part), METRIC).isel(budget=0), "bandit")
     mine, base = (values.sel(policy=name) for name in (policy, reference))
     lost = [x.values.mean() + float(unseen_excess(x, "bandit")) for x in (mine, base)]

@@ -10,7 +10,7 @@ from bts_jax.bandits import Correlated
 from bts_jax.contract import Bandit
 from bts_jax.intervals import Interval, interval, ratio_interval
 from bts_jax.metrics import by_kind, mean_interval, measured, sample, unseen_excess
-from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
+from bts_jax.studies.common import EQUAL, METRIC, Size, Study, difference, draw, last, look, sampled, tally
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def _change(mine: "DataArray", base: "DataArray") -> Interval:
 
 def _ratio(mine: "DataArray", base: "DataArray") -> Interval:
     """The ratio of the means of two samples on the same instances, with its interval."""
-    if mine.values is base.values or np.array_equal(mine.values, base.values):
-        return Interval(*np.ones(3))
+    if np.array_equal(mine.values, base.values):
+        return EQUAL
     lost = [float(part.mean()) + float(unseen_excess(part, "bandit")) for part in (mine, base)]
     return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
 
