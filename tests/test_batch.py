@@ -174,6 +174,7 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypat
     bandit = family.random(jax.random.key(1), 30)
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("bts_jax.bandits.beta.TRIES", 8)  # which compile sooner than 40, and are enough here
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))  # else it would be the one that is at hand
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 

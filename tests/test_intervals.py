@@ -138,7 +138,7 @@ def test_bad_input_to_the_others():
         tail([])
 
 
-PROBLEMS, BUDGET = 2000, 5000  # how many random problems, and the budget in multiples of the smallest expected cost
+PROBLEMS, BUDGET = 1500, 3000  # how many random problems, and the budget in multiples of the smallest expected cost
 
 
 @cache

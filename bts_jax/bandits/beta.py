@@ -8,6 +8,8 @@ from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
 from bts_jax.pytrees import pytree
 
+TRIES = 40  # proposals side by side on a GPU; that none is accepted has a probability below 10⁻²⁰
+
 
 @pytree
 class Beta(Arms):
@@ -50,8 +52,8 @@ class Beta(Arms):
         def both(reward: ArrayLike, cost: ArrayLike) -> jax.Array:
             return jnp.stack([jnp.asarray(reward)[arm], jnp.asarray(cost)[arm]])
 
-        # On a CPU this loops until both are accepted, in all runs of a batch; a GPU is slow at loops, with room for 40 tries.
-        tries = None if jax.default_backend() == "cpu" else 40
+        # On a CPU this loops until both are accepted, in all runs of a batch. A GPU is slow at loops and makes several tries.
+        tries = None if jax.default_backend() == "cpu" else TRIES
         draws = random.beta(key, both(self.reward_alpha, self.cost_alpha), both(self.reward_beta, self.cost_beta), tries=tries)
         return draws[0], draws[1]
 
