@@ -466,14 +466,10 @@ def _cell(values: Any, over: str, statistic: str) -> str:
     values = values.isel(seed=~missing.any(0)) if over == "seed" else values.isel(bandit=~missing.any(1))
     if 0 in values.shape:
         return "-"
-    if over == "bandit":
-        drawn = sample(values, "bandit")
-        excess = unseen_excess(drawn, "bandit").item()
-        drawn = drawn.values
-    else:  # one lost run more, on one of the bandits
-        drawn = values.values.mean(0)
-        excess = unseen_excess(sample(values, "bandit").assign_coords(runs=1), "bandit").item() / values.sizes["bandit"]
-    return _interval(drawn, statistic, drawn.mean() + excess)
+    # A value is the mean over the other axis, and one lost run more is one of the runs in it.
+    excess = unseen_excess(sample(values, "bandit").assign_coords(runs=values.sizes["bandit" if over == "seed" else "seed"]))
+    drawn = values.values.mean(0 if over == "seed" else 1)
+    return _interval(drawn, statistic, drawn.mean() + excess.item())
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:

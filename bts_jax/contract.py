@@ -4,7 +4,7 @@ Both are pytrees whose leaves are numbers, so that `jax.vmap` and `jax.jit` reac
 are written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,13 @@ class Bandit(Protocol):
         the same answer.
         """
         ...
+
+
+class Means(NamedTuple):
+    """The expected rewards and costs of a bandit's arms: all that metrics and theory need of it."""
+
+    reward_mean: Any  # [K]
+    cost_mean: Any  # [K]
 
 
 @pytree

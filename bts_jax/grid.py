@@ -42,7 +42,7 @@ from bts_jax import checks, game, progress
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import Batch, best_cost, lay_out, lower, on_the_host, play
-from bts_jax.contract import Bandit, Policy, told
+from bts_jax.contract import Bandit, Means, Policy, told
 from bts_jax.devices import check_fork, cores
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, regret
@@ -187,13 +187,6 @@ def stored(path: str | os.PathLike) -> dict[str, Any]:
             **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
 
 
-class _Means(NamedTuple):
-    """What a bandit's arms earn and cost in expectation, on the host: metrics need no more of a bandit."""
-
-    reward_mean: np.ndarray
-    cost_mean: np.ndarray
-
-
 @contextmanager
 def _about(where: str) -> Iterator[None]:
     """Says what a `ValueError` is about."""
@@ -227,7 +220,7 @@ class _Grid:
                     game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
             if made:
                 checked.add(_kind(bandit))
-            means = _Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+            means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
             if relative:
                 costs[place] = float(np.min(means.cost_mean))
@@ -499,7 +492,7 @@ def _play_and_save(
                 seeds = results.seeds(unit)
                 run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, :, : seeds.stop - seeds.start], runs)
                 means = [grid.means[place] for place in results.bandits(unit)]
-                values = _values(run, _Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
+                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
                 results.put(unit, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1)))
     return outcome

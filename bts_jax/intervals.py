@@ -173,6 +173,7 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
     return float(f"{high:.2g}")
 
 
+@lru_cache(1000)
 def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
     # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.
@@ -183,9 +184,6 @@ def student(level: float, freedom: int) -> float:
     density = np.cos(angle) ** (freedom - 1)
     mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
     return float(np.sqrt(freedom) * np.tan(np.interp(level, mass / mass[-1], angle)))
-
-
-_student = lru_cache(1000)(student)
 
 
 def check_level(level: float) -> None:
@@ -200,14 +198,14 @@ def _of_mean(values: np.ndarray, level: float, unseen: ArrayLike | tuple[ArrayLi
     if count == 1:
         return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
     squares = ((values - mean) ** 2).sum(0)
-    half = _student(level, count - 1) * np.sqrt(squares / (count - 1) / count)
+    half = student(level, count - 1) * np.sqrt(squares / (count - 1) / count)
     low, high = mean - half, mean + half
     if unseen is not None:
         below, above = unseen if isinstance(unseen, tuple) else (unseen, unseen)
         for value, sign in ((below, -1), (above, 1)):
             # Mean and sum of squares of n + 1 values, of those of n.
             away = np.maximum(np.nan_to_num(sign * (checks.numbers("unseen", value, "give numbers") - mean)), 0)
-            half = _student(level, count) * np.sqrt((squares + away**2 * count / (count + 1)) / count / (count + 1))
+            half = student(level, count) * np.sqrt((squares + away**2 * count / (count + 1)) / count / (count + 1))
             limit = mean + sign * (away / (count + 1) + half)
             if sign < 0:
                 low = np.where(away > 0, np.minimum(low, limit), low)
@@ -224,7 +222,7 @@ def _of_trimmed_mean(values: np.ndarray, level: float) -> Interval:
     if len(kept) == 1:
         return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
     winsorized = np.clip(values, kept[0], kept[-1])
-    half = _student(level, len(kept) - 1) * winsorized.std(0, ddof=1) * math.sqrt(count) / len(kept)
+    half = student(level, len(kept) - 1) * winsorized.std(0, ddof=1) * math.sqrt(count) / len(kept)
     return Interval(mean, mean - half, mean + half)
 
 

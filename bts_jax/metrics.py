@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from bts_jax import checks, theory
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
-from bts_jax.intervals import Interval, interval, needed, tail
+from bts_jax.intervals import Interval, interval, needed, ratio_interval, tail
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -137,18 +137,19 @@ def paired(
     if policy == reference:  # which lose the same runs
         mine, other = (part.drop_vars("lost_run", errors="ignore") for part in (mine, other))
     difference = mine - other
-    center = difference.values.mean(-1)
-    more, less = (unseen_excess(part, over) for part in (mine, other))  # by one lost run of either
-    unseen = (center - less, center + more) if statistic == "mean" else None
-    estimate, low, high = interval(difference.values, level=level, statistic=statistic, unseen=unseen)
-    count = difference.sizes[over]
+    center, count = difference.values.mean(-1), difference.sizes[over]
+    if statistic == "mean":
+        estimate, low, high = difference_interval(mine, other, level=level)
+    else:
+        estimate, low, high = interval(difference.values, level=level, statistic=statistic)
     deviation = difference.values.std(-1, ddof=1) if count > 1 else np.full(center.shape, np.nan)
     with np.errstate(divide="ignore"):  # a difference that never varies is infinitely many deviations
         effect = center / np.where(center == 0, 1, deviation)
     wins = ((difference.values < 0) + 0.5 * (difference.values == 0)).mean(-1)
     wins = np.where(np.isnan(difference.values).any(-1), np.nan, wins)
     verdict = np.where(high < 0, "less", np.where(low > 0, "more", "undecided"))
-    enough = np.vectorize(needed, otypes=[float])(center, deviation, np.where(center < 0, more, less), level)
+    lost = np.where(center < 0, unseen_excess(mine), unseen_excess(other))
+    enough = np.vectorize(needed, otypes=[float])(center, deviation, lost, level)
     enough = np.where(verdict == "undecided", enough, 0) if statistic == "mean" else np.full(center.shape, np.nan)
     columns = {"difference": estimate, "low": low, "high": high, "verdict": verdict, "needed": enough, "effect": effect,
                "wins": wins}
@@ -191,7 +192,7 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
     less, same = order[:, None] > order, order[:, None] == order  # [policy, other, budget, bandit]
     rank = 0.5 + less.sum(1) + same.sum(1) / 2  # a policy ties with itself
     best = (order == order.min(0)) / (order == order.min(0)).sum(0)
-    mean, low, high = mean_interval(values, "bandit", level=level)
+    mean, low, high = mean_interval(values, level=level)
     lower, upper = np.quantile(values.values, [0.25, 0.75], axis=-1)
     columns = {"mean": mean, "low": low, "high": high}
     for name, statistic in (("median", "median"), ("trimmed", "trimmed"), ("upper_tenth", 0.9)):
@@ -211,12 +212,10 @@ def _clearly_best(runs: "DataArray", level: float) -> np.ndarray:
         return np.ones(runs.shape[:2])
     if runs.sizes["seed"] == 1:
         return np.zeros(runs.shape[:2])
-    excess, values = unseen_excess(runs, "seed"), runs.values  # [policy, budget, bandit], [policy, budget, bandit, seed]
     clear = np.ones(runs.shape[:3], bool)
-    for me, other in np.ndindex(len(values), len(values)):
+    for me, other in np.ndindex(len(runs), len(runs)):
         if me != other:
-            difference = values[me] - values[other]
-            clear[me] &= interval(difference, level=level, unseen=difference.mean(-1) + excess[me]).high < 0
+            clear[me] &= difference_interval(runs[me], runs[other], level=level).high < 0
     return clear.mean(-1)
 
 
@@ -246,17 +245,18 @@ def lost_run(reward_mean: ArrayLike, cost_mean: ArrayLike, budget: ArrayLike) ->
 
 
 def sample(values: "DataArray", over: str) -> "DataArray":
-    """The runs on each instance, or the instances, each with its mean over the seeds; as the last axis.
+    """The runs on each instance, or the instances, each with its mean over the seeds. The sample is the last axis.
 
-    The coordinate `runs` has how many runs a value is the mean of.
+    The coordinate `runs` has the number of runs that a value is the mean of.
     """
     runs = 1 if over == "seed" else values.sizes["seed"]
     values = values if over == "seed" else values.mean("seed", skipna=False)
     return values.transpose(..., over).assign_coords(runs=runs)
 
 
-def unseen_excess(values: "DataArray", over: str) -> np.ndarray:
+def unseen_excess(values: "DataArray") -> np.ndarray:
     """How much one lost run more would add to one value of a `sample`; NaN where that is not known. [...]"""
+    over = str(values.dims[-1])
     mean = values.mean(over)
     if "lost_run" not in values.coords:
         return np.full(mean.shape, np.nan)
@@ -265,9 +265,25 @@ def unseen_excess(values: "DataArray", over: str) -> np.ndarray:
     return np.maximum((lost - mean).transpose(*mean.dims).values, 0) / int(values.coords.get("runs", 1))
 
 
-def mean_interval(values: "DataArray", over: str, *, level: float = 0.95) -> Interval:
+def mean_interval(values: "DataArray", *, level: float = 0.95) -> Interval:
     """The mean of a `sample` and its interval, whose upper limit allows for one lost run more. [...]"""
-    return interval(values.values, level=level, unseen=(np.nan, values.mean(over).values + unseen_excess(values, over)))
+    return interval(values.values, level=level, unseen=(np.nan, values.values.mean(-1) + unseen_excess(values)))
+
+
+def difference_interval(mine: "DataArray", other: "DataArray", *, level: float = 0.95) -> Interval:
+    """The mean of `mine` − `other`, two samples on the same problems and with common random numbers, and its interval. [...]
+
+    The upper limit allows for one lost run more in `mine`, the lower limit for one more in `other`.
+    """
+    difference = mine.values - other.values
+    mean = difference.mean(-1)
+    return interval(difference, level=level, unseen=(mean - unseen_excess(other), mean + unseen_excess(mine)))
+
+
+def ratio_of_means(mine: "DataArray", base: "DataArray") -> Interval:
+    """The mean of one sample [n] over that of another on the same problems, and its 95% interval, with the same allowances."""
+    lost = [float(part.values.mean() + unseen_excess(part)) for part in (mine, base)]
+    return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
 
 
 def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":

@@ -52,7 +52,6 @@ means are wrong less often.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -69,7 +68,6 @@ ALPHA = 0.025  # probability of a wrong "holds", and of a wrong "is contradicted
 MUCH = 2.0  # how many times larger is "much larger"
 WORDS = ("holds", "is undecided", "is contradicted")
 Regrets = Mapping[str, np.ndarray]  # the regret of each policy at one budget, [bandit, seed]
-_student = cache(student)  # one call takes milliseconds
 
 
 class Verdict(NamedTuple):
@@ -103,7 +101,7 @@ class Claim(NamedTuple):
         """The limits of an estimate with this standard error and these degrees of freedom; NaN if there is no error."""
         if not np.isfinite(error) or not np.isfinite(estimate):
             return Margin(float(estimate), np.nan, np.nan)
-        low, high = (_student(1 - 2 * rate, max(1, int(freedom))) * error for rate in self.rates)
+        low, high = (student(1 - 2 * rate, max(1, int(freedom))) * error for rate in self.rates)
         return Margin(float(estimate), float(estimate - low), float(estimate + high))
 
     def difference(self, values: np.ndarray, policy_excess: float, rival_excess: float) -> Margin:

@@ -174,7 +174,7 @@ def _failure_table(dataset: "Dataset") -> str:
 def _csv(dataset: "Dataset") -> str:
     """Mean regret of every policy on every instance at every budget, as CSV."""
     regret = measured(dataset)
-    mean, low, high = mean_interval(sample(regret, "seed"), "seed")
+    mean, low, high = mean_interval(sample(regret, "seed"))
     deviation = regret.values.std(-1, ddof=1)
     file = io.StringIO(newline="")
     writer = csv.writer(file)

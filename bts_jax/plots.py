@@ -29,16 +29,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bts_jax import files
 from bts_jax.bandits import Bernoulli
-from bts_jax.contract import ratio
+from bts_jax.contract import Means, ratio
 from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import kinds, measured, multiples, split, unseen_excess
+from bts_jax.metrics import difference_interval, kinds, mean_interval, measured, multiples, split
 from bts_jax.metrics import sample as sampled
 from bts_jax.text import counted
 from bts_jax.theory import bts_bound, lower_bound_slope
@@ -144,8 +144,8 @@ def regret(
     look = styles(dataset.policy.values)
     for axes, sample in panels:
         logarithmic, means, tops = scale in ("log-y", "log-log"), [], []
-        for (name, values), excess in zip(_by_policy(sample), _excesses(sample), strict=True):
-            mean, low, high = _band(values, band, level, excess)
+        for name, values in _samples(sample):
+            mean, low, high = _band(values, band, level)
             means.append(_positive(mean) if logarithmic else mean)
             tops.append(high)
             curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
@@ -294,14 +294,12 @@ def difference(
     look = styles(dataset.policy.values)
     others = {name: style for name, style in look.items() if name != reference}
     for axes, sample in panels:
-        base, excesses = dict(_by_policy(sample))[reference], dict(zip(look, _excesses(sample), strict=True))
+        base = dict(_samples(sample))[reference]
         axes.axhline(0, color=look[reference]["color"], linewidth=1)
         means = []
-        for name, values in _by_policy(sample):
+        for name, values in _samples(sample):
             if name != reference:
-                mean = (values - base).mean(-1)
-                unseen = mean - excesses[reference], mean + excesses[name]
-                _, low, high = interval(values - base, level=level, unseen=unseen)
+                mean, low, high = difference_interval(values, base, level=level)
                 means.append(mean)
                 curve(axes, dataset.budget.values, mean, low, high, others[name], name)
         _scale(axes, "linear" if scale == "linear" else "log-x")
@@ -452,9 +450,9 @@ def budget_to_reach(
     budgets, end = dataset.budget.values, dataset.budget.values[-1]
     for axes, sample in panels:
         first = end
-        for place, ((name, values), excess) in enumerate(zip(_by_policy(sample), _excesses(sample), strict=True)):
+        for place, (name, values) in enumerate(_samples(sample)):
             color, marker = look[name]["color"], look[name]["marker"]
-            mean, low, high = _band(values, "interval", level, excess)
+            mean, low, high = mean_interval(values, level=level)
             at, soonest, latest = (_reaches(budgets, curve, amount) for curve in (mean, high, low))
             soonest, latest = min(soonest, end), min(latest, end)  # NaN, of a single run, stays
             axes.plot([soonest, latest], [place, place], color=color, linewidth=2.5, alpha=0.4, solid_capstyle="butt")
@@ -512,20 +510,16 @@ def _groups(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
     return groups
 
 
-def _by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
+def _samples(values: "DataArray") -> Iterator[tuple[str, "DataArray"]]:
     """Each policy's name and its sample: over the runs on a single instance, or over the instances. [budget, sample]"""
     for name in values.policy.values:
         mine = values.sel(policy=name)
-        one = mine.sizes["bandit"] == 1
-        sample = mine.isel(bandit=0) if one else mine.mean("seed", skipna=False).transpose("budget", "bandit")
-        yield str(name), sample.values
+        yield str(name), sampled(mine.isel(bandit=0), "seed") if mine.sizes["bandit"] == 1 else sampled(mine, "bandit")
 
 
-class _Means(NamedTuple):
-    """As much of a bandit as a Dataset holds."""
-
-    reward_mean: np.ndarray  # [K]
-    cost_mean: np.ndarray  # [K]
+def _by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
+    """The same, as arrays."""
+    return ((name, sample.values) for name, sample in _samples(values))
 
 
 def _instance(dataset: "Dataset", name: str) -> Any:
@@ -534,7 +528,7 @@ def _instance(dataset: "Dataset", name: str) -> Any:
         raise ValueError("theory needs the coordinates reward_mean, cost_mean, num_arms and family, which dataset lacks: pass "
                          "it as sweep returns it")
     one = dataset.sel(bandit=name)
-    means = _Means(*(one[field].values[: one.num_arms.item()] for field in _Means._fields))
+    means = Means(*(one[field].values[: one.num_arms.item()] for field in Means._fields))
     return Bernoulli(reward=means.reward_mean, cost=means.cost_mean) if one.family.item() == "Bernoulli" else means
 
 
@@ -595,18 +589,11 @@ def _words(metric: str) -> str:
     return metric.replace("_", "-")
 
 
-def _excesses(values: "DataArray") -> Iterator[np.ndarray]:
-    """What one lost run more would add to one value of each policy's sample. [budget]"""
-    over = "seed" if values.sizes["bandit"] == 1 else "bandit"
-    for name in values.policy.values:
-        mine = values.sel(policy=name)
-        yield unseen_excess(sampled(mine.isel(bandit=0) if over == "seed" else mine, over), over)
-
-
-def _band(values: np.ndarray, band: str, level: float, excess: np.ndarray) -> Interval:
-    mean = values.mean(-1)
+def _band(sample: "DataArray", band: str, level: float) -> Interval:
     if band == "interval":
-        return interval(values, level=level, unseen=(np.nan, mean + excess))
+        return mean_interval(sample, level=level)
+    values = sample.values
+    mean = values.mean(-1)
     if band == "deviation":
         spread = values.std(-1, ddof=1) if values.shape[-1] > 1 else np.full_like(mean, np.nan)
         return Interval(mean, mean - spread, mean + spread)

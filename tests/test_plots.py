@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 import bts_jax as bj
 from bts_jax import plots, theory
+from bts_jax.contract import Means
 from bts_jax.intervals import interval
 from bts_jax.metrics import measured
 
@@ -134,7 +135,7 @@ def test_theory_is_drawn_beside_the_simulation():
         sample[name].values[:] = mean
     figure = plots.regret(sample, theory=["bound", "leading", "slope"])
     bernoulli = bj.Bernoulli(reward=means[0], cost=means[1])
-    for axes, bandit in zip(figure.axes, (bernoulli, plots._Means(*np.array(means))), strict=True):
+    for axes, bandit in zip(figure.axes, (bernoulli, Means(*np.array(means))), strict=True):
         drawn = lines(axes)
         for name, field in (("bound on BTS", "regret"), ("its leading term", "leading")):
             assert drawn[name].get_xdata().tolist() == [200, 400]  # the proof wants budgets above e

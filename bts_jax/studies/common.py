@@ -9,8 +9,8 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.contract import Bandit
-from bts_jax.intervals import Interval, interval, ratio_interval
-from bts_jax.metrics import measured, multiples, paired, ranking, sample, unseen_excess
+from bts_jax.intervals import Interval, interval
+from bts_jax.metrics import measured, multiples, paired, ranking, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, counted, table
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 METRIC = "pseudo_regret"
 CRITERION = f"criterion: the 95% interval of the mean paired difference over the instances; {ALLOWANCE}"
-
-EQUAL = Interval(np.array(1.0), np.array(1.0), np.array(1.0))  # the ratio of a policy to itself
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,10 @@ def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
 def mean_ratio(part: "Dataset", policy: str, reference: str) -> Interval:
     """The ratio of the mean regrets at the largest budget, with its 95% interval."""
     if policy == reference:
-        return EQUAL
+        return Interval(np.array(1.0), np.array(1.0), np.array(1.0))
     values = sample(measured(last(part), METRIC).isel(budget=0), "bandit")
     mine, base = (values.sel(policy=name) for name in (policy, reference))
-    lost = [x.values.mean() + float(unseen_excess(x, "bandit")) for x in (mine, base)]
-    return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
+    return ratio_of_means(mine, base)
 
 
 def limits(found: Interval, form: str = ",.2f") -> str:

@@ -8,9 +8,8 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Correlated
 from bts_jax.contract import Bandit
-from bts_jax.intervals import Interval, interval, ratio_interval
-from bts_jax.metrics import by_kind, mean_interval, measured, sample, unseen_excess
-from bts_jax.studies.common import EQUAL, METRIC, Size, Study, difference, draw, last, look, sampled, tally
+from bts_jax.metrics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
+from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -45,21 +44,6 @@ def _sample(part: "Dataset", policy: str) -> "DataArray":
     return sample(measured(last(part), METRIC).sel(policy=policy).isel(budget=0), "bandit")
 
 
-def _change(mine: "DataArray", base: "DataArray") -> Interval:
-    """The mean paired difference of two samples on the same instances, with its interval."""
-    values = mine.values - base.values
-    more, less = (float(unseen_excess(part, "bandit")) for part in (mine, base))
-    return interval(values, unseen=(values.mean() - less, values.mean() + more))
-
-
-def _ratio(mine: "DataArray", base: "DataArray") -> Interval:
-    """The ratio of the means of two samples on the same instances, with its interval."""
-    if np.array_equal(mine.values, base.values):
-        return EQUAL
-    lost = [float(part.mean()) + float(unseen_excess(part, "bandit")) for part in (mine, base)]
-    return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
-
-
 def report(dataset: "Dataset") -> str:
     rows, effects, gains = [], [], []
     found = _correlations(dataset)
@@ -68,17 +52,18 @@ def report(dataset: "Dataset") -> str:
         row = [f"{wanted:+.2f}", f"{mean:+.2f}"]
         for name in map(str, part.policy.values):
             values = _sample(part, name)
-            middle, low, high = mean_interval(values, "bandit")
+            middle, low, high = mean_interval(values)
             row += [f"{middle:,.1f} ({low:,.1f} … {high:,.1f})", f"{np.median(values):,.1f}"]
         rows.append(row)
-        effects.append((wanted, *(x - 1 for x in _ratio(_sample(part, "bts"), free))))
+        if wanted:
+            effects.append((wanted, *(x - 1 for x in ratio_of_means(_sample(part, "bts"), free))))
         gains.append((wanted, *difference(part, "joint-bts")))
     head = ["wanted", "mean correlation"]
     for name in map(str, dataset.policy.values):
         head += [f"{name}: mean and 95% interval", "median"]
     parts = [f"Regret at budget {dataset.budget.values[-1]:,g}; {sampled(found[0][2])}, with the same means at each "
              f"correlation\n{table(head, rows)}"]
-    lines = [f"  {wanted:+.2f}: {change:+.1%} ({low:+.1%} … {high:+.1%})" for wanted, change, low, high in effects if wanted]
+    lines = [f"  {wanted:+.2f}: {change:+.1%} ({low:+.1%} … {high:+.1%})" for wanted, change, low, high in effects]
     ends = ["LOWERS" if high < 0 else "RAISES" if low > 0 else "DOES NOT CLEARLY CHANGE"
             for _, _, low, high in (effects[-1], effects[0])]
     parts.append("\n".join([f"The largest correlation {ends[0]} the mean regret of BTS, the least {ends[1]} it; its "
@@ -101,14 +86,15 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     left, right = figure.subplots(1, 2)
     for name in map(str, dataset.policy.values):
         samples = [_sample(part, name) for _, _, part in found]
-        mean, low, high = np.array([mean_interval(values, "bandit") for values in samples]).T
+        mean, low, high = np.array([mean_interval(values) for values in samples]).T
         plots.curve(left, x, mean, low, high, styles[name], f"{name}, mean and 95% interval")
         left.plot(x, [np.median(values) for values in samples], label=f"{name}, median",
                   **{**styles[name], "linestyle": ":", "markersize": 3})
     left.set_ylim(bottom=0)
     left.set_ylabel("pseudo-regret (units of reward)", fontsize=8)
     left.legend(fontsize=7, frameon=False)
-    mean, low, high = np.array([_change(_sample(part, "joint-bts"), _sample(part, "bts")) for _, _, part in found]).T
+    pairs = [(_sample(part, "joint-bts"), _sample(part, "bts")) for _, _, part in found]
+    mean, low, high = np.array([difference_interval(*pair) for pair in pairs]).T
     right.axhline(0, color=styles["bts"]["color"], linewidth=1)
     plots.curve(right, x, mean, low, high, styles["joint-bts"], "joint-bts")
     right.set_ylabel("regret of joint-bts minus that of bts\n(below 0, joint-bts is better)", fontsize=8)

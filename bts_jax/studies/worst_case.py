@@ -103,7 +103,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     axes = figure.subplots()
     budgets, arms = dataset.budget.values, int(dataset.num_arms.values.max())
     for name, (_, _, (value, low, high)) in fits.items():
-        mean, below, above = mean_interval(sample(runs.sel(policy=name).transpose("bandit", "budget", "seed"), "seed"), "seed")
+        mean, below, above = mean_interval(sample(runs.sel(policy=name), "seed"))
         where = mean.argmax(0), np.arange(mean.shape[1])
         plots.curve(axes, budgets, mean[where], below[where], above[where], styles[name],
                     f"{name}: exponent {value:.2f} ({low:.2f} … {high:.2f})")
