@@ -25,8 +25,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """Raises a `ValueError` that says all that is wrong with a policy, as far as some runs on `bandit` can tell.
 
     Runs must come to an end; be the same bit for bit alone, in a batch and on few lanes; and, unless the policy is told
-    the budget, be the beginnings of runs with a larger one. The policy must be a function of its state and key. One that says
-    `ignores_no_pull` must; one that has `logits` must return K finite numbers.
+    the budget, be the beginnings of runs with a larger one. The policy must be a function of its state and key. One that has
+    `logits` must return K finite numbers.
 
     A `UserWarning` names operations that add floats in an order that XLA chooses by the shape of the batch, such as a
     convolution. Sums and matrix products are not among them: runs compute them in a fixed order (`bts_jax.engine.summation`).
@@ -40,8 +40,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     checkpoints = np.array([budget / 2, budget])
     runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
     if np.isnan(runs.reward).any():
-        wrong.append("runs end with NaN: it answers an arm that is not there, or none at all 65,536 times in a row (or the "
-                     "bandit pays what is no number in [0, 1]: see check_bandit)")
+        wrong.append("runs end with NaN: it answers an arm that does not exist, or a draw is rejected 65,536 times in a row "
+                     "(or the bandit returns what is no number in [0, 1]: see check_bandit)")
     if np.asarray(runs.truncated).any():
         wrong.append("runs hit the limit of rounds: on arms that cost something, that is all but impossible")
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
@@ -134,10 +134,6 @@ def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     if not all(_same(policy(state, key), policy(state, key)) for _ in range(3)):
         wrong.append("two calls with the same state and key give two answers: take all randomness from the key, and keep "
                      "nothing outside of the state")
-    nothing = policy.update(state, jnp.int32(-1), jnp.float32(1), jnp.float32(1), key)
-    if getattr(policy, "ignores_no_pull", False) and not _same(nothing, state):
-        wrong.append("update changes the state for arm −1, though the class says ignores_no_pull: "
-                     "x.at[contract.place_of(arm, K)] changes nothing there")
     if hasattr(policy, "logits"):
         logits = np.asarray(policy.logits(state, key))
         if logits.shape != (num_arms,) or not np.isfinite(logits).all():

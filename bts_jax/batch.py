@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.engine import loop
 from bts_jax.game import Run
 
 _LOG = logging.getLogger("bts_jax")
@@ -53,6 +54,7 @@ class Report:
     computed: int  # calls that were computed, those of lanes without a run included
     blocks: tuple[int, ...]  # turns of each device's loop: how long each was busy
     seconds: float  # from the call to the result, compilation included
+    fallbacks: tuple[str, ...] = ()  # operations of policy and bandit without a rule for lanes: `jax.vmap` maps them
 
     @property
     def utilisation(self) -> float:
@@ -113,9 +115,10 @@ def simulate_batch(
             lanes=width,
             rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
             calls=int(calls.sum(dtype=np.int64)),
-            computed=int(blocks.sum(dtype=np.int64)) * game.block_size() * width,
+            computed=int(blocks.sum(dtype=np.int64)) * loop.BLOCK[_platform(batch.devices)] * width,
             blocks=tuple(map(int, blocks)),
             seconds=time.perf_counter() - started,
+            fallbacks=tuple(sorted(_FALLBACKS.get(batch.kind, ()))),
         ))
     return jax.tree.map(jnp.asarray, runs)
 
@@ -173,7 +176,7 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), max(int(width), 2))  # at least 2, as `game.play` has it
+    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), max(int(width), 2))  # at least 2, as `loop.play` has it
     return Batch(kind, own, common, back, devices)
 
 
@@ -184,9 +187,14 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
     """
     program, shares = _program_of(batches)
     played = jax.device_get(program(shares))
+    if any(beyond.any() for *_, beyond in played):
+        _LOG.info("a policy draws with shapes below 1/2: its batch is played again by a program that has such draws")
+        _GENERAL.update(batch.kind for batch in batches)
+        program, shares = _program_of(batches)
+        played = jax.device_get(program(shares))
     return [
         (jax.tree.map(lambda x, batch=batch: x[batch.back], runs), calls[batch.back], blocks)
-        for batch, (runs, calls, blocks) in zip(batches, played, strict=True)
+        for batch, (runs, calls, blocks, _) in zip(batches, played, strict=True)
     ]
 
 
@@ -207,7 +215,8 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     """The program for batches, and what to call it with."""
     shares = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
-    return _PROGRAMS.get((kinds, devices, _shapes(shares)), lambda: _program(kinds, devices)), shares
+    general = not _GENERAL.isdisjoint(kinds)
+    return _PROGRAMS.get((kinds, devices, general, _shapes(shares)), lambda: _program(kinds, devices, general)), shares
 
 
 class _Programs:
@@ -237,18 +246,23 @@ class _Programs:
 
 
 _PROGRAMS = _Programs(128)
+_FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
+_GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
 
 
-def _program(kinds: tuple[Kind, ...], devices: tuple) -> Any:
+def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
     """The program that plays a share of each batch on each device, to be compiled for the shapes that it is called with."""
 
-    def play_shares(batches: list) -> list[tuple[Run, jax.Array, jax.Array]]:
+    def play_shares(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         results = []
-        for (record, calls, blocks), (own, _) in zip(game.play(games), batches, strict=True):
+        platform = _platform(devices)
+        played, fallbacks = loop.play(games, game.rules(platform, general), platform)
+        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
+        for (record, calls, blocks, beyond), (own, _) in zip(played, batches, strict=True):
             _, budget, _, checkpoints, _ = own
             runs = jax.vmap(game.finish)(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record), budget, checkpoints)
-            results.append((runs, calls, blocks[None]))
+            results.append((runs, calls, blocks[None], beyond[None]))
         return results
 
     mesh = Mesh(np.array(devices), ("device",))
@@ -328,6 +342,10 @@ class _Lowered(NamedTuple):
         return compiled
 
 
+def _platform(devices: Sequence) -> str:
+    return "cpu" if devices[0].platform == "cpu" else "gpu"
+
+
 def _shapes(batches: list) -> Any:
     leaves, structure = jax.tree.flatten(batches)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -354,8 +372,8 @@ def loops(module: Any) -> int:
     return of_function("main")
 
 
-def _game(kind: Kind, own: Any, common: list) -> game.Game:
-    """A batch's share as `game.play` wants it."""
+def _game(kind: Kind, own: Any, common: list) -> loop.Game:
+    """A batch's share as `loop.play` wants it."""
     own_leaves, budget, words, checkpoints, limits = own
     keys = jax.random.wrap_key_data(words, impl=kind.impl)
 
@@ -370,7 +388,7 @@ def _game(kind: Kind, own: Any, common: list) -> game.Game:
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
     policy, bandit = assemble(own_leaves, [None] * len(common))
     shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)
-    return game.Game(
+    return loop.Game(
         setting._replace(policy=policy, bandit=bandit),
         jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
         kind.width,

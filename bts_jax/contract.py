@@ -75,9 +75,12 @@ class Policy(Protocol):
     """Who decides: a pytree of hyperparameters, itself the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `told`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
-    it, the policy is told nothing. It may have an attribute `ignores_no_pull = True`, a promise that `update` returns the
-    state as it is if the arm is −1; runs are somewhat faster for it. What a policy needs so that gradients can be taken
-    through its decisions, a method `logits`, is in `bts_jax.learn`.
+    it, the policy is told nothing. What a policy needs so that gradients can be taken through its decisions, a method
+    `logits`, is in `bts_jax.learn`.
+
+    Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`): it rounds products, stores
+    what is used several times, updates statistics in place, and turns draws by rejection (`bts_jax.random.beta`, `gamma`,
+    `rejection`, `jax.random.gamma` and what is made of it) into single proposals without a loop.
 
     Example:
         >>> from bts_jax import BTS
@@ -90,24 +93,12 @@ class Policy(Protocol):
         ...
 
     def __call__(self, state: State, key: jax.Array) -> tuple[ArrayLike, State]:
-        """Decides which arm to pull, 0 … K−1; or −1, "not decided yet".
-
-        After −1 nothing is pulled, and the policy is called again in the same round with the state it returned and a
-        fresh key. This is how exact rejection sampling goes without an inner loop; most policies never need it.
-        """
+        """Decides which arm to pull, 0 … K−1."""
         ...
 
     def update(self, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> State:
-        """The state after pulling `arm`, with a key of its own for policies whose update is random.
-
-        Runs share a loop, and in any one turn some pull no arm: they are called with arm −1, and what they return is dropped.
-        """
+        """The state after pulling `arm`, with a key of its own for policies whose update is random."""
         ...
-
-
-def place_of(arm: jax.Array, num_arms: int) -> jax.Array:
-    """Where `x.at[place].add(1)` counts a pull of `arm`: out of range, where it changes nothing, for arm −1."""
-    return jnp.where(arm < 0, num_arms, arm)
 
 
 def told(policy: Any) -> tuple[str, ...]:

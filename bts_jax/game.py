@@ -9,14 +9,12 @@ The rules, to the letter:
    budget, this is bit for bit the run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there, and says so.
 
-A single run is a batch of one, and all runs of a batch play in one loop: `vmap`, nested as deep as you like, only adds
-runs to it. Rounds are played in blocks; a run that passes a checkpoint waits for the end of its block, where checkpoints
-are recorded for all runs together.
+A single run is a batch of one, and all runs of a batch play in one loop (`engine.loop`): `vmap`, nested as deep as you like,
+only adds runs to it. Here is what happens in one run.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,17 +25,15 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, place_of, ratio, told
-from bts_jax.engine.reproducible import call, reproducible
-from bts_jax.lanes import halves, lanes
+from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
+from bts_jax.engine.draws import Stepwise, looped
+from bts_jax.engine.fixed_point import LARGEST, UNIT, Sum, coins
+from bts_jax.engine.loop import Game, Rules, play
+from bts_jax.engine.reproducible import reproducible
 from bts_jax.pytrees import pytree
-from bts_jax.sums import LARGEST, UNIT, Sum, coins
 
-# Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
-# the others are taken two at a time (`batch._Graphed`): they are an even number.
-BLOCK, GPU_BLOCK = 32, 129
 MOST_ROUNDS = 2**31 - 1
-MOST_UNDECIDED = 2**16  # calls in a row that decide nothing, before a policy is taken to be unable to
+MOST_ATTEMPTS = 2**16  # at one round, before its draws are taken to be impossible
 
 # What the random numbers of a run are for: a key is derived from the run's key, a counter and one of these.
 _DECIDE, _PULL, _UPDATE = range(3)
@@ -70,9 +66,10 @@ class _Progress(NamedTuple):
     """Where a run stands."""
 
     policy: State
-    calls: jax.Array  # int32, of the policy: rounds, and calls that decided nothing
-    luck: random.Words | None  # of the next call; see `_luck`
-    undecided: jax.Array  # int32, calls since the last pull that decided nothing
+    words: random.Words  # of the key of the next decision
+    attempt: jax.Array  # int32, at this round; see `engine.draws`
+    kept: list  # draws that were accepted, likewise
+    calls: jax.Array  # int32, attempts at all rounds
     rounds: jax.Array  # int32
     spent: Sum
     earned: Sum
@@ -83,12 +80,13 @@ class _Progress(NamedTuple):
     limit: jax.Array  # int32, its limit of rounds
     waiting: jax.Array  # bool: for the end of the block, the goal being reached; or for good
     broken: jax.Array  # bool: something is wrong with the bandit or the policy; see `simulate`
+    beyond: jax.Array  # bool: it needs draws that this program does not have, see `engine.draws`
 
 
-class _Pull(NamedTuple):
-    """One pull, or none."""
+class Round(NamedTuple):
+    """A decision and its outcome."""
 
-    arm: jax.Array  # int32; or why there is none: −1, the run waits or the policy has not decided; −2, something is wrong
+    arm: jax.Array  # int32
     reward: jax.Array  # float32
     cost: jax.Array  # float32
 
@@ -112,8 +110,8 @@ def simulate(
     A run is a matter of discrete decisions: its derivative with respect to anything is zero, and is not taken.
 
     Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number, a checkpoint
-    above the budget, an arm's probability or a reward or cost outside [0, 1], an arm that does not exist, and a policy that
-    cannot decide (65,536 calls in a row) then give NaN for reward and cost.
+    above the budget, an arm's probability or a reward or cost outside [0, 1], an arm that does not exist, and a draw that is
+    rejected 65,536 times in a row then give NaN for reward and cost.
 
     Args:
         policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
@@ -143,7 +141,14 @@ def simulate(
     if checkpoints is None:
         checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
     policy, bandit = jax.tree.map(settle, (policy, bandit))
-    return _simulate(policy, bandit, money(budget), key, money(checkpoints), max_rounds)
+    return _simulate(default_platform(), policy, bandit, money(budget), key, money(checkpoints), max_rounds)
+
+
+def default_platform() -> str:
+    """Where JAX computes unless told otherwise: "cpu" or "gpu"."""
+    device = jax.config.jax_default_device  # type: ignore
+    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
+    return "cpu" if platform == "cpu" else "gpu"
 
 
 def settle(leaf: Any) -> Any:
@@ -165,11 +170,11 @@ def _money(amount: jax.Array) -> tuple[jax.Array, Sum]:
     return amount.astype(jnp.float32), Sum.of(amount)
 
 
-@jax.jit
-def _simulate(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
+@partial(jax.jit, static_argnums=0)
+def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
-    record = _play(jax.tree.map(lambda x: x[..., None], setting))
+    record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
     return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints)
 
 
@@ -224,174 +229,62 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     return jnp.minimum(jnp.ceil((2 * amounts + 200) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
 
 
-@jax.custom_batching.custom_vmap
-def _play(setting: Setting) -> Run:
-    """Plays the runs on the last axis of every array in `setting`, all of them at once."""
-    return play([Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])])[0][0]
+@cache
+def _play_on(platform: str) -> Any:
+    """Plays the runs on the last axis of every array in a setting, all of them at once."""
+
+    @jax.custom_batching.custom_vmap
+    def play_all(setting: Setting) -> Run:
+        game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
+        return play([game], rules(platform, True), platform)[0][0].record
+
+    @play_all.def_vmap
+    def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
+        """A batch axis before the runs becomes more runs."""
+
+        def merge(leaf, batched):
+            leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
+            return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
+
+        runs = setting.limits.shape[-1]
+        record = play_all(jax.tree.map(merge, setting, is_batched[0]))
+        record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, runs), -2, 0), record)
+        return record, jax.tree.map(lambda _: True, record)
+
+    return play_all
 
 
-@_play.def_vmap
-def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
-    """A batch axis before the runs becomes more runs."""
-
-    def merge(leaf, batched):
-        leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
-        return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
-
-    runs = setting.limits.shape[-1]
-    record = _play(jax.tree.map(merge, setting, is_batched[0]))
-    record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, runs), -2, 0), record)
-    return record, jax.tree.map(lambda _: True, record)
+@cache
+def rules(platform: str, general: bool) -> Rules:
+    """The rules of the game, on a platform, "cpu" or "gpu"; with all draws, or those of one proposal alone (`engine.draws`)."""
+    return Rules(round=partial(_round, platform, general), start=_start, call=_call, blank=_blank, record=_record)
 
 
-class Game(NamedTuple):
-    """Many runs of one policy, to be played `width` at a time; a lane whose run has ended goes on with the next in line.
+def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
+    """A round: the policy decides, the arm is pulled, and the policy learns from it."""
 
-    What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
-    other has an array.
-    """
+    def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
+        policy, bandit, key = constants
+        arm, decided = policy(state, random.as_key(words))
+        arm = _checked_arm(policy, arm)
+        decided = _same(policy, "__call__", state, decided)
+        num_arms = jnp.shape(bandit.cost_mean)[0]
+        pull = looped(bandit.pull, platform)
+        reward, cost = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
+        updated = policy.update(decided, arm, reward, cost, random.derive(key, rounds, _UPDATE))
+        return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
-    own: Setting
-    common: Setting
-    width: int
-
-
-class _Table(NamedTuple):
-    """Where a game stands."""
-
-    part: Any  # of `own`, what the lanes play; nothing, if every run has a lane
-    now: _Progress
-    record: Run
-    blocks: jax.Array  # int32, how many were played
-    queue: Any = None  # unless every run has a lane
+    state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
+    return Stepwise(general, play_round, (setting.policy, setting.bandit, setting.key), state, jnp.int32(0), setting.key)
 
 
-class _Queue(NamedTuple):
-    run: jax.Array  # [lanes] int32, which run a lane plays: `runs` or more for none
-    line: jax.Array  # int32, the next run in line
-    stored: Run  # of the runs that have ended
-    calls: jax.Array  # [runs] int32, likewise
-
-
-def play(games: Sequence[Game]) -> list[tuple[Run, jax.Array, jax.Array]]:
-    """Plays several games in one loop, which lasts as long as the longest.
-
-    Returns for each what was recorded, how often each run called its policy [runs], and how many blocks were played.
-    """
-    dealers = [_Dealer(*game) for game in games]
-
-    def block(tables: list[_Table]) -> list[_Table]:
-        nows = (play_on_cpu if jax.default_backend() == "cpu" else play_on_gpu)(tables)
-        return [dealer.tend(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
-
-    def play_on_cpu(tables: list[_Table]) -> list[_Progress]:
-        def call(_: jax.Array, nows: list[_Progress]) -> list[_Progress]:
-            return [dealer.call(table, now) for dealer, table, now in zip(dealers, tables, nows, strict=True)]
-
-        return lax.fori_loop(0, block_size(), call, [table.now for table in tables])
-
-    def play_on_gpu(tables: list[_Table]) -> list[_Progress]:
-        steps = [dealer.steps(table) for dealer, table in zip(dealers, tables, strict=True)]
-
-        def begin_all(nows: list[_Progress]) -> list:
-            return [begin(now) for (begin, _), now in zip(steps, nows, strict=True)]
-
-        def end_all(begun: list) -> list[_Progress]:
-            return [end(one) for (_, end), one in zip(steps, begun, strict=True)]
-
-        begun = begin_all([table.now for table in tables])
-        return end_all(lax.fori_loop(0, block_size() - 1, lambda _, begun: begin_all(end_all(begun)), begun))
-
-    def goes_on(tables: list[_Table]) -> jax.Array:
-        return reduce(jnp.logical_or, [dealer.goes_on(table) for dealer, table in zip(dealers, tables, strict=True)])
-
-    tables = lax.while_loop(goes_on, block, [dealer.start() for dealer in dealers])
-    return [dealer.result(table) for dealer, table in zip(dealers, tables, strict=True)]
-
-
-class _Dealer:
-    """What happens to the lanes of one game. All that is called here is written for one run, and mapped over the lanes."""
-
-    def __init__(self, own: Setting, common: Setting, width: int):
-        # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
-        self.alone = own.limits.shape[-1] == 1
-        self.own, self.common, self.width = _twice(own) if self.alone else own, common, max(width, 2)
-        self.runs = self.own.limits.shape[-1]
-        self.queues = self.width < self.runs
-
-    def setting(self, part: Setting) -> Setting:
-        return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
-
-    def each(self, function: Any) -> Any:
-        return lanes(lambda part, *rest: function(self.setting(part), *rest))
-
-    def start(self) -> _Table:
-        if not self.queues:
-            return _Table(None, *self.fresh(self.own), jnp.int32(0))
-        run = jnp.arange(self.width, dtype=jnp.int32)
-        part = self.take(run)
-        queue = _Queue(run, jnp.int32(self.width), self.each(_blank)(self.own), jnp.zeros(self.runs, jnp.int32))
-        return _Table(part, *self.fresh(part), jnp.int32(0), queue)
-
-    def fresh(self, part: Setting) -> tuple[_Progress, Run]:
-        return self.each(_start)(part), self.each(_blank)(part)
-
-    def take(self, index: jax.Array) -> Setting:
-        return jax.tree.map(lambda x: x[..., index], self.own)
-
-    def part(self, table: _Table) -> Setting:
-        return table.part if self.queues else self.own
-
-    def call(self, table: _Table, now: _Progress) -> _Progress:
-        """One call of the policy in every lane."""
-        part = self.part(table)
-        arm, thought = self.each(_decide)(part, now)
-        pull = random.settled(self.each(_pull)(part, now, arm))
-        return self.each(_advance)(part, now, pull, _touched(thought, now.policy))
-
-    def steps(self, table: _Table) -> tuple[Any, Any]:
-        """The same in two steps, see `halves`; for a GPU, on which nothing needs to be settled."""
-        part = self.part(table)
-        begin, end = halves(lambda part, now: _call(self.setting(part), now), part, table.now)
-        return partial(begin, part), partial(end, part)
-
-    def tend(self, table: _Table, now: _Progress) -> _Table:
-        """At the end of a block: checkpoints are recorded, and lanes given to the next in line."""
-        now, record = self.each(_record)(self.part(table), now, table.record)
-        table = table._replace(now=now, record=record, blocks=table.blocks + 1)
-        return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
-
-    def refill(self, table: _Table) -> _Table:
-        """Stores the runs that have ended, and gives their lanes the next in line."""
-        now, record, (run, line, stored, calls) = table.now, table.record, table.queue
-        ended = now.waiting & (run < self.runs)
-        place = jnp.where(ended, run, self.runs)  # out of range: dropped
-        stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
-        calls = calls.at[place].set(now.calls, mode="drop")
-        run = jnp.where(ended, line + jnp.cumsum(ended, dtype=jnp.int32) - 1, run)
-        line = line + ended.sum(dtype=jnp.int32)
-        part = self.take(jnp.minimum(run, self.runs - 1))
-        anew = ended & (run < self.runs)
-        now, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.fresh(part), (now, record))
-        return table._replace(part=part, now=now, record=record, queue=_Queue(run, line, stored, calls))
-
-    def goes_on(self, table: _Table) -> jax.Array:
-        return (table.queue.run < self.runs).any() if self.queues else ~table.now.waiting.all()
-
-    def result(self, table: _Table) -> tuple[Run, jax.Array, jax.Array]:
-        record, calls = (table.queue.stored, table.queue.calls) if self.queues else (table.record, table.now.calls)
-        if self.alone:
-            record, calls = jax.tree.map(lambda x: x[..., :1], (record, calls))
-        return record, calls, table.blocks
-
-
-def block_size() -> int:
-    """How many calls a block has here."""
-    return BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
-
-
-def _twice(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.concatenate([x, x], -1), tree)
+def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
+    arm = jnp.asarray(arm)
+    if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
+        raise ValueError(f"policy {type(policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
+                         "answer the number of an arm, an integer scalar")
+    return arm.astype(jnp.int32)
 
 
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
@@ -408,21 +301,22 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     def init(policy: Policy, known: dict) -> State:
         return policy.init(Problem(num_arms=cost.shape[0], **known))
 
-    return jax.tree.map(jnp.asarray, reproducible(init, policy)(policy, known))
+    return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
 
 
 def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
     """The expected rewards and costs. [K] each"""
-    return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)), bandit)(bandit)
+    return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
 
 
-def _start(setting: Setting) -> _Progress:
+def _start(round: Stepwise, setting: Setting) -> _Progress:
     zero = jnp.int32(0)
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
+        words=random.derived_words(setting.key, zero, _DECIDE),
+        attempt=zero,
+        kept=round.none(),
         calls=zero,
-        luck=_luck(setting, zero),
-        undecided=zero,
         rounds=zero,
         spent=Sum.zeros(),
         earned=Sum.zeros(),
@@ -433,80 +327,42 @@ def _start(setting: Setting) -> _Progress:
         limit=setting.limits[0],
         waiting=jnp.bool_(False),
         broken=jnp.bool_(False),
+        beyond=jnp.bool_(False),
     )
 
 
-def _call(setting: Setting, now: _Progress) -> _Progress:
-    """One call of the policy."""
-    arm, thought = _decide(setting, now)
-    return _advance(setting, now, _pull(setting, now, arm), _touched(thought, now.policy))
-
-
-def _touched(thought: State, before: State) -> State:
-    """`None` in place of what the policy has not touched: it is the same array."""
-    return jax.tree.map(lambda new, old: None if new is old else new, thought, before)
-
-
-def _luck(setting: Setting, calls: jax.Array) -> random.Words | None:
-    """On a GPU, the words of a call's key are worked out by the call before, in its last kernel; else they took one more."""
-    return None if jax.default_backend() == "cpu" else random.derived_words(setting.key, calls, _DECIDE)
-
-
-def _decide(setting: Setting, now: _Progress) -> tuple[jax.Array, State]:
-    """What the policy decides, and its state thereafter."""
-    key = random.derive(setting.key, now.calls, _DECIDE) if now.luck is None else random.as_key(now.luck)
-    arm, thought = call(setting.policy, "__call__", now.policy, key)
-    arm = jnp.asarray(arm)
-    if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
-        raise ValueError(f"policy {type(setting.policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
-                         "answer the number of an arm, an integer scalar")
-    return arm.astype(jnp.int32), _same(setting.policy, "__call__", now.policy, thought)
-
-
-def _pull(setting: Setting, now: _Progress, arm: jax.Array) -> _Pull:
-    """What comes of that decision: nothing, if the run waits or the policy has not decided yet."""
-    key = random.derive(setting.key, now.rounds, _PULL)
-    answer = call(setting.bandit, "pull", key, jnp.maximum(arm, 0))
-    reward, cost = (jnp.asarray(x, jnp.float32) for x in answer)
-    inside = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm < now.pulls.shape[0])
-    hopeless = (arm < -1) | (now.undecided >= MOST_UNDECIDED)
-    arm = jnp.where(arm >= 0, jnp.where(inside, arm, -2), jnp.where(hopeless, -2, -1))
-    return _Pull(arm=jnp.where(now.waiting, -1, arm), reward=reward, cost=cost)
-
-
-def _advance(setting: Setting, now: _Progress, pull: _Pull, thought: State) -> _Progress:
-    """The run after that. A run that waits stays as it is."""
-    calls, pulls, broken = ~now.waiting, pull.arm >= 0, pull.arm == -2
-    arm = jnp.maximum(pull.arm, -1)
-    leaves, structure = jax.tree.flatten(now.policy)
-    thoughts = structure.flatten_up_to(thought)
-    state = structure.unflatten(
-        old if new is None else jnp.where(calls, new, old) for new, old in zip(thoughts, leaves, strict=True)
-    )
-    key = random.derive(setting.key, now.rounds, _UPDATE)
-    learnt = call(setting.policy, "update", state, arm, pull.reward, pull.cost, key)
-    learnt = _same(setting.policy, "update", now.policy, learnt)
-    if not getattr(setting.policy, "ignores_no_pull", False):
-        learnt = jax.tree.map(lambda new, old: jnp.where(pulls, new, old), learnt, state)
-    won, paid = (jnp.where(pulls, coins(amount), 0) for amount in (pull.reward, pull.cost))
-    spent, rounds = now.spent.add(paid), now.rounds + pulls.astype(jnp.int32)
-    called = now.calls + calls.astype(jnp.int32)
-    reached = pulls & (spent.reaches(now.goal) | (rounds >= now.limit))
+def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
+    """One attempt at a round. A run that waits stays as it is; so does one whose draws are not complete, but for the draws."""
+    constants = setting.policy, setting.bandit, setting.key
+    attempt = round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+    (arm, reward, cost), state = attempt.outputs
+    active = ~now.waiting
+    beyond = active & attempt.beyond
+    again = active & ~attempt.complete & ~beyond
+    hopeless = again & (now.attempt >= MOST_ATTEMPTS)
+    possible = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm >= 0) & (arm < now.pulls.shape[0])
+    counts = active & attempt.complete & possible
+    broken = (active & attempt.complete & ~possible) | hopeless | beyond
+    won, paid = (jnp.where(counts, coins(amount), 0) for amount in (reward, cost))
+    spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
+    reached = counts & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
-        policy=learnt,
-        calls=called,
-        luck=_luck(setting, called),
-        undecided=jnp.where(pulls, 0, now.undecided + calls.astype(jnp.int32)),
+        policy=jax.tree.map(lambda new, old: jnp.where(counts, new, old), state, now.policy),
+        words=random.derived_words(setting.key, rounds, _DECIDE),
+        attempt=jnp.where(again, now.attempt + 1, jnp.where(counts, 0, now.attempt)),
+        kept=attempt.keep(counts, again),
+        calls=now.calls + active.astype(jnp.int32),
         rounds=rounds,
         spent=spent,
         earned=now.earned.add(won),
-        last_cost=jnp.where(pulls, paid, now.last_cost),
-        last_reward=jnp.where(pulls, won, now.last_reward),
-        pulls=now.pulls.at[place_of(arm, now.pulls.shape[0])].add(1),
+        last_cost=jnp.where(counts, paid, now.last_cost),
+        last_reward=jnp.where(counts, won, now.last_reward),
+        pulls=jnp.where(counts, now.pulls.at[arm].add(1), now.pulls),
         goal=now.goal,
         limit=now.limit,
         waiting=now.waiting | reached | broken,
         broken=now.broken | broken,
+        beyond=now.beyond | beyond,
     )
 
 

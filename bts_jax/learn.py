@@ -36,8 +36,8 @@ from jax import lax
 from bts_jax import checks, game, metrics, progress, random
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.engine.fixed_point import Sum, coins
 from bts_jax.intervals import Interval, check_level, interval
-from bts_jax.sums import Sum, coins
 
 Values = dict[str, Any]  # a number, or an array of them, for each hyperparameter
 Ranges = Mapping[str, tuple[float, float]]

@@ -1,30 +1,30 @@
-"""Counter-based random numbers, and exact samplers without inner loops.
+"""Counter-based random numbers, and exact samplers.
 
-Every number drawn here is a function of a key and of its place in the array that was asked for, so it does not
-depend on the batch or the block it was drawn in. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same
-family as JAX's default generator, written out so that XLA can fuse it with what consumes the numbers.
+Every number drawn here is a function of a key and of its place in the array that was asked for. It does not depend on the
+batch. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same family as JAX's default generator, written out so that
+XLA can fuse it with what consumes the numbers.
 
-`gamma` and `beta` are for everyone: exact draws, whole arrays of them at once. They loop until the last element is
-accepted, or make many proposals side by side (`tries`). A policy in a hurry does neither: it takes proposals
-(`propose_gamma`, `propose_beta`), and where one is not accepted it answers arm −1, is called again with a fresh key, and keeps
-those that were (`contract.py`, `policies/thompson.py`).
+`gamma`, `beta` and `rejection` draw by rejection: they propose until each element has a proposal that is accepted. They are
+ordinary functions that loop. In a policy, the engine makes one proposal per call instead (`bts_jax.engine.draws`).
 
-Some products that are then added to something pass through `rounded`. Compilers may contract `a * b + c` into one
-instruction with one rounding instead of two, and where the product or the sum has several uses, whether they do depends on
-what stands nearby, even on the length of the array. A product that must be rounded gives the same bits everywhere.
+Compilers may contract a · b + c into one instruction with one rounding instead of two. Whether they do depends on the
+operations nearby. In a policy or a bandit, the engine prevents this: it rounds products. The functions marked `exact` round by
+hand, and only where it matters: in a polynomial it does not.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cache, partial, wraps
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from jax.typing import ArrayLike
-
-from bts_jax import checks
 
 ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -32,10 +32,27 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
 
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
+EXACT = "exact_"  # the beginning of the names under which JAX knows the functions that round by hand
+
+
+def exact(function: Callable) -> Callable:
+    """A function that rounds its products by hand. The engine leaves them as they are."""
+
+    @wraps(function)
+    def named(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    named.__name__ = EXACT + function.__name__
+    return jax.jit(named)
 
 
 def threefry(key: Words, counter: Words, rounds: int = ROUNDS) -> Words:
     """Threefry-2x32: 64 random bits for a 64-bit key and a 64-bit counter, elementwise."""
+    return (_hash if rounds == ROUNDS else partial(_threefry, rounds))(*key, *counter)
+
+
+def _threefry(rounds: int, *words: jax.Array) -> Words:
+    key, counter = words[:2], words[2:]
     schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     x, y = counter[0] + key[0], counter[1] + key[1]
     for i in range(rounds):
@@ -47,6 +64,18 @@ def threefry(key: Words, counter: Words, rounds: int = ROUNDS) -> Words:
             x = x + schedule[j % 3]
             y = y + schedule[(j + 1) % 3] + jnp.uint32(j)
     return x, y
+
+
+@exact
+def _hash(*words: jax.Array) -> Words:
+    """`threefry` with `ROUNDS` rounds. Passes of the engine treat it as one operation with two outputs."""
+    return _threefry(ROUNDS, *words)
+
+
+@exact
+def jax_hash(*words: jax.Array) -> Words:
+    """The hash of JAX's own generator, Threefry-2x32 with 20 rounds."""
+    return _threefry(20, *words)
 
 
 def key_words(key: jax.Array) -> Words:
@@ -76,29 +105,7 @@ def as_key(words: Words) -> jax.Array:
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> Words:
     """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    words = settled_words(key_words(key)) if shape else key_words(key)
-    return threefry(words, (place, jnp.full(shape, stream, jnp.uint32)))
-
-
-def settled(tree: Any) -> Any:
-    """The same arrays, computed once and stored before anything uses them.
-
-    XLA's CPU compiler computes a hash anew for every element of every array that depends on it; a number per run that
-    decides over K arms is then hashed K times. A branch is the one thing it does not see through. GPUs need none of this.
-    """
-    if jax.default_backend() != "cpu":
-        return tree
-    always = lax.optimization_barrier(jnp.bool_(True))
-    return lax.cond(always, lambda x: x, lambda x: jax.tree.map(jnp.zeros_like, x), tree)
-
-
-def settled_words(words: Words) -> Words:
-    """Both words, settled as one array: of two, XLA's CPU compiler would work out each with a hash of its own."""
-    if jax.default_backend() != "cpu":
-        return words
-    both = settled(lax.complex(*(lax.bitcast_convert_type(word, jnp.float32) for word in words)))
-    first, second = (lax.bitcast_convert_type(part, jnp.uint32) for part in (lax.real(both), lax.imag(both)))
-    return first, second
+    return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
 
 
 def rounded(x: jax.Array) -> jax.Array:
@@ -131,16 +138,23 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
     return (word < threshold) | (probability >= 1)
 
 
-def below(word: jax.Array, count: int) -> jax.Array:
-    """A whole number below `count`, each as likely as the others; −1 for the few words that would favour some of them.
+def below(key: jax.Array, count: int) -> jax.Array:
+    """A random whole number below `count`, each as likely as the others to 2⁻⁴⁰, for a count up to 2²⁰: int32.
+
+    The few words that would favour small numbers are replaced by those of another stream, once.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> below(jnp.array([7, 8, 2**32 - 1], jnp.uint32), 3).tolist()
-        [1, 2, -1]
+        >>> import jax
+        >>> below(jax.random.key(0), 3).item() in (0, 1, 2)
+        True
     """
+    return reduced(bits(key)[0], bits(key, (), 1)[0], count)
+
+
+def reduced(word: jax.Array, other: jax.Array, count: int) -> jax.Array:
+    """A random word as a whole number below `count`; the other word, where the first would favour small numbers."""
     fair = word <= jnp.uint32(2**32 // count * count - 1)
-    return jnp.where(fair, (word % count).astype(jnp.int32), -1)
+    return (jnp.where(fair, word, other) % count).astype(jnp.int32)
 
 
 def one_of(word: jax.Array, count: jax.Array) -> jax.Array:
@@ -157,12 +171,14 @@ def exponential(word: jax.Array) -> jax.Array:
     return -log(unit(word))
 
 
+@exact
 def log(x: jax.Array) -> jax.Array:
     """The logarithm of positive normal float32 numbers, right to 2.5 units in the last place; half the work of `jnp.log`."""
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
 
 
+@exact
 def log_excess(u: jax.Array) -> jax.Array:
     """u − log(1 + u) for u > −1, without cancellation near 0."""
     exponent, t = _reduced(1 + u)
@@ -206,6 +222,7 @@ def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
     return _circle(exponential(words[0]), words[1])
 
 
+@exact
 def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The point at radius √(2·energy) whose angle a random word says."""
     radius = jnp.sqrt(2 * energy)
@@ -230,11 +247,126 @@ def gumbel(word: jax.Array) -> jax.Array:
     return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
 
 
-@partial(jax.jit, static_argnames="tries")
-def gamma(key: jax.Array, shape: ArrayLike, *, tries: int | None = None) -> jax.Array:
+NONE = np.float32(np.inf)  # in place of a draw: none was accepted yet
+TRIES = 40  # proposals side by side; that none is accepted has a probability below 10⁻²⁰ for `gamma` and `beta`
+
+
+class Sampler(NamedTuple):
+    """A way to draw by rejection, elementwise: all arguments have one shape.
+
+    `loop(tries, words, place, *parameters)` gives the draws: it proposes until all are accepted or, given a number of tries,
+    makes so many proposals side by side and takes the first accepted ones.
+
+    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words, for the engine. It returns draws, and
+    `NONE` where the proposal is rejected.
+
+    Some parameters may need more than one proposal for a draw. For these `propose` returns a negative number, if there is an
+    `advance(words, begun, *parameters)`: that one returns a negative number for a draw that has begun, and is called with that
+    number as `begun` the next time for the same parameters; `begun` is `NONE` where no draw has begun. For other parameters it
+    returns what `propose` does. The draws of such a sampler are not negative.
+    """
+
+    loop: Callable
+    propose: Callable
+    advance: Callable | None = None
+    hashes: int = 1
+
+
+draw_p = Primitive("draw")  # operands: the key's two words, the place, the parameters; they are broadcast to one shape
+
+
+@draw_p.def_impl
+def _(*operands: jax.Array, sampler: Sampler) -> jax.Array:
+    return jax.jit(draw, static_argnums=(0, 1))(sampler, None, *operands)
+
+
+@draw_p.def_abstract_eval
+def _(*operands: Any, sampler: Sampler) -> Any:
+    return ShapedArray(np.broadcast_shapes(*(x.shape for x in operands)), jnp.float32)
+
+
+def _batch_draw(operands: Any, axes: Any, *, sampler: Sampler) -> tuple[jax.Array, int]:
+    mapped = [axis is not None for axis in axes]  # `batching.not_mapped` is None
+    rank = max(x.ndim - batched for x, batched in zip(operands, mapped, strict=True))
+
+    def moved(x: jax.Array, axis: Any) -> jax.Array:
+        x = jnp.moveaxis(x, axis, 0)
+        return x.reshape(x.shape[0], *[1] * (rank + 1 - x.ndim), *x.shape[1:])
+
+    operands = [moved(x, axis) if batched else x for x, axis, batched in zip(operands, axes, mapped, strict=True)]
+    return draw_p.bind(*operands, sampler=sampler), 0
+
+
+batching.primitive_batchers[draw_p] = _batch_draw
+mlir.register_lowering(draw_p, mlir.lower_fun(
+    lambda *operands, sampler: draw(sampler, None, *operands), multiple_results=False
+))
+
+
+def draw(sampler: Sampler, tries: int | None, *operands: jax.Array) -> jax.Array:
+    """What `draw_p` computes: draws for the key's two words, places and parameters, elementwise."""
+    key0, key1, *rest = jnp.broadcast_arrays(*operands)
+    return sampler.loop(tries, (key0, key1), *rest)
+
+
+def words_of(sampler: Sampler, attempt: ArrayLike, key: Words, place: jax.Array) -> Any:
+    """The words that a proposal is made of."""
+    streams = [jnp.asarray(attempt).astype(jnp.uint32) * sampler.hashes + i for i in range(sampler.hashes)]
+    words = [threefry(key, (place, jnp.broadcast_to(stream, place.shape))) for stream in streams]
+    return words if sampler.hashes > 1 else words[0]
+
+
+def _sample(sampler: Sampler, key: jax.Array, *parameters: ArrayLike) -> jax.Array:
+    arrays = jnp.broadcast_arrays(*(jnp.asarray(x, jnp.float32) for x in parameters))
+    shape = arrays[0].shape
+    place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    return draw_p.bind(*key_words(key), place, *arrays, sampler=sampler)
+
+
+def rejection(propose: Callable, key: jax.Array, *parameters: ArrayLike, hashes: int = 1) -> jax.Array:
+    """Draws by rejection, one for each element of the parameters (broadcast): float32.
+
+    Args:
+        propose: an elementwise function `(words, *parameters) -> (value, accepted)` at the top level of a module. `words` is a
+            pair of arrays of random 32-bit words; with `hashes` above 1 a list of so many pairs. An infinite value counts as
+            rejected. Derivatives are taken to be 0.
+        key: a typed JAX key.
+        parameters: of the proposals.
+        hashes: how many pairs of random words a proposal takes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> def propose(words, low):  # a uniform draw, given that it is above `low`
+        ...     value = unit(words[0])
+        ...     return value, value > low
+        >>> draws = rejection(propose, jax.random.key(0), jnp.full(1000, 0.75))
+        >>> bool((draws > 0.75).all())
+        True
+    """
+    return _sample(_plain_sampler(propose, hashes), key, *map(lax.stop_gradient, parameters))
+
+
+@cache
+def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
+    def proposed(words: Any, *parameters: jax.Array) -> jax.Array:
+        value, accepted = propose(words, *parameters)
+        return jnp.where(accepted, value, NONE)
+
+    def loop(tries: int | None, words: Words, place: jax.Array, *parameters: jax.Array) -> jax.Array:
+        def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value = proposed(words_of(sampler, i, words, place), *parameters)
+            return value, value != NONE
+
+        return _first_accepted(jnp.ones(place.shape, bool), attempt, tries)
+
+    sampler = Sampler(loop, proposed, hashes=hashes)
+    return sampler
+
+
+def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
-    Draws too small for float32 are 0 or some 10⁻³⁸. `tries`: as for `beta`.
+    Draws too small for float32 are 0 or some 10⁻³⁸.
 
     A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
     derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).
@@ -246,35 +378,24 @@ def gamma(key: jax.Array, shape: ArrayLike, *, tries: int | None = None) -> jax.
         >>> abs(float(draws.mean()) - 2.5) < 0.1
         True
     """
-    return _gamma(tries, key, jnp.asarray(shape, jnp.float32))
+    return _gamma(key, jnp.asarray(shape, jnp.float32))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _gamma(tries: int | None, key: jax.Array, shape: jax.Array) -> jax.Array:
-    power = _exp_minus(_less(shape, bits(key, shape.shape, _BEYOND)[0]))
-
-    def propose(words: Words) -> tuple[jax.Array, jax.Array]:
-        value, log_accept = propose_gamma(_raised(shape), normal_pair(words)[0])
-        return value * power, log_accept
-
-    return _first_accepted(key, _within(shape), propose, tries)
+@jax.custom_jvp
+def _gamma(key: jax.Array, shape: jax.Array) -> jax.Array:
+    return _sample(GAMMA, key, shape)
 
 
 @_gamma.defjvp
-def _(tries: int | None, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    draw = _gamma(tries, *primals)
-    return draw, lax.random_gamma_grad(primals[1], draw) * tangents[1]  # type: ignore
+def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    draws = _gamma(*primals)
+    return draws, lax.random_gamma_grad(primals[1], draws) * tangents[1]  # type: ignore
 
 
-@partial(jax.jit, static_argnames="tries")
-def beta(key: jax.Array, a: ArrayLike, b: ArrayLike, *, tries: int | None = None) -> jax.Array:
+def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 
     Their derivatives are taken to be 0: make them of `gamma` draws, which have some.
-
-    Proposals are made one after another until every element has one that is accepted. With `tries` so many are made side by
-    side, and the first that is accepted is the draw, the same one: no loop, which suits a few numbers on a GPU. If there is
-    none, the draw is NaN; of 40 tries that comes about with a probability below 10⁻²⁰.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -282,9 +403,22 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike, *, tries: int | None = None
         >>> abs(float(draws.mean()) - 0.75) < 0.01
         True
     """
-    a, b = jnp.broadcast_arrays(*(lax.stop_gradient(jnp.asarray(shape, jnp.float32)) for shape in (a, b)))
-    luck = bits(key, a.shape, _BEYOND)
-    less = rounded(_less(a, luck[0]) - _less(b, luck[1]))
+    return _sample(BETA, key, lax.stop_gradient(a), lax.stop_gradient(b))
+
+
+def _loop_gamma(tries: int | None, key: Words, place: jax.Array, shape: jax.Array) -> jax.Array:
+    power = _exp_minus(_less(shape, _stream(key, place, _BEYOND)[0]))
+
+    def propose(words: Words) -> tuple[jax.Array, jax.Array]:
+        value, log_accept = propose_gamma(_raised(shape), normal_pair(words)[0])
+        return value * power, log_accept
+
+    return _first_accepted(_within(shape), _trial(key, place, propose), tries)
+
+
+def _loop_beta(tries: int | None, key: Words, place: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    first, second = _stream(key, place, _BEYOND)
+    less = rounded(_less(a, first) - _less(b, second))
     # Both powers may be too small for float32; their quotient is what counts.
     power_a, power_b = _exp_minus(jnp.maximum(less, 0)), _exp_minus(jnp.maximum(-less, 0))
 
@@ -295,7 +429,21 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike, *, tries: int | None = None
         x, y = rounded(gamma_a * power_a), rounded(gamma_b * power_b)
         return jnp.minimum(x / (x + y), 1), log_a + log_b  # a GPU's x / x may be 1 + 10⁻⁷
 
-    return _first_accepted(key, _within(a) & _within(b), propose, tries)
+    return _first_accepted(_within(a) & _within(b), _trial(key, place, propose), tries)
+
+
+def _stream(key: Words, place: jax.Array, stream: ArrayLike) -> Words:
+    return threefry(key, (place, jnp.full(place.shape, stream, jnp.uint32)))
+
+
+def _trial(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]) -> Callable:
+    """Attempt i: a proposal from stream 2i, accepted or not by stream 2i + 1."""
+
+    def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, log_accept = propose(_stream(key, place, 2 * i))
+        return value, log(unit(_stream(key, place, 2 * i + 1)[0])) < log_accept
+
+    return attempt
 
 
 # For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
@@ -315,17 +463,9 @@ def _within(shape: jax.Array) -> jax.Array:
     return (shape >= SMALLEST_SHAPE) & (shape <= LARGEST_SHAPE)
 
 
-def _first_accepted(
-    key: jax.Array, valid: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]], tries: int | None
-) -> jax.Array:
-    """The first accepted proposal for each element; those of try i come from the key's streams 2i and 2i + 1."""
-
-    def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
-        value, log_accept = propose(bits(key, valid.shape, 2 * i))
-        return value, log(unit(bits(key, valid.shape, 2 * i + 1)[0])) < log_accept
-
+def _first_accepted(valid: jax.Array, attempt: Callable, tries: int | None) -> jax.Array:
+    """The first accepted proposal for each element; NaN for those that are not valid."""
     if tries is not None:
-        checks.whole("tries", tries, 1)
         values, accepted = jax.vmap(attempt)(lax.iota(jnp.uint32, tries))
         score = (accepted & valid).astype(jnp.int32)
         first = lax.argmax(score, 0, jnp.int32)  # of equals, the first
@@ -340,6 +480,7 @@ def _first_accepted(
     return lax.while_loop(lambda carry: ~carry[2].all(), again, first)[1]
 
 
+@exact
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     """A proposal for a Gamma(shape, 1) draw, and the logarithm of the probability to accept it.
 
@@ -355,9 +496,18 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
         >>> round(value.item(), 4), log_accept.item()
         (1.0, 0.0)
     """
-    d = shape - jnp.float32(1 / 3)
     # Not lax.rsqrt, which keeps XLA from vectorising what it is fused with; nor a quotient, which it stores for each use.
-    y = rounded(normal * (1 / rounded(jnp.sqrt(9 * d))))
+    return _bent(shape, rounded(normal * (1 / _gamma_width(shape))))
+
+
+def _gamma_width(shape: jax.Array) -> jax.Array:
+    """√(9d) for d = shape − 1/3."""
+    return rounded(jnp.sqrt(9 * (shape - jnp.float32(1 / 3))))
+
+
+def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The proposal for a Gamma draw made of y, and the logarithm of the probability to accept it; see `propose_gamma`."""
+    d = shape - jnp.float32(1 / 3)
     cube_root = 1 + y
     # Near 0 the bracket is a small difference of large terms, which are left out there.
     exponent, t = _reduced(cube_root)
@@ -368,29 +518,90 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
     return rounded(d * (cube_root * cube_root * cube_root)), log_accept
 
 
-def propose_beta(words: Words, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A proposal x / y for a Beta(a, b) draw from two random words: x, y, and the logarithm of the probability to accept it.
+def _trial_bits(words: Words) -> jax.Array:
+    """A uniform number in (0, 1) with 22 bits: the 11 that `normal_pair` leaves, and below them the lowest of the radius.
 
-    Two Gamma proposals; but if a or b is 1, the distribution function is inverted, and the probability is 1.
+    The upper 11 bits decide all but one trial in 2,048. Only there does the outcome depend on the lowest bits of the radius,
+    and the law of the draws changes by less than 2⁻³².
+    """
+    left = ((words[1] & jnp.uint32(0x7FF)) << 11) | (words[0] & jnp.uint32(0x7FF))
+    return (left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)
+
+
+@exact
+def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
+    """One trial with the bits that a pair of normal draws leaves."""
+    return log(_trial_bits(words)) < log_accept
+
+
+@exact
+def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
+    """A proposal for a Gamma draw of shape 1/2 or more. For shape 1 it is an exponential draw, and accepted."""
+    energy = exponential(words[0])
+    value, log_accept = propose_gamma(shape, _circle(energy, words[1])[0])
+    closed = shape == 1
+    value = jnp.where(closed | accepts(words, log_accept), jnp.where(closed, energy, value), NONE)
+    return jnp.where((shape >= 0.5) & (shape <= LARGEST_SHAPE), value, -1)
+
+
+@exact
+def _advance_gamma(words: Words, begun: jax.Array, shape: jax.Array) -> jax.Array:
+    """The same for all shapes. Below 1/2 there are two stages: a Gamma(shape + 1) draw, and its product with U^(1/shape)."""
+    energy = exponential(words[0])
+    value, log_accept = propose_gamma(shape + 1, _circle(energy, words[1])[0])
+    value = jnp.where(accepts(words, log_accept), -value, NONE)
+    value = jnp.where(begun < 0, rounded(-begun * _power(energy, 1 / shape)[0]), value)
+    return jnp.where(_within(shape), jnp.where(shape < 0.5, value, _propose_gamma(words, shape)), jnp.nan)
+
+
+@exact
+def _propose_beta(words: Words, a: jax.Array, b: jax.Array) -> jax.Array:
+    """A proposal for a Beta draw, of two Gamma proposals with shapes 1/2 or more.
+
+    If a or b is 1, the distribution function is inverted, and the draw is accepted.
     """
     energy = exponential(words[0])
     normals = _circle(energy, words[1])
-    gamma_a, log_a = propose_gamma(a, normals[0])
-    gamma_b, log_b = propose_gamma(b, normals[1])
+    (x, log_x), (y, log_y) = propose_gamma(a, normals[0]), propose_gamma(b, normals[1])
+    power, complement = _power(energy, 1 / jnp.where(a == 1, b, a))
     closed = (a == 1) | (b == 1)
-    return (
-        jnp.where(closed, _invert_beta(energy, a, b), gamma_a),
-        jnp.where(closed, 1, gamma_a + gamma_b),
-        jnp.where(closed, 0, log_a + log_b),
-    )
+    x, y = jnp.where(closed, jnp.where(a == 1, complement, power), x), jnp.where(closed, 1, x + y)
+    accepted = closed | accepts(words, log_x + log_y)
+    value = jnp.where(accepted, jnp.minimum(x / y, 1), NONE)  # a GPU's x / x may be 1 + 10⁻⁷
+    return jnp.where(jnp.minimum(a, b) >= 0.5, value, -1)
 
 
-def _invert_beta(energy: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    """A Beta(a, b) draw from a standard exponential draw E, if a or b is 1: 1 − exp(−E/b) or exp(−E/a)."""
-    scale, p = _exp_parts(rounded(jnp.maximum(energy, jnp.float32(2**-25)) * (1 / jnp.where(a == 1, b, a))))
-    return jnp.where(a == 1, (1 - scale) - p, scale + p)
+@exact
+def _advance_beta(words: Words, begun: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The same for all shapes. Below 1/2 there are two stages: x / (1 − x) for shapes raised by 1, and its product with
+    U^(1/a) / V^(1/b).
+    """
+    energy = exponential(words[0])
+    normals = _circle(energy, words[1])
+    (x, log_x), (y, log_y) = propose_gamma(_raised(a), normals[0]), propose_gamma(_raised(b), normals[1])
+    # If a and b are below 1/2, the logarithm of U^(1/a) / V^(1/b) is positive with probability a / (a + b), and its size is
+    # exponential, of rate b; else of rate a. If one of them is, there is but one power.
+    divides = jnp.where(jnp.maximum(a, b) < 0.5, unit(words[1]) * (a + b) < a, b < a)
+    power, _ = _power(energy, 1 / jnp.where(divides, b, a))
+    u, v = rounded(jnp.where(divides, -begun, -begun * power)), jnp.where(divides, power, 1)
+    value = jnp.where(accepts(words, log_x + log_y), -x / y, NONE)
+    value = jnp.where(begun < 0, jnp.minimum(u / (u + v), 1), value)
+    small = jnp.minimum(a, b) < 0.5
+    return jnp.where(_within(a) & _within(b), jnp.where(small, value, _propose_beta(words, a, b)), jnp.nan)
 
 
+def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """x = exp(−E · exponent) for a standard exponential draw E, a power of a uniform draw; and 1 − x."""
+    least = jnp.maximum(energy, jnp.float32(2**-25))
+    scale, rest = _exp_parts(jnp.minimum(rounded(least * exponent), 87))
+    return scale + rest, (1 - scale) - rest
+
+
+GAMMA = Sampler(_loop_gamma, _propose_gamma, _advance_gamma)
+BETA = Sampler(_loop_beta, _propose_beta, _advance_beta)
+
+
+@exact
 def _exp_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """2⁻ⁿ and exp(−x) − 2⁻ⁿ, the power being the nearest to exp(−x), for 0 ≤ x ≤ 87."""
     # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, that loses nothing to cancellation.

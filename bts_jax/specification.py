@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bts_jax import checks
-from bts_jax.sums import LARGEST, UNIT
+from bts_jax.engine.fixed_point import LARGEST, UNIT
 from bts_jax.text import counted, shown
 
 MOST_BYTES = 3 * 2**25  # of the root: about 4.5 million numbers, as of 9,000 bandits with up to 100 arms and 10 numbers each

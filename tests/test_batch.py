@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _Programs, _width, lay_out, loops
 from bts_jax.contract import told
-from bts_jax.lanes import WRITTEN_OUT, _rows, halves, lanes
+from bts_jax.engine.lanes import WRITTEN_OUT, _rows, halves, lanes
 from bts_jax.pytrees import pytree
 
 

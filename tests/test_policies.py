@@ -18,7 +18,7 @@ from bts_jax.policies.index import ArmStatistics, choose
 from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
 from bts_jax.policies.thompson import NONE
-from bts_jax.sums import Sum
+from bts_jax.engine.fixed_point import Sum
 
 KEY = jax.random.key(0)
 

@@ -44,7 +44,7 @@ class Bernoulli(Arms):
         return jnp.asarray(self.cost)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.settled_words(random.bits(key))
+        luck = random.bits(key)
         return trial(luck[0], self.reward_mean[arm]), trial(luck[1], self.cost_mean[arm])
 
     @classmethod

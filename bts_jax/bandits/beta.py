@@ -8,14 +8,13 @@ from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
 from bts_jax.pytrees import pytree
 
-TRIES = 40  # proposals side by side on a GPU; that none is accepted has a probability below 10⁻²⁰
-
 
 @pytree
 class Beta(Arms):
     """Arms whose reward and cost are independent Beta draws, exact ones.
 
-    Money is counted in whole coins of 1/15,120,000 (`bts_jax.sums`), to which draws are rounded, up as often as down.
+    Rewards and costs are counted in multiples of 1/15,120,000 (`bts_jax.engine.fixed_point`). Draws are rounded to these, up as
+    often as down.
 
     Args:
         reward_alpha: first shape of each arm's reward, from 10⁻⁶ to 10⁷; the mean is α / (α + β). [K]
@@ -52,9 +51,7 @@ class Beta(Arms):
         def both(reward: ArrayLike, cost: ArrayLike) -> jax.Array:
             return jnp.stack([jnp.asarray(reward)[arm], jnp.asarray(cost)[arm]])
 
-        # On a CPU this loops until both are accepted, in all runs of a batch. A GPU is slow at loops and makes several tries.
-        tries = None if jax.default_backend() == "cpu" else TRIES
-        draws = random.beta(key, both(self.reward_alpha, self.cost_alpha), both(self.reward_beta, self.cost_beta), tries=tries)
+        draws = random.beta(key, both(self.reward_alpha, self.cost_alpha), both(self.reward_beta, self.cost_beta))
         return draws[0], draws[1]
 
     @classmethod

@@ -74,13 +74,13 @@ class Correlated(Arms):
         return jnp.stack([1 - reward - cost + both, cost - both, reward - both, both], -1)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.settled_words(random.bits(key))
+        luck = random.bits(key)
         mean, cost, correlation = self.reward_mean[arm], self.cost_mean[arm], jnp.asarray(self.correlation)[arm]
         reward = trial(luck[0], mean)
         # The expected cost given the reward: μ^c + φ σ^c (reward − μ^r) / σ^r.
         miss = 1 - mean
         odds = jnp.where(reward > 0, miss, mean) / jnp.where(reward > 0, mean, jnp.where(miss > 0, miss, 1))
-        shift = random.rounded(correlation * jnp.sqrt(random.rounded(random.rounded(cost * (1 - cost)) * odds)))
+        shift = correlation * jnp.sqrt(cost * (1 - cost) * odds)
         chance = cost + jnp.where(reward > 0, shift, -shift)
         nearest = jnp.clip(chance, 0, 1)
         return reward, trial(luck[1], jnp.where(abs(chance - nearest) < 1e-3, nearest, jnp.nan))

@@ -16,8 +16,8 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.engine.fixed_point import UNIT, coins
 from bts_jax.pytrees import pytree
-from bts_jax.sums import UNIT, coins
 from bts_jax.text import counted
 
 MOST_ROWS = 2**19  # of an arm: sums of more would not fit
@@ -70,7 +70,7 @@ class Empirical(Arms):
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         rows = jnp.asarray(self.rows)[arm]
-        row = random.one_of(random.settled(random.bits(key)[0]), rows)
+        row = random.one_of(random.bits(key)[0], rows)
         good = (rows >= 1) & (rows <= jnp.shape(self.reward)[-1])
         reward, cost = (jnp.where(good, jnp.asarray(table)[arm, row], jnp.nan) for table in (self.reward, self.cost))
         return reward, cost

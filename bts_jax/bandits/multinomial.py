@@ -65,7 +65,7 @@ class Multinomial(Arms):
         return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck, support = random.settled_words(random.bits(key)), jnp.asarray(self.support)
+        luck, support = random.bits(key), jnp.asarray(self.support)
         rows = jnp.asarray(self.reward_probs)[arm], jnp.asarray(self.cost_probs)[arm]
         reward, cost = (_draw(word, probs, support) for word, probs in zip(luck, rows, strict=True))
         return reward, cost

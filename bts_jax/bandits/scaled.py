@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bts_jax import checks, random
+from bts_jax import checks
 from bts_jax.bandits.arms import Arms
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.pytrees import pytree
@@ -74,5 +74,5 @@ class Scaled(Arms):
 
 def _moved(cost: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
     """shift + scale · cost, a cost that is above 1 by rounding alone being 1."""
-    moved = shift + random.rounded(scale * cost)
+    moved = shift + scale * cost
     return jnp.where(moved < 1 + 2e-6, jnp.minimum(moved, 1), moved)

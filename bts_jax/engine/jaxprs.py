@@ -5,33 +5,72 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
+from bts_jax.random import EXACT
+
 CALLS = "jit pjit closed_call core_call custom_jvp_call custom_vjp_call remat2 checkpoint".split()
+HASHES = (f"{EXACT}_hash", f"{EXACT}jax_hash")
+ELEMENTWISE = """
+    abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos cosh div eq erf erf_inv
+    erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter
+    not or pow population_count real rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
+    sinh sqrt square stop_gradient sub tan tanh xor
+    """.split()
+MOVES = "broadcast_in_dim concatenate reshape squeeze stack".split()  # These compute nothing.
 
 Rule = Callable[[Any, Sequence], Sequence | None]  # an equation and its inputs, to its outputs; `None`: the operation itself
 
 
-def retrace(closed: Any, rule: Rule) -> Any:
-    """The closed jaxpr of the same function, with `rule` applied to each equation and calls inlined."""
+def body_of_call(equation: Any) -> Any:
+    """The closed jaxpr that a call evaluates; `None` for other operations."""
+    if equation.primitive.name not in CALLS:
+        return None
+    inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+    return inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
+
+
+def is_exact(equation: Any) -> bool:
+    """Whether this is the call of a function that rounds by hand (`random.exact`)."""
+    return equation.primitive.name in CALLS and str(equation.params.get("name", "")).startswith(EXACT)
+
+
+def is_hash(equation: Any) -> bool:
+    """Whether this is the call of our random number generator."""
+    return equation.primitive.name in CALLS and equation.params.get("name") in HASHES
+
+
+def retrace(closed: Any, rule: Rule = lambda equation, inputs: None, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
+    """The closed jaxpr of the same function, with `rule` applied to each equation and calls inlined, but for opaque ones."""
     arguments = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars]
-    return jax.make_jaxpr(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, rule))(*arguments)
+    return jax.make_jaxpr(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, rule, opaque))(*arguments)
 
 
-def evaluate(jaxpr: Any, consts: Sequence, arguments: Sequence, rule: Rule) -> list:
+def evaluate(
+    jaxpr: Any, consts: Sequence, arguments: Sequence, rule: Rule, opaque: Callable[[Any], bool] = lambda _: False
+) -> list:
     """The outputs of a jaxpr for these arguments."""
+    env = evaluate_env(jaxpr, consts, arguments, rule, opaque)
+    return [read(atom, env) for atom in jaxpr.outvars]
+
+
+def evaluate_env(
+    jaxpr: Any, consts: Sequence, arguments: Sequence, rule: Rule, opaque: Callable[[Any], bool] = lambda _: False
+) -> dict:
+    """The values of all variables of a jaxpr for these arguments."""
     env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
     for equation in jaxpr.eqns:
-        inputs = [_read(atom, env) for atom in equation.invars]
-        if equation.primitive.name in CALLS:
-            inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
-            outputs = evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, rule)
+        inputs = [read(atom, env) for atom in equation.invars]
+        inner = body_of_call(equation)
+        if inner is not None and not opaque(equation):
+            outputs = evaluate(inner.jaxpr, inner.consts, inputs, rule, opaque)
         else:
             outputs = rule(equation, inputs)
             if outputs is None:
                 outputs = bind(equation, inputs)
         env.update(zip(equation.outvars, outputs, strict=True))
-    return [_read(atom, env) for atom in jaxpr.outvars]
+    return env
 
 
 def bind(equation: Any, inputs: Sequence, rewrite: Callable = lambda body: body) -> Sequence:
@@ -41,14 +80,83 @@ def bind(equation: Any, inputs: Sequence, rewrite: Callable = lambda body: body)
     return outputs if equation.primitive.multiple_results else [outputs]
 
 
+def has_bodies(equation: Any) -> bool:
+    """Whether this is a loop, a branch or a call."""
+    return any(True for _ in core.jaxprs_in_params(equation.params))
+
+
 def _is_closed(x: Any) -> bool:
     return isinstance(x, core.ClosedJaxpr)
 
 
-def _read(atom: Any, env: dict) -> Any:
+def read(atom: Any, env: dict) -> Any:
     return atom.val if isinstance(atom, core.Literal) else env[atom]
+
+
+def variables(atoms: Sequence) -> list:
+    """The atoms that are variables, not literals."""
+    return [atom for atom in atoms if isinstance(atom, core.Var)]
 
 
 def is_float(var: Any) -> bool:
     """Whether a variable of a jaxpr is an array of real floats."""
     return jnp.issubdtype(getattr(var.aval, "dtype", jnp.bool_), jnp.floating)
+
+
+def merged(jaxpr: Any) -> Any:
+    """Without operations whose results nothing needs, and without those that compute what another has computed."""
+    same, seen, equations = {}, {}, []
+
+    def the_one(atom: Any) -> Any:
+        return same.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+    def name(atom: Any) -> Any:
+        return atom if isinstance(atom, core.Var) else (str(atom.aval), np.asarray(atom.val).tobytes())
+
+    maker: dict[Any, Any] = {}
+    for equation in jaxpr.eqns:
+        equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
+        simple = _simplified(equation, maker)
+        if simple is not None:
+            same[equation.outvars[0]] = simple
+            continue
+        maker.update(dict.fromkeys(equation.outvars, equation))
+        what = _what(equation)
+        if what is not None:
+            key = equation.primitive, what, *map(name, equation.invars)
+            if key in seen:
+                same.update(zip(equation.outvars, seen[key], strict=True))
+                continue
+            seen[key] = equation.outvars
+        equations.append(equation)
+    outputs = [the_one(atom) for atom in jaxpr.outvars]
+    needed, kept = set(variables(outputs)), []
+    for equation in reversed(equations):
+        if equation.effects or not needed.isdisjoint(equation.outvars):
+            kept.append(equation)
+            needed.update(variables(equation.invars))
+    return jaxpr.replace(eqns=kept[::-1], outvars=outputs)
+
+
+def _simplified(equation: Any, maker: dict) -> Any:
+    """What a key's words are made of: `unwrap(wrap(x))` is x, and an entry of a stack of numbers is that number."""
+    name = equation.primitive.name
+    made = maker.get(equation.invars[0]) if equation.invars and isinstance(equation.invars[0], core.Var) else None
+    if made is None:
+        return None
+    if name == "random_unwrap" and made.primitive.name == "random_wrap":
+        return made.invars[0]
+    if name == "squeeze" and made.primitive.name == "slice" and isinstance(made.invars[0], core.Var):
+        stack, params = maker.get(made.invars[0]), made.params
+        if (stack is not None and stack.primitive.name == "stack" and equation.outvars[0].aval.shape == ()
+                and made.invars[0].aval.ndim == 1):
+            return stack.invars[params["start_indices"][0]]
+    return None
+
+
+def _what(equation: Any) -> Any:
+    """What an operation does with its inputs, where that can be told; the parameters of others may print alike."""
+    name = equation.primitive.name
+    if is_hash(equation):
+        return equation.params["name"]
+    return str(equation.params) if name in ELEMENTWISE or name in MOVES else None

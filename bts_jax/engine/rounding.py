@@ -2,8 +2,8 @@
 
 Compilers may contract a · b + c into one instruction with one rounding instead of two. Whether they do depends on what stands
 nearby, even on the length of the array. `round_products` rounds every product that reaches an addition, so that a policy or a
-bandit gives the same bits in every program. A class of this package has its products rounded by hand (`random.rounded`), where
-it matters, and is not rewritten.
+bandit gives the same bits in every program. It also rounds quotients that are divided again: XLA replaces (a / b) / c by
+a / (b · c). Functions marked `random.exact` stay as they are.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import bind, is_float, retrace
+from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, is_float, retrace
 
 # Operations that pass a product on to whoever adds it.
 PASS_ON = """
-    broadcast_in_dim concatenate copy dynamic_slice gather neg pad reshape rev select_n slice squeeze stack stop_gradient
-    transpose
+    broadcast_in_dim concatenate copy dynamic_slice gather neg pad reshape rev scatter select_n slice squeeze stack
+    stop_gradient transpose
     """.split()
 # Operations whose result is rounded already. The results of all others may end with a multiplication.
-ROUNDED = "add add_any ceil cumsum dot_general floor iota reduce_sum round sign sqrt sub".split()
+ROUNDED = "add add_any ceil cumsum dot_general floor iota reduce_sum round scatter-add sign sqrt sub".split()
 
 
 def round_product(x: jax.Array) -> jax.Array:
@@ -37,10 +37,13 @@ def round_product(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(lax.min(bits, jnp.array(jnp.iinfo(integers).max - 1, integers)), x.dtype)
 
 
-def round_products(closed: Any) -> Any:
-    """The same closed jaxpr, with every float product that reaches an addition rounded first; calls are inlined."""
-    closed = retrace(closed, _round_bodies)
-    added = _reaching_additions(closed.jaxpr)
+def round_products(closed: Any, returned: bool = True) -> Any:
+    """The same closed jaxpr, with every float product that reaches an addition rounded first; calls are inlined.
+
+    What is returned may be added to something outside, unless `returned` is false.
+    """
+    closed = retrace(closed, _round_bodies, is_exact)
+    added = _reaching_additions(closed.jaxpr, returned) | _quotients_divided_again(closed.jaxpr)
 
     def rule(equation: Any, inputs: Sequence) -> Sequence | None:
         if added.isdisjoint(equation.outvars):
@@ -48,24 +51,36 @@ def round_products(closed: Any) -> Any:
         outputs = zip(equation.outvars, bind(equation, inputs), strict=True)
         return [round_product(x) if var in added else x for var, x in outputs]
 
-    return retrace(closed, rule) if added else closed
+    return retrace(closed, rule, is_exact) if added else closed
 
 
 def _round_bodies(equation: Any, inputs: Sequence) -> Sequence | None:
     """Loops and branches, with the products in their bodies rounded."""
-    if not any(True for _ in core.jaxprs_in_params(equation.params)):
+    if not has_bodies(equation) or is_exact(equation):
         return None
     return bind(equation, inputs, round_products)
 
 
-def _reaching_additions(jaxpr: Any) -> set:
+def _reaching_additions(jaxpr: Any, returned: bool) -> set:
     """The variables that may be products and may reach an addition: here, in a body, or outside if they are returned."""
-    maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-    todo, seen, found = [*jaxpr.outvars], set(), set()
+    todo = [*jaxpr.outvars] if returned else []
     for equation in jaxpr.eqns:
         adds = equation.primitive.name in ("add", "add_any", "sub", "scatter-add")
-        if adds or any(True for _ in core.jaxprs_in_params(equation.params)):
+        if adds or has_bodies(equation):
             todo += equation.invars
+    return {var for var, equation in _origins(jaxpr, todo) if equation.primitive.name not in ROUNDED}
+
+
+def _quotients_divided_again(jaxpr: Any) -> set:
+    """The quotients that are dividends or divisors."""
+    todo = [atom for equation in jaxpr.eqns if equation.primitive.name == "div" for atom in equation.invars]
+    return {var for var, equation in _origins(jaxpr, todo) if equation.primitive.name == "div"}
+
+
+def _origins(jaxpr: Any, atoms: Sequence) -> list[tuple]:
+    """The operations on floats that these variables come from, if others only pass them on, and their results."""
+    maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    todo, seen, found = [*atoms], set(), []
     while todo:
         var = todo.pop()
         if not isinstance(var, core.Var) or var in seen or not is_float(var):
@@ -77,6 +92,6 @@ def _reaching_additions(jaxpr: Any) -> set:
         name = equation.primitive.name
         if name in PASS_ON or name == "convert_element_type":  # which may be no operation at all, or one of integers
             todo += equation.invars
-        elif name not in ROUNDED:
-            found.add(var)
+        else:
+            found.append((var, equation))
     return found

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax import random
-from bts_jax.engine.jaxprs import bind, evaluate, is_float, retrace
+from bts_jax.engine.jaxprs import bind, evaluate, is_exact, is_float, retrace
 from bts_jax.engine.rounding import round_product
 
 # Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 terms are equally fast. With
@@ -39,7 +38,7 @@ Rules = dict[str, Callable]  # by the name of a primitive
 
 def in_fixed_order(closed: Any) -> Any:
     """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned as it is."""
-    return retrace(closed, partial(_apply, RULES)) if _has(RULES, closed.jaxpr) else closed
+    return retrace(closed, partial(_apply, RULES), is_exact) if _has(RULES, closed.jaxpr) else closed
 
 
 def without_reductions(closed: Any) -> Any:
@@ -48,7 +47,8 @@ def without_reductions(closed: Any) -> Any:
     They are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) gives large reductions to another library, together with
     the operations around them, and that library's `exp` has other bits. `test_engine.py` has a softmax that notices.
     """
-    return retrace(closed, partial(_apply, RULES | EXTREMES))
+    rules = RULES | EXTREMES
+    return retrace(closed, partial(_apply, rules), is_exact) if _has(rules, closed.jaxpr) else closed
 
 
 def left_to_xla(jaxpr: Any) -> set[str]:
@@ -138,8 +138,7 @@ def _dot_general(
     others = len(left_summed) + len(left_batch)
     left_own, right_own = left.ndim - others, right.ndim - others
     left, right = arranged(left, left_summed, left_batch, 0, right_own), arranged(right, right_summed, right_batch, left_own, 0)
-    # Stored: XLA would repeat the whole sum for every use of it.
-    return random.settled(_sum_of_products(left, right).astype(dtype))
+    return _sum_of_products(left, right).astype(dtype)
 
 
 def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Problem, place_of
-from bts_jax.policies.thompson import Draws, accepts
+from bts_jax.contract import Problem
 from bts_jax.pytrees import pytree
 
 
@@ -16,7 +15,6 @@ class BTSState(NamedTuple):
     reward_successes: jax.Array  # [K] int32, S^r
     cost_successes: jax.Array  # [K] int32, S^c
     pulls: jax.Array  # [K] int32
-    draws: Draws  # of θ^r / θ^c
 
 
 @pytree
@@ -36,8 +34,7 @@ class BTS:
     Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source), for the uniform priors, which are the default.
     For other priors: none known to us.
 
-    The Beta draws are exact: rejection sampling carried through, some calls answering "not decided yet" (see
-    `thompson.Draws`).
+    The Beta draws are exact: rejection sampling is carried through.
 
     On a classical bandit, where every pull costs 1, this is not quite classical Thompson sampling: it does not know the
     costs, and its θ^c ~ Beta(n + 1, 1) make it explore somewhat more. `BTS(cost_alpha=1e7, cost_beta=0.5)` believes from
@@ -49,8 +46,8 @@ class BTS:
         cost_alpha: prior successes α^c.
         cost_beta: prior failures β^c.
 
-    Each is from 0.5 to 10⁷: proposals for Gamma draws exist for shapes above 1/3 alone (`random.propose_gamma`); and of draws
-    from Beta(0.01, 0.01) a fifth are too small for float32, so that ratios could not be told apart.
+    Each is from 0.5 to 10⁷. Smaller ones are refused: of the draws from Beta(0.01, 0.01) a fifth are too small for float32, so
+    that their ratios cannot be compared.
 
     Example:
         >>> import jax, bts_jax
@@ -61,7 +58,6 @@ class BTS:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
     learnable: ClassVar[dict[str, tuple[float, float]]] = dict.fromkeys(
         ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"), (0.5, 1000.0)
     )
@@ -76,41 +72,39 @@ class BTS:
             checks.hyperparameter(self, name, 0.5, 1e7)
 
     def init(self, problem: Problem) -> BTSState:
-        none = jnp.zeros((problem.num_arms,), jnp.int32)
-        return BTSState(reward_successes=none, cost_successes=none, pulls=none, draws=Draws.none(problem.num_arms))
+        zeros = jnp.zeros(problem.num_arms, jnp.int32)
+        return BTSState(reward_successes=zeros, cost_successes=zeros, pulls=zeros)
 
     def __call__(self, state: BTSState, key: jax.Array) -> tuple[jax.Array, BTSState]:
-        reward_words, cost_words = (random.bits(key, state.pulls.shape, stream) for stream in (0, 1))
+        key_reward, key_cost = jax.random.split(key)
+        reward = random.beta(key_reward, *self.reward_posterior(state))
+        cost = random.beta(key_cost, *self.cost_posterior(state))
+        return jnp.argmax(reward / cost), state
 
-        def propose(words: random.Words, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike):
-            return random.propose_beta(words, *self.posterior(successes, state.pulls, alpha, beta))
+    def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
+        words = random.bits(key)
+        return BTSState(
+            reward_successes=state.reward_successes.at[arm].add(random.happens(words[0], reward).astype(jnp.int32)),
+            cost_successes=state.cost_successes.at[arm].add(random.happens(words[1], cost).astype(jnp.int32)),
+            pulls=state.pulls.at[arm].add(1),
+        )
 
-        # θ^r = x / y and θ^c = v / w
-        x, y, log_reward = propose(reward_words, state.reward_successes, self.reward_alpha, self.reward_beta)
-        v, w, log_cost = propose(cost_words, state.cost_successes, self.cost_alpha, self.cost_beta)
-        accepted = accepts(reward_words, cost_words, log_reward + log_cost)
-        arm, draws = state.draws.decide(accepted, x * w / (y * v))
-        return arm, state._replace(draws=draws)
+    def reward_posterior(self, state: BTSState) -> tuple[jax.Array, jax.Array]:
+        """The parameters of the arms' Beta distributions of θ^r. [K] each"""
+        return self.posterior(state.reward_successes, state.pulls, self.reward_alpha, self.reward_beta)
 
-    def logits(self, state: BTSState, key: jax.Array) -> jax.Array:
-        """log θ^r − log θ^c for draws of `key`, which have derivatives; the largest is at the arm to pull. [K]"""
-        shapes = (*self.posterior(state.reward_successes, state.pulls, self.reward_alpha, self.reward_beta),
-                  *self.posterior(state.cost_successes, state.pulls, self.cost_alpha, self.cost_beta))
-        a, b, c, d = jnp.log(random.gamma(key, jnp.stack(shapes)))  # Beta(a, b) is one Gamma draw's share of two
-        return (a - jnp.logaddexp(a, b)) - (c - jnp.logaddexp(c, d))
+    def cost_posterior(self, state: BTSState) -> tuple[jax.Array, jax.Array]:
+        """The parameters of the arms' Beta distributions of θ^c. [K] each"""
+        return self.posterior(state.cost_successes, state.pulls, self.cost_alpha, self.cost_beta)
 
     def posterior(
         self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
     ) -> tuple[jax.Array, jax.Array]:
-        """The parameters of the arms' Beta distributions, after so many successes of so many pulls. [K] each"""
+        """The parameters of Beta distributions after so many successes of so many pulls. [K] each"""
         return successes.astype(jnp.float32) + alpha, (pulls - successes).astype(jnp.float32) + beta
 
-    def update(self, state: BTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> BTSState:
-        luck = random.settled_words(random.bits(key))
-        place = place_of(arm, state.pulls.shape[0])
-        return state._replace(
-            reward_successes=state.reward_successes.at[place].add(random.happens(luck[0], reward).astype(jnp.int32)),
-            cost_successes=state.cost_successes.at[place].add(random.happens(luck[1], cost).astype(jnp.int32)),
-            pulls=state.pulls.at[place].add(1),
-            draws=state.draws.forget(place),
-        )
+    def logits(self, state: BTSState, key: jax.Array) -> jax.Array:
+        """log θ^r − log θ^c for draws of `key`, which have derivatives; the largest is at the arm to pull. [K]"""
+        shapes = jnp.stack([*self.reward_posterior(state), *self.cost_posterior(state)])
+        a, b, c, d = jnp.log(random.gamma(key, shapes))  # Beta(a, b) is one Gamma draw's share of two
+        return (a - jnp.logaddexp(a, b)) - (c - jnp.logaddexp(c, d))

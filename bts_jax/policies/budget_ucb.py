@@ -6,7 +6,6 @@ from jax.typing import ArrayLike
 
 from bts_jax.policies.index import ArmStatistics, Averages, FloorPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 @pytree
@@ -39,8 +38,8 @@ class BudgetUCB(FloorPolicy):
         """The index of each arm. [K]"""
         arms: Averages = state.kept
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = rounded(settled(jnp.sqrt(2 * log_t)) * arms.width)
+        e = jnp.sqrt(2 * log_t) * arms.width
         dearest = over(jnp.minimum(arms.reward + e, 1), jnp.maximum(arms.cost - e, state.fact))
         # Where nothing is uncertain, e = 0, an infinite ratio does not count.
-        slack = jnp.where(e > 0, rounded(e * dearest), 0)
+        slack = jnp.where(e > 0, e * dearest, 0)
         return over(arms.reward + e + slack, arms.cost)

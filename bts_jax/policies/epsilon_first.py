@@ -9,10 +9,9 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
+from bts_jax.engine.fixed_point import Sum, coins
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
-from bts_jax.random import settled
-from bts_jax.sums import Sum, coins
 
 
 class EpsilonFirstState(NamedTuple):
@@ -54,7 +53,6 @@ class EpsilonFirst:
     """
 
     told: ClassVar[tuple[str, ...]] = ("budget",)
-    ignores_no_pull: ClassVar[bool] = True
 
     epsilon: ArrayLike = 0.1
 
@@ -73,7 +71,7 @@ class EpsilonFirst:
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms = state.arms
         explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
-        best = lax.argmax(settled(arms.kept), 0, jnp.int32)
+        best = lax.argmax(arms.kept, 0, jnp.int32)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         turn = arms.rounds % arms.pulls.shape[0]
         return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
@@ -87,8 +85,9 @@ class EpsilonFirst:
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> EpsilonFirstState:
-        exploring = (state.committed < 0) & (arm >= 0)
+        exploring = state.committed < 0
+        arms = state.arms.record(arm, reward, cost, self.keep)
         return state._replace(
-            arms=state.arms.record(jnp.where(exploring, arm, -1), reward, cost, self.keep),
+            arms=jax.tree.map(lambda new, old: jnp.where(exploring, new, old), arms, state.arms),
             spent=state.spent.add(jnp.where(exploring, coins(cost), 0)),
         )

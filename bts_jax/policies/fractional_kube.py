@@ -10,7 +10,6 @@ from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -56,7 +55,7 @@ class FractionalKUBE(IndexPolicy):
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
         arms: Kept = state.kept
-        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * state.fact
+        return (arms.reward + jnp.sqrt(self.scale * log_t) * arms.width) * state.fact
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Problem, place_of
+from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics
-from bts_jax.policies.thompson import Draws
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded
 
 
 class Kept(NamedTuple):
@@ -19,11 +17,6 @@ class Kept(NamedTuple):
     cost: jax.Array  # [K] c̄
     reward_spread: jax.Array  # [K] √(V^r / (n + 1))
     cost_spread: jax.Array  # [K] √(V^c / (n + 1))
-
-
-class GaussianBTSState(NamedTuple):
-    arms: ArmStatistics
-    draws: Draws  # of θ^r / θ^c
 
 
 @pytree
@@ -71,7 +64,6 @@ class GaussianBTS:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
     variances: ClassVar[bool] = True  # `keep` gets the averages of r(1 − r) and c(1 − c), too
 
     variance: ArrayLike = 0.25
@@ -81,29 +73,23 @@ class GaussianBTS:
         checks.hyperparameter(self, "variance", 0, 1, low_excluded=True)
         checks.hyperparameter(self, "learn", 0, 1e6)
 
-    def init(self, problem: Problem) -> GaussianBTSState:
-        arms = ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)
+    def init(self, problem: Problem) -> ArmStatistics:
         half = jnp.full(problem.num_arms, 0.5, jnp.float32)
         kept = self.keep(0 * half, half, half, 0 * half, 0 * half)
-        return GaussianBTSState(arms=arms._replace(kept=kept), draws=Draws.none(problem.num_arms))
+        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)._replace(kept=kept)
 
-    def __call__(self, state: GaussianBTSState, key: jax.Array) -> tuple[jax.Array, GaussianBTSState]:
-        arms: Kept = state.arms.kept
-        normals = random.normal_pair(random.bits(key, arms.reward.shape))
-        reward = arms.reward + rounded(arms.reward_spread * normals[0])
-        cost = arms.cost + rounded(arms.cost_spread * normals[1])
-        arm, draws = state.draws.decide((cost > 0) & (cost <= 1), reward / cost)
-        return arm, state._replace(draws=draws)
+    def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
+        return jnp.argmax(random.rejection(propose_ratio, key, *state.kept)), state
 
     def keep(
         self, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array, reward_rest: jax.Array, cost_rest: jax.Array
     ) -> Kept:
-        prior, weight = jnp.asarray(self.variance, jnp.float32), rounded(jnp.asarray(self.learn, jnp.float32) * n)
+        prior, weight = jnp.asarray(self.variance, jnp.float32), jnp.asarray(self.learn, jnp.float32) * n
 
         def spread(x: jax.Array, rest: jax.Array) -> jax.Array:
             # Σ(x − x̄)²/n = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
-            seen = jnp.maximum(rounded(x * (1 - x)) - rest, 0)
-            variance = (prior + rounded(weight * seen)) / (1 + weight)
+            seen = jnp.maximum(x * (1 - x) - rest, 0)
+            variance = (prior + weight * seen) / (1 + weight)
             # Never 0: for c̄ = 0 no draw would be accepted.
             return jnp.sqrt(jnp.maximum(variance / (n + 1), jnp.float32(1e-30)))
 
@@ -111,7 +97,15 @@ class GaussianBTS:
                     cost_spread=spread(cost_mean, cost_rest))
 
     def update(
-        self, state: GaussianBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> GaussianBTSState:
-        place = place_of(arm, state.arms.pulls.shape[0])
-        return GaussianBTSState(arms=state.arms.record(arm, reward, cost, self.keep), draws=state.draws.forget(place))
+        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> ArmStatistics:
+        return state.record(arm, reward, cost, self.keep)
+
+
+def propose_ratio(
+    words: random.Words, reward: jax.Array, cost: jax.Array, reward_spread: jax.Array, cost_spread: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Normal draws θ^r and θ^c as their ratio, accepted if θ^c is in (0, 1]."""
+    normals = random.normal_pair(words)
+    reward, cost = reward + reward_spread * normals[0], cost + cost_spread * normals[1]
+    return reward / cost, (cost > 0) & (cost <= 1)

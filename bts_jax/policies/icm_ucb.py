@@ -7,7 +7,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks, random
 from bts_jax.policies.index import ArmStatistics, Averages, IndexPolicy, choose, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class _Family(IndexPolicy):
@@ -21,7 +20,7 @@ class _Family(IndexPolicy):
 
     def _radius(self, state: ArmStatistics) -> jax.Array:
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        return rounded(settled(self.alpha * jnp.sqrt(log_t)) * state.kept.width)
+        return self.alpha * jnp.sqrt(log_t) * state.kept.width
 
 
 @pytree
@@ -148,12 +147,9 @@ class BGreedy(IndexPolicy):
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         num_arms = state.pulls.shape[0]
         t = (state.rounds + 1).astype(jnp.float32)
-        coin, word = random.settled_words(random.bits(key))
+        (coin, word), other = random.bits(key), random.bits(key, (), 1)[0]
         explores = random.happens(coin, self.scale * num_arms / t) & (state.pulls > 0).all()
-        any_arm = random.below(word, num_arms)
-        # No arm is drawn for a few words. That is asked before it is known whether it counts, and so favours nothing.
-        decided = any_arm >= 0
-        return jnp.where(decided & ~explores, choose(state.kept, state.pulls), any_arm), state
+        return jnp.where(explores, random.reduced(word, other, num_arms), choose(state.kept, state.pulls)), state
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:

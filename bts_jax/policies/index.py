@@ -9,9 +9,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks
-from bts_jax.contract import Problem, place_of
-from bts_jax.random import settled
-from bts_jax.sums import Sum, coins
+from bts_jax.contract import Problem
+from bts_jax.engine.fixed_point import Sum, coins
 
 
 class ArmStatistics(NamedTuple):
@@ -30,22 +29,19 @@ class ArmStatistics(NamedTuple):
         return cls(jnp.zeros(num_arms, jnp.int32), totals, keep(one, *[one] * totals.whole.shape[1]), jnp.int32(0))
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, keep: "Keep") -> "ArmStatistics":
-        """These statistics and one more pull; none if the arm is −1."""
-        at = jnp.maximum(arm, 0)
-        pulls = self.pulls[at] + 1
+        """These statistics and one more pull."""
+        pulls = self.pulls[arm] + 1
         amounts = [reward, cost]
         if self.totals.whole.shape[1] == 4:
             amounts += [x * (1 - x) for x in amounts]
-        sums = zip(self.totals.whole[at], self.totals.rest[at], amounts, strict=True)
+        sums = zip(self.totals.whole[arm], self.totals.rest[arm], amounts, strict=True)
         sums = [Sum(whole, rest).add(coins(amount)) for whole, rest, amount in sums]
         n = pulls.astype(jnp.float32)
-        mean = settled(tuple(total.value() / n for total in sums))
         totals = jax.tree.map(lambda *parts: jnp.stack(parts), *sums)
         old = self._replace(rounds=(), fact=())
-        new = settled(old._replace(pulls=pulls, totals=totals, kept=keep(n, *mean)))
-        place = place_of(arm, self.pulls.shape[0])
-        arms = jax.tree.map(lambda new, old: old.at[place].set(new), new, old)
-        return arms._replace(rounds=self.rounds + (arm >= 0).astype(jnp.int32), fact=self.fact)
+        new = old._replace(pulls=pulls, totals=totals, kept=keep(n, *(total.value() / n for total in sums)))
+        arms = jax.tree.map(lambda new, old: old.at[arm].set(new), new, old)
+        return arms._replace(rounds=self.rounds + 1, fact=self.fact)
 
 
 Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm
@@ -71,7 +67,6 @@ class IndexPolicy:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
     variances: ClassVar[bool] = False  # whether `keep` gets the averages of r(1 − r) and c(1 − c), too
 
     keep: Keep
@@ -130,4 +125,4 @@ def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
     ordered = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
     explore = (pulls == 0) | ~(index < jnp.inf)
     rank = jnp.where(explore, jnp.int32(0x7FFFFFFF) - jnp.minimum(pulls, jnp.int32(0x7FFFFF)), ordered)
-    return lax.argmax(settled(rank), 0, jnp.int32)
+    return lax.argmax(rank, 0, jnp.int32)

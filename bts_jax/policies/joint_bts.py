@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Problem, place_of
-from bts_jax.policies.thompson import Draws, accepts
+from bts_jax.contract import Problem
 from bts_jax.pytrees import pytree
 
 
@@ -16,7 +15,6 @@ class JointBTSState(NamedTuple):
     both: jax.Array  # [K] int32, pulls that earned and cost
     reward_alone: jax.Array  # [K] int32, pulls that earned and did not cost
     cost_alone: jax.Array  # [K] int32, pulls that cost and did not earn
-    draws: Draws  # of θ^r / θ^c
 
 
 @pytree
@@ -38,7 +36,7 @@ class JointBTS:
     in `BTS`; it is Jeffreys's prior, too.
 
     The draws are exact. θ^r / θ^c = (g^11 + g^10) / (g^11 + g^01), where g are independent Gamma draws whose shapes are
-    Dirichlet's: three of them will do, by rejection sampling carried through (see `thompson.Draws`).
+    Dirichlet's: three of them will do.
 
     Args:
         alpha: α, prior pulls of each outcome, from 0.5 to 10⁷; as for `BTS`.
@@ -49,7 +47,6 @@ class JointBTS:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
 
     alpha: ArrayLike = 0.5
 
@@ -57,30 +54,30 @@ class JointBTS:
         checks.hyperparameter(self, "alpha", 0.5, 1e7)
 
     def init(self, problem: Problem) -> JointBTSState:
-        none = jnp.zeros((problem.num_arms,), jnp.int32)
-        return JointBTSState(both=none, reward_alone=none, cost_alone=none, draws=Draws.none(problem.num_arms))
+        zeros = jnp.zeros(problem.num_arms, jnp.int32)
+        return JointBTSState(both=zeros, reward_alone=zeros, cost_alone=zeros)
 
     def __call__(self, state: JointBTSState, key: jax.Array) -> tuple[jax.Array, JointBTSState]:
-        words, others = (random.bits(key, state.both.shape, stream) for stream in (0, 1))
-        normals = *random.normal_pair(words), random.normal_pair(others)[0]
-        counts = state.both, state.reward_alone, state.cost_alone
-        (both, log_both), (reward, log_reward), (cost, log_cost) = (
-            random.propose_gamma(count.astype(jnp.float32) + self.alpha, normal)
-            for count, normal in zip(counts, normals, strict=True)
-        )
-        accepted = accepts(words, others, log_both + log_reward + log_cost)
-        arm, draws = state.draws.decide(accepted, (both + reward) / (both + cost))
-        return arm, state._replace(draws=draws)
+        shapes = (count.astype(jnp.float32) + self.alpha for count in state)
+        return jnp.argmax(random.rejection(propose_ratio, key, *shapes, hashes=2)), state
 
     def update(
         self, state: JointBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> JointBTSState:
-        luck = random.settled_words(random.bits(key))
-        earned, paid = random.happens(luck[0], reward), random.happens(luck[1], cost)
-        place = place_of(arm, state.both.shape[0])
+        words = random.bits(key)
+        earned, paid = random.happens(words[0], reward), random.happens(words[1], cost)
         return JointBTSState(
-            both=state.both.at[place].add((earned & paid).astype(jnp.int32)),
-            reward_alone=state.reward_alone.at[place].add((earned & ~paid).astype(jnp.int32)),
-            cost_alone=state.cost_alone.at[place].add((paid & ~earned).astype(jnp.int32)),
-            draws=state.draws.forget(place),
+            both=state.both.at[arm].add((earned & paid).astype(jnp.int32)),
+            reward_alone=state.reward_alone.at[arm].add((earned & ~paid).astype(jnp.int32)),
+            cost_alone=state.cost_alone.at[arm].add((paid & ~earned).astype(jnp.int32)),
         )
+
+
+def propose_ratio(
+    words: list[random.Words], both: jax.Array, reward_alone: jax.Array, cost_alone: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A proposal for θ^r / θ^c made of three Gamma draws with these shapes, and whether it is accepted."""
+    normals = *random.normal_pair(words[0]), random.normal_pair(words[1])[0]
+    shapes = both, reward_alone, cost_alone
+    (x, log_x), (y, log_y), (z, log_z) = map(random.propose_gamma, shapes, normals)
+    return (x + y) / (x + z), random.accepts(words[1], log_x + log_y + log_z)

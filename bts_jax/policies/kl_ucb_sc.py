@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks, random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 STEPS = 4  # of Newton's method; from where it starts, they leave an error below 10⁻⁸
 
@@ -64,13 +63,13 @@ class KLUCBSC(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         arms: Kept = state.kept
-        t = settled((state.rounds + 1).astype(jnp.float32))
+        t = (state.rounds + 1).astype(jnp.float32)
         tuned = jnp.asarray(self.tuned, jnp.float32)
-        plain = settled((1 - tuned) * jnp.log(t))
-        log = jnp.maximum(plain + rounded(tuned * random.log(rounded(t * arms.scale))), 0)  # ln t − tuned · ln n
+        plain = (1 - tuned) * jnp.log(t)
+        log = jnp.maximum(plain + tuned * random.log(t * arms.scale), 0)  # ln t − tuned · ln n
         costs = arms.cost > 0
         cost = jnp.where(costs, arms.cost, 1)
-        gain = largest_gain(arms.reward, cost, rounded(log * arms.scale))
+        gain = largest_gain(arms.reward, cost, log * arms.scale)
         return jnp.where(costs, arms.reward / cost * jnp.exp(gain), jnp.inf)
 
     @staticmethod
@@ -86,14 +85,14 @@ def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
     level = jnp.where(positive, level, 1)
     # Where both divergences are worth what Bernstein's inequality says, or half-way to where y is 0.
     linear = level * (2 / 3)
-    x_only = (linear + jnp.sqrt(rounded(linear * linear) + rounded(2 * r * (1 - r) * level))) / jnp.maximum(1 - r, 1e-7)
+    x_only = (linear + jnp.sqrt(linear * linear + 2 * r * (1 - r) * level)) / jnp.maximum(1 - r, 1e-7)
     y_only = jnp.sqrt(2 * c * level / jnp.maximum(1 - c, 1e-7))
     w = jnp.minimum(x_only / jnp.sqrt(1 + (x_only / y_only) ** 2), c / 2)
     start = random.log((1 + w / r) * (1 - w) / ((1 + w) * (1 - w / c)))
-    gain = settled(jnp.maximum(start, jnp.float32(1e-6)))
+    gain = jnp.maximum(start, jnp.float32(1e-6))
     for _ in range(STEPS):
-        w = settled(multiplier(r, c, gain))
-        gain = settled(jnp.maximum(gain - (divergence(r, c, gain, w) - level) / w, jnp.float32(1e-7)))
+        w = multiplier(r, c, gain)
+        gain = jnp.maximum(gain - (divergence(r, c, gain, w) - level) / w, jnp.float32(1e-7))
     return jnp.where(positive, gain, 0)
 
 
@@ -104,19 +103,19 @@ def multiplier(r: jax.Array, c: jax.Array, gain: jax.Array) -> jax.Array:
     """
     rho = r / c * jnp.exp(gain)
     s, f = 1 / (1 + 1 / rho), 1 / (1 + rho)  # ρ/(1 + ρ) and 1/(1 + ρ)
-    linear = rounded((1 - r) * f) + rounded((1 - c) * s)
-    difference = rounded((1 + r) * f) - rounded((1 + c) * s)
-    root = jnp.sqrt(rounded(difference * difference) + rounded(4 * s * f * (1 - r) * (1 - c)))
+    linear = (1 - r) * f + (1 - c) * s
+    difference = (1 + r) * f - (1 + c) * s
+    root = jnp.sqrt(difference * difference + 4 * s * f * (1 - r) * (1 - c))
     return jnp.minimum(-2 * c * s * jnp.expm1(-gain) / (linear + root), c)
 
 
 def divergence(r: jax.Array, c: jax.Array, gain: jax.Array, w: jax.Array) -> jax.Array:
     """kl(r, x) + kl(c, y) at x = (r + w)/(1 + w), y = xc e^−gain / r."""
     excess = random.log_excess
-    reward = rounded(r * excess(w / r)) - excess(w)
+    reward = r * excess(w / r) - excess(w)
     # kl(c, y) = (1 − c) ln(1 − w) − c ln(y/c); where w is small, as a difference of small terms.
     small, rest = w < c / 2, excess(-jnp.minimum(w, jnp.float32(1 - 2**-24)))
-    near = rounded(c * excess(jnp.where(small, -w / c, 0))) - rest
+    near = c * excess(jnp.where(small, -w / c, 0)) - rest
     log_y = random.log((1 + w / r) / (1 + w)) - gain
-    far = -rounded((1 - c) * (w + rest)) - rounded(c * log_y)
+    far = -(1 - c) * (w + rest) - c * log_y
     return reward + jnp.where(small, near, far)

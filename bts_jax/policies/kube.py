@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -50,7 +49,7 @@ class KUBE(IndexPolicy):
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
         arms: Kept = state.kept
-        return (arms.reward + rounded(settled(jnp.sqrt(self.scale * log_t)) * arms.width)) * arms.price
+        return (arms.reward + jnp.sqrt(self.scale * log_t) * arms.width) * arms.price
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

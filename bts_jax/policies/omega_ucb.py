@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Side(NamedTuple):
@@ -23,9 +22,9 @@ class Kept(NamedTuple):
     cost: Side
 
 
-def interval(side: Side, z_square: jax.Array) -> tuple[jax.Array, jax.Array]:
+def interval(side: Side, z_square: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Wilson's interval (ω₋, ω₊), the x with n(x − x̄)² ≤ z² x(1 − x), without cancellation: ω₋ is 0 exactly where x̄ is."""
-    q = rounded(z_square * side.scale)
+    q = z_square * side.scale
     # ω₊ = u / (1 + q); and since ω₋ ω₊ = x̄² / (1 + q), ω₋ = x̄² / u.
     u = side.mean + q / 2 + jnp.sqrt(q * (side.variance + q / 4))
     return over(side.mean * side.mean, u), jnp.minimum(u / (1 + q), 1)
@@ -39,7 +38,7 @@ class _Omega(IndexPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        z_square = settled(2 * self.rho * jnp.log((state.rounds + 2).astype(jnp.float32)))
+        z_square = 2 * self.rho * jnp.log((state.rounds + 2).astype(jnp.float32))
         return over(interval(state.kept.reward, z_square)[1], interval(state.kept.cost, z_square)[0])
 
 

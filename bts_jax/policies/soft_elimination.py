@@ -11,7 +11,6 @@ from bts_jax import checks, random
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -48,7 +47,6 @@ class SoftElimination:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    ignores_no_pull: ClassVar[bool] = True
     softmax: ClassVar[bool] = True
     learnable: ClassVar[dict[str, tuple[float, float]]] = {"scale": (0.01, 100.0)}
 
@@ -63,18 +61,18 @@ class SoftElimination:
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         noise = random.gumbel(random.bits(key, state.pulls.shape)[0])
-        return lax.argmax(settled(self.logits(state, key) + noise), 0, jnp.int32), state
+        return lax.argmax(self.logits(state, key) + noise, 0, jnp.int32), state
 
     def logits(self, state: ArmStatistics, key: jax.Array) -> jax.Array:
         """The logarithm of the probability of each arm, up to a constant. [K]"""
         arms: Kept = state.kept
-        best = settled(arms.ratio.max())
+        best = arms.ratio.max()
         gap = arms.cost * (best - arms.ratio) / (best + 1)
-        return -rounded(rounded(gap * gap) * rounded(settled(2 / (self.scale * self.scale)) * arms.pulls))
+        return -(gap * gap) * (2 / (self.scale * self.scale) * arms.pulls)
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        reward, cost = (settled((rounded(n * mean) + 1) / (n + 2)) for mean in (reward_mean, cost_mean))
+        reward, cost = ((n * mean + 1) / (n + 2) for mean in (reward_mean, cost_mean))
         return Kept(pulls=n, ratio=reward / cost, cost=cost)
 
     def update(

@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.bts import BTS
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 @pytree
@@ -75,11 +74,11 @@ class TemperedBTS(BTS):
         sharpness, decay = jnp.asarray(self.sharpness, jnp.float32), jnp.asarray(self.decay, jnp.float32)
         share = jnp.exp(-decay * jnp.log1p(jnp.asarray(rounds).astype(jnp.float32) / self.horizon))
         # κ itself where d = 0: for κ below ½ the sum rounds.
-        return jnp.where(decay == 0, sharpness, 1 + rounded((sharpness - 1) * share))
+        return jnp.where(decay == 0, sharpness, 1 + (sharpness - 1) * share)
 
     def posterior(
         self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
     ) -> tuple[jax.Array, jax.Array]:
-        power = settled(self.power(pulls.sum()))
-        a, b = (rounded(power * count.astype(jnp.float32)) for count in (successes, pulls - successes))
+        power = self.power(pulls.sum())
+        a, b = (power * count.astype(jnp.float32) for count in (successes, pulls - successes))
         return a + alpha, b + beta

@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -73,13 +72,13 @@ class UCBB2(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         arms: Kept = state.kept
-        log_t = settled(self.alpha * jnp.log((state.rounds + 1).astype(jnp.float32)))
-        root, known = settled((jnp.sqrt(log_t), 1 - 1 / jnp.asarray(self.stability, jnp.float32)))
-        most = rounded(log_t * arms.scale)
-        reward_radius = rounded(root * arms.reward_spread) + most
-        cost_radius = settled(rounded(root * arms.cost_spread) + most)
-        slack = rounded(1.4 * over(reward_radius + rounded(arms.ratio * cost_radius), arms.cost))
-        limit = jnp.where(checks.is_on(self.reward_test), arms.reward, rounded(known * arms.cost))
+        log_t = self.alpha * jnp.log((state.rounds + 1).astype(jnp.float32))
+        root, known = jnp.sqrt(log_t), 1 - 1 / jnp.asarray(self.stability, jnp.float32)
+        most = log_t * arms.scale
+        reward_radius = root * arms.reward_spread + most
+        cost_radius = root * arms.cost_spread + most
+        slack = 1.4 * over(reward_radius + arms.ratio * cost_radius, arms.cost)
+        limit = jnp.where(checks.is_on(self.reward_test), arms.reward, known * arms.cost)
         return jnp.where(cost_radius < limit, arms.ratio + slack, jnp.inf)
 
     @staticmethod
@@ -88,7 +87,7 @@ class UCBB2(IndexPolicy):
     ) -> Kept:
         def spread(x: jax.Array, rest: jax.Array) -> jax.Array:
             # V̂ = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
-            return jnp.sqrt(2 * jnp.maximum(rounded(x * (1 - x)) - rest, 0) / n)
+            return jnp.sqrt(2 * jnp.maximum(x * (1 - x) - rest, 0) / n)
 
         return Kept(ratio=over(reward_mean, cost_mean), reward=reward_mean, cost=cost_mean, scale=3 / n,
                     reward_spread=spread(reward_mean, reward_rest), cost_spread=spread(cost_mean, cost_rest))

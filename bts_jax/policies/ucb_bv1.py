@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -60,12 +59,12 @@ class UCBBV1(FloorPolicy):
         """The index of each arm. [K]"""
         arms, floor = state.kept, state.fact
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = rounded(settled(jnp.sqrt(log_t)) * arms.width)
-        gap = settled(floor - e)
+        e = jnp.sqrt(log_t) * arms.width
+        gap = floor - e
         explored = (floor <= 0) | (gap == 0) | (checks.is_on(self.explore) & (gap < 0))
-        factor = settled(1 + over(jnp.float32(1), floor))
+        factor = 1 + over(jnp.float32(1), floor)
         # Rounded, so that the sum with an infinite ratio is infinite, whatever the bonus.
-        return jnp.where(explored, jnp.inf, arms.ratio + rounded(factor * e / jnp.where(explored, 1, gap)))
+        return jnp.where(explored, jnp.inf, arms.ratio + factor * e / jnp.where(explored, 1, gap))
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

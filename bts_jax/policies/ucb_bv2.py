@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -56,12 +55,12 @@ class UCBBV2(IndexPolicy):
         """The index of each arm. [K]"""
         arms: Kept = state.kept
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = rounded(settled(jnp.sqrt(log_t)) * arms.width)
-        floor = settled(arms.cost.min())
-        gap = settled(floor - e)
+        e = jnp.sqrt(log_t) * arms.width
+        floor = arms.cost.min()
+        gap = floor - e
         explored = (gap == 0) | (checks.is_on(self.explore) & (gap < 0))
-        price = settled(jnp.where(floor > 0, 1 / jnp.where(floor > 0, floor, 1), 0))
-        return jnp.where(explored, jnp.inf, arms.ratio + rounded((e + e / jnp.where(explored, 1, gap)) * price))
+        price = jnp.where(floor > 0, 1 / jnp.where(floor > 0, floor, 1), 0)
+        return jnp.where(explored, jnp.inf, arms.ratio + (e + e / jnp.where(explored, 1, gap)) * price)
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from bts_jax import random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-from bts_jax.random import rounded, settled
 
 
 class Kept(NamedTuple):
@@ -44,12 +43,12 @@ class UCBSCPlus(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         arms: Kept = state.kept
-        t = settled((state.rounds + 1).astype(jnp.float32))
-        log = jnp.maximum(random.log(rounded(t * arms.scale)), 0)
-        radius = settled(jnp.sqrt(0.5 * log * arms.scale))
-        power = rounded((arms.cost - radius) * (arms.cost + radius))  # c̄² − a
+        t = (state.rounds + 1).astype(jnp.float32)
+        log = jnp.maximum(random.log(t * arms.scale), 0)
+        radius = jnp.sqrt(0.5 * log * arms.scale)
+        power = (arms.cost - radius) * (arms.cost + radius)  # c̄² − a
         tangent = jnp.sqrt(jnp.maximum(arms.square + power, 0))
-        return over(arms.product + rounded(radius * tangent), power)
+        return over(arms.product + radius * tangent, power)
 
     @staticmethod
     def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:

@@ -58,7 +58,7 @@ class Uniform:
         return UniformState(arms=jnp.arange(problem.num_arms, dtype=jnp.uint32))
 
     def __call__(self, state: UniformState, key: jax.Array) -> tuple[jax.Array, UniformState]:
-        return random.below(random.bits(key)[0], state.arms.shape[0]), state
+        return random.below(key, state.arms.shape[0]), state
 
     def update(
         self, state: UniformState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

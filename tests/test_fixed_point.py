@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bts_jax.sums import UNIT, Sum, coins
+from bts_jax.engine.fixed_point import UNIT, Sum, coins
 
 DENOMINATORS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 25, 27, 50, 64, 100, 128, 1000, 10_000]
 

@@ -1,0 +1,95 @@
+"""What a round changes: of which arrays only the entries of the pulled arm.
+
+Most policies keep statistics of the arms and update those of the pulled arm, by `x.at[arm].add(...)` or `x.at[arm].set(...)`.
+What is computed from such statistics arm by arm changes for that arm alone. The engine makes use of this twice: draws of other
+arms stay valid (`draws`), and their indices need not be computed again (`caching`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import core
+
+from bts_jax.engine.jaxprs import ELEMENTWISE, is_exact, is_hash, variables
+from bts_jax.engine.lanes import is_one_entry
+
+CONSTANT, ARMWISE, OTHER = range(3)
+# Operations that give each entry along the first axis by itself, if they keep that axis.
+ROWWISE = {*ELEMENTWISE, "squeeze", "slice", "reshape", "broadcast_in_dim", "copy"}
+
+
+class Changes:
+    """How the variables of a round's jaxpr change from round to round.
+
+    The inputs are constants of the run, the leaves of the state, and others; the outputs end with the leaves of the state.
+    """
+
+    def __init__(self, jaxpr: Any, constants: int, leaves: int):
+        self.jaxpr = jaxpr
+        maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+        state = jaxpr.invars[constants : constants + leaves]
+        updated = jaxpr.outvars[-leaves:] if leaves else []
+        self.index: Any = None  # the variable that holds the index of the pulled arm, int32 [1]
+        self.kind: dict[Any, int] = dict.fromkeys([*jaxpr.constvars, *jaxpr.invars[:constants]], CONSTANT)
+        chains = {old: _chain(new, old, maker) for old, new in zip(state, updated, strict=True)}
+        counts: dict[Any, int] = {}
+        for indices in chains.values():
+            for index in indices or ():
+                counts[index] = counts.get(index, 0) + 1
+        if counts:
+            self.index = max(counts, key=counts.__getitem__)
+        self.entries = 0
+        for old, indices in chains.items():
+            if indices is not None and all(index is self.index for index in indices):
+                self.kind[old] = ARMWISE if indices else CONSTANT
+                self.entries = old.aval.shape[0] if indices else self.entries
+        for equation in jaxpr.eqns:
+            self.kind.update(dict.fromkeys(equation.outvars, self._kind_of(equation)))
+
+    def of(self, atom: Any) -> int:
+        return CONSTANT if isinstance(atom, core.Literal) else self.kind.get(atom, OTHER)
+
+    def _kind_of(self, equation: Any) -> int:
+        kind = max((self.of(atom) for atom in equation.invars), default=CONSTANT)
+        if equation.effects or equation.primitive.name.startswith("random_"):
+            return OTHER
+        if kind != ARMWISE:
+            return kind
+        return ARMWISE if self.is_rowwise(equation) else OTHER
+
+    def is_rowwise(self, equation: Any) -> bool:
+        """Whether an operation on such arrays gives each entry along the first axis by itself."""
+        name = equation.primitive.name
+        if not (name in ROWWISE or (is_exact(equation) and not is_hash(equation))):
+            return False
+        shapes = [var.aval.shape for var in (*equation.outvars, *variables(equation.invars)) if self._varies(var)]
+        if not all(shape and shape[0] == self.entries for shape in shapes):
+            return False
+        params = equation.params
+        if name == "slice":
+            return params["start_indices"][0] == 0 and params["limit_indices"][0] == self.entries and (
+                params["strides"] is None or params["strides"][0] == 1)
+        if name == "squeeze":
+            return 0 not in params["dimensions"]
+        if name == "reshape":
+            return params["dimensions"] is None
+        if name == "broadcast_in_dim":
+            return params["broadcast_dimensions"][0] == 0
+        if is_exact(equation):
+            return all(var.aval.shape in ((), (self.entries,)) for var in (*equation.outvars, *equation.invars))
+        return True
+
+    def _varies(self, var: Any) -> bool:
+        return self.kind.get(var, ARMWISE) == ARMWISE
+
+
+def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
+    """The indices of the scatters that made `new` from `old`; `None` if it was made in another way."""
+    indices = []
+    while new is not old:
+        equation = maker.get(new) if isinstance(new, core.Var) else None
+        if equation is None or not is_one_entry(equation) or not isinstance(equation.invars[1], core.Var):
+            return None
+        indices.append(equation.invars[1])
+        new = equation.invars[0]
+    return indices

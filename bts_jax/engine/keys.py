@@ -1,0 +1,77 @@
+"""Keys as the words that they are made of.
+
+A typed key is a box around two 32-bit words. What a policy does with its key (`split`, `fold_in`, `bits`, taking one of many)
+is written out here as operations on the words, with the bits that JAX gives. Then passes and vectorisation see plain integers,
+and a hash as one operation.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bts_jax import random
+from bts_jax.engine.jaxprs import evaluate, is_exact
+
+IMPL = "threefry2x32"
+# Operations on an array of keys that are the same operation on either word.
+EACH = "broadcast_in_dim concatenate copy dynamic_slice gather reshape rev select_n slice squeeze stack transpose".split()
+
+
+class _Keys(NamedTuple):
+    """An array of keys; each word has the shape of that array."""
+
+    first: jax.Array
+    second: jax.Array
+
+    def typed(self) -> jax.Array:
+        return jax.random.wrap_key_data(jnp.stack(self, axis=-1), impl=IMPL)
+
+
+def write_out_keys(closed: Any) -> Any:
+    """The same closed jaxpr, with operations on the words of keys in place of operations on keys, wherever possible."""
+
+    def function(*arguments: Any) -> list:
+        outputs = evaluate(closed.jaxpr, closed.consts, arguments, _rule, is_exact)
+        return [x.typed() if isinstance(x, _Keys) else x for x in outputs]
+
+    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars))
+
+
+def _rule(equation: Any, inputs: Sequence) -> Sequence | None:
+    name, params = equation.primitive.name, equation.params
+    if name == "random_wrap" and params["impl"].name == IMPL:
+        return [_Keys(inputs[0][..., 0], inputs[0][..., 1])]
+    if not any(isinstance(x, _Keys) for x in inputs):
+        return None
+    keys = inputs[0]
+    if name == "random_unwrap":
+        return [jnp.stack(keys, axis=-1)]
+    if isinstance(keys, _Keys) and jax.config.jax_threefry_partitionable:  # type: ignore
+        if name == "random_split":
+            return [_Keys(*_hashes(keys, params["shape"]))]
+        if name == "random_bits" and params["bit_width"] == 32:
+            first, second = _hashes(keys, params["shape"])
+            return [first ^ second]
+    if name == "random_fold_in" and isinstance(keys, _Keys):
+        data = inputs[1].astype(jnp.uint32)
+        return [_Keys(*random.jax_hash(keys.first, keys.second, jnp.zeros_like(data), data))]
+    if name in EACH and all(isinstance(x, _Keys) == jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
+                            for x, atom in zip(inputs, equation.invars, strict=True)):
+        return [_Keys(*(
+            equation.primitive.bind(*(x[i] if isinstance(x, _Keys) else x for x in inputs), **params) for i in range(2)
+        ))]
+    typed = [x.typed() if isinstance(x, _Keys) else x for x in inputs]
+    outputs = equation.primitive.bind(*typed, **params)
+    return outputs if equation.primitive.multiple_results else [outputs]
+
+
+def _hashes(keys: _Keys, shape: tuple[int, ...]) -> random.Words:
+    """JAX's hash of each key and of the places in an array of that shape."""
+    place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    full = (*keys.first.shape, *shape)
+    first, second = (jnp.broadcast_to(word.reshape(*word.shape, *[1] * len(shape)), full) for word in keys)
+    return random.jax_hash(first, second, jnp.zeros(full, jnp.uint32), jnp.broadcast_to(place, full))

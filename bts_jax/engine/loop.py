@@ -1,0 +1,185 @@
+"""The loop that plays many runs at once.
+
+All runs of a batch play in one loop. Each lane plays one run; a lane whose run has ended is refilled with the next run. Rounds
+are played in blocks: a run that has reached a checkpoint waits for the end of the block, where checkpoints are recorded and
+lanes refilled, for all lanes together. None of this touches a run's random numbers, so its result does not depend on the
+batch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bts_jax.engine.lanes import lanes
+from bts_jax.engine.step import Step
+
+# Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
+# the others are taken two at a time (`programs.Graphed`): they are an even number.
+BLOCK = {"cpu": 32, "gpu": 129}
+
+
+class Rules(NamedTuple):
+    """What happens in a run, written for one run."""
+
+    round: Callable  # setting -> a round of it, with draws by single proposals (`draws.Stepwise`)
+    start: Callable  # round, setting -> progress
+    call: Callable  # round, setting, progress -> progress: one attempt at a round
+    blank: Callable  # setting -> record
+    record: Callable  # setting, progress, record -> progress, record
+
+
+class Game(NamedTuple):
+    """Many runs of one policy, to be played `width` at a time.
+
+    What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
+    other has an array.
+    """
+
+    own: Any
+    common: Any
+    width: int
+
+
+class Played(NamedTuple):
+    record: Any  # of every run
+    calls: jax.Array  # [runs] int32, attempts at rounds
+    blocks: jax.Array  # int32, how many were played
+    beyond: jax.Array  # bool: some run needs a program with all draws
+
+
+class _Table(NamedTuple):
+    """Where a game stands."""
+
+    part: Any  # of `own`, what the lanes play; nothing, if every run has a lane
+    now: Any
+    record: Any
+    blocks: jax.Array  # int32, how many were played
+    queue: Any = None  # unless every run has a lane
+
+
+class _Queue(NamedTuple):
+    run: jax.Array  # [lanes] int32, which run a lane plays: `runs` or more for none
+    line: jax.Array  # int32, the next run in line
+    stored: Any  # records of the runs that have ended
+    calls: jax.Array  # [runs] int32, likewise
+    beyond: jax.Array  # bool: one of them needs a program with all draws
+
+
+def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
+    """Plays several games in one loop, which lasts as long as the longest.
+
+    Returns for each what was played, and the names of operations that had no rule for lanes.
+    """
+    tables = [_Lanes(game, rules, platform) for game in games]
+    steps: list[Step] = []
+
+    def block(states: list[_Table]) -> list[_Table]:
+        if not steps:
+            steps.extend(lane.step(state) for lane, state in zip(tables, states, strict=True))
+        parts = [lane.part(state) for lane, state in zip(tables, states, strict=True)]
+        nows = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [state.now for state in states])
+        return [lane.after_block(state, now) for lane, state, now in zip(tables, states, nows, strict=True)]
+
+    def play_on_cpu(parts: list, nows: list) -> list:
+        def call(_: jax.Array, nows: list) -> list:
+            return [step(part, now) for step, part, now in zip(steps, parts, nows, strict=True)]
+
+        return lax.fori_loop(0, BLOCK[platform], call, nows)
+
+    def play_on_gpu(parts: list, nows: list) -> list:
+        def begin(nows: list) -> list:
+            return [step.begin(part, now) for step, part, now in zip(steps, parts, nows, strict=True)]
+
+        def end(begun: list) -> list:
+            return [step.end(part, one) for step, part, one in zip(steps, parts, begun, strict=True)]
+
+        return end(lax.fori_loop(0, BLOCK[platform] - 1, lambda _, begun: begin(end(begun)), begin(nows)))
+
+    def goes_on(states: list[_Table]) -> jax.Array:
+        return reduce(jnp.logical_or, [lane.goes_on(state) for lane, state in zip(tables, states, strict=True)])
+
+    states = lax.while_loop(goes_on, block, [lane.start() for lane in tables])
+    return [lane.result(state) for lane, state in zip(tables, states, strict=True)], [one.vector.fallbacks for one in steps]
+
+
+class _Lanes:
+    """The lanes of one game."""
+
+    def __init__(self, game: Game, rules: Rules, platform: str):
+        # XLA multiplies by the reciprocal of a lone divisor instead of dividing: with two lanes, one run has the bits of many.
+        self.alone = jax.tree.leaves(game.own)[0].shape[-1] == 1
+        self.own, self.common, self.width = _twice(game.own) if self.alone else game.own, game.common, max(game.width, 2)
+        self.runs = jax.tree.leaves(self.own)[0].shape[-1]
+        self.queues = self.width < self.runs
+        self.rules, self.platform = rules, platform
+        single = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[:-1], x.dtype), self.own)
+        self.round = rules.round(self.setting(single))
+
+    def setting(self, part: Any) -> Any:
+        return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
+
+    def each(self, function: Callable) -> Callable:
+        return lanes(lambda part, *rest: function(self.setting(part), *rest), self.platform)
+
+    def step(self, table: _Table) -> Step:
+        part = self.part(table)
+        return Step(lambda part, now: self.rules.call(self.round, self.setting(part), now), part, table.now, self.platform)
+
+    def start(self) -> _Table:
+        if not self.queues:
+            return _Table(None, *self.fresh(self.own), jnp.int32(0))
+        run = jnp.arange(self.width, dtype=jnp.int32)
+        part = self.take(run)
+        queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32),
+                       jnp.bool_(False))
+        return _Table(part, *self.fresh(part), jnp.int32(0), queue)
+
+    def fresh(self, part: Any) -> tuple[Any, Any]:
+        return self.each(partial(self.rules.start, self.round))(part), self.each(self.rules.blank)(part)
+
+    def take(self, index: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[..., index], self.own)
+
+    def part(self, table: _Table) -> Any:
+        return table.part if self.queues else self.own
+
+    def after_block(self, table: _Table, now: Any) -> _Table:
+        """Records checkpoints, and refills lanes."""
+        now, record = self.each(self.rules.record)(self.part(table), now, table.record)
+        table = table._replace(now=now, record=record, blocks=table.blocks + 1)
+        return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
+
+    def refill(self, table: _Table) -> _Table:
+        """Stores the runs that have ended, and gives their lanes the next in line."""
+        now, record, (run, line, stored, calls, beyond) = table.now, table.record, table.queue
+        ended = now.waiting & (run < self.runs)
+        place = jnp.where(ended, run, self.runs)  # out of range: dropped
+        stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
+        calls = calls.at[place].set(now.calls, mode="drop")
+        beyond = beyond | (ended & now.beyond).any()
+        run = jnp.where(ended, line + jnp.cumsum(ended, dtype=jnp.int32) - 1, run)
+        line = line + ended.sum(dtype=jnp.int32)
+        part = self.take(jnp.minimum(run, self.runs - 1))
+        anew = ended & (run < self.runs)
+        now, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.fresh(part), (now, record))
+        return table._replace(part=part, now=now, record=record, queue=_Queue(run, line, stored, calls, beyond))
+
+    def goes_on(self, table: _Table) -> jax.Array:
+        return (table.queue.run < self.runs).any() if self.queues else ~table.now.waiting.all()
+
+    def result(self, table: _Table) -> Played:
+        queue, now = table.queue, table.now
+        record, calls, beyond = (
+            (queue.stored, queue.calls, queue.beyond) if self.queues else (table.record, now.calls, now.beyond.any())
+        )
+        if self.alone:
+            record, calls = jax.tree.map(lambda x: x[..., :1], (record, calls))
+        return Played(record, calls, table.blocks, beyond)
+
+
+def _twice(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.concatenate([x, x], -1), tree)

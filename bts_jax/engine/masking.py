@@ -1,0 +1,67 @@
+"""States that stay as they are in some lanes, without a copy.
+
+A lane that waits, or whose draws are not complete, must keep its state: `where(counts, updated, state)`. Of an update like
+`x.at[arm].add(1)` that would make a scatter and a copy of the whole array. Here the scatter writes nothing instead: its index
+is out of range in the lanes that keep their state.
+"""
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+
+from bts_jax.engine.jaxprs import bind, read
+from bts_jax.engine.lanes import is_one_entry
+
+
+def mask_scatters(closed: Any) -> Any:
+    """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes where the condition holds."""
+    jaxpr = closed.jaxpr
+    maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+
+    def function(*arguments: Any) -> list:
+        env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+        scattered: dict[Any, tuple] = {}  # variable: its equation, the variable scattered into, index and update
+
+        def masked(condition: Any, new: Any, old: Any) -> Any:
+            """`new` where the condition holds, else `old`; `None` if `new` is not `old` with entries changed."""
+            if new is old:
+                return env[old]
+            if new not in scattered:
+                return None
+            equation, operand, index, update = scattered[new]
+            base = masked(condition, operand, old)
+            if base is None:
+                return None
+            beyond = lax.full_like(index, equation.invars[0].aval.shape[0])
+            index = lax.select(lax.broadcast_in_dim(condition, index.shape, ()), index, beyond)
+            if operand is old:
+                scattered[key] = equation, old, index, update
+            return bind(equation, [base, index, update])[0]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom, env) for atom in equation.invars]
+            outputs = None
+            key = equation.outvars[0] if equation.outvars else None
+            if is_one_entry(equation):
+                scattered[key] = equation, equation.invars[0], *inputs[1:]
+            elif equation.primitive.name == "select_n" and len(inputs) == 3:
+                condition = _number(equation.invars[0], maker, env)
+                if condition is not None and all(isinstance(atom, core.Var) for atom in equation.invars):
+                    value = masked(condition, equation.invars[2], equation.invars[1])
+                    outputs = None if value is None else [value]
+            env.update(zip(equation.outvars, bind(equation, inputs) if outputs is None else outputs, strict=True))
+        return [read(atom, env) for atom in jaxpr.outvars]
+
+    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars))
+
+
+def _number(var: Any, maker: dict, env: dict) -> Any:
+    """The one number that an array is made of; `None` if it is made of more."""
+    if isinstance(var, core.Var) and var.aval.shape == ():
+        return env[var]
+    equation = maker.get(var) if isinstance(var, core.Var) else None
+    if equation is not None and equation.primitive is lax.broadcast_in_dim_p and not equation.invars[0].aval.ndim:
+        return read(equation.invars[0], env)
+    return None

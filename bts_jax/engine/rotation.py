@@ -1,0 +1,58 @@
+"""A step in two halves, for loops on a GPU.
+
+In the first half come the numbers of a run, such as the arm it pulls and the outcome; in the second the arrays that depend on
+these numbers and that no number depends on, such as the statistics of the arms. In a loop of `begin(end(begun))` a GPU takes
+one kernel for the last arrays of a step and the first of the next.
+"""
+
+import math
+from typing import Any
+
+from bts_jax.engine.jaxprs import MOVES, variables
+
+
+def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
+    """The operations of the first half, those of the second, and the variables to pass from one to the other.
+
+    The first `parts` inputs of the jaxpr are at hand in both halves.
+    """
+    first, last = _halves(jaxpr)
+    at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
+    wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
+    return first, last, [var for var in wanted if var not in at_hand]
+
+
+def _halves(jaxpr: Any) -> tuple[list, list]:
+    learnt, late = set(), set()  # numbers that depend on arrays; arrays that depend on such numbers
+    for equation in jaxpr.eqns:
+        used = variables(equation.invars)
+        if _makes_numbers(equation):
+            learnt.update(equation.outvars if any(var in learnt or not _is_number(var) for var in used) else ())
+        elif any(var in learnt or var in late for var in used):
+            late.update(equation.outvars)
+    maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    needed = [var for equation in jaxpr.eqns if _makes_numbers(equation) for var in variables(equation.invars)]
+    while needed:  # by a number
+        var = needed.pop()
+        if var in late:
+            late.difference_update(maker[var].outvars)
+            needed += variables(maker[var].invars)
+    kept = set(variables(jaxpr.outvars))  # what must be there after the first half
+    for equation in reversed(jaxpr.eqns):
+        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):  # put together for the last alone
+            late.update(equation.outvars)
+        elif late.isdisjoint(equation.outvars):
+            kept.update(variables(equation.invars))
+    first, last = [], []
+    for equation in jaxpr.eqns:
+        (first if late.isdisjoint(equation.outvars) else last).append(equation)
+    return first, last
+
+
+def _makes_numbers(equation: Any) -> bool:
+    return all(map(_is_number, equation.outvars))
+
+
+def _is_number(var: Any) -> bool:
+    """Whether a run has one of it, or few, such as a key's words: at most 4."""
+    return math.prod(getattr(var.aval, "shape", ())) <= 4
