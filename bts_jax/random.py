@@ -541,7 +541,7 @@ def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
     value, log_accept = propose_gamma(shape, _circle(energy, words[1])[0])
     closed = shape == 1
     value = jnp.where(closed | accepts(words, log_accept), jnp.where(closed, energy, value), NONE)
-    return jnp.where((shape >= 0.5) & (shape <= LARGEST_SHAPE), value, -1)
+    return jnp.where(shape >= 0.5, value, -1)
 
 
 @exact
@@ -551,7 +551,8 @@ def _advance_gamma(words: Words, begun: jax.Array, shape: jax.Array) -> jax.Arra
     value, log_accept = propose_gamma(shape + 1, _circle(energy, words[1])[0])
     value = jnp.where(accepts(words, log_accept), -value, NONE)
     value = jnp.where(begun < 0, rounded(-begun * _power(energy, 1 / shape)[0]), value)
-    return jnp.where(_within(shape), jnp.where(shape < 0.5, value, _propose_gamma(words, shape)), jnp.nan)
+    value = jnp.where(shape >= 0.5, _propose_gamma(words, shape), value)
+    return jnp.where(shape >= SMALLEST_SHAPE, value, jnp.nan)
 
 
 @exact
@@ -586,8 +587,9 @@ def _advance_beta(words: Words, begun: jax.Array, a: jax.Array, b: jax.Array) ->
     u, v = rounded(jnp.where(divides, -begun, -begun * power)), jnp.where(divides, power, 1)
     value = jnp.where(accepts(words, log_x + log_y), -x / y, NONE)
     value = jnp.where(begun < 0, jnp.minimum(u / (u + v), 1), value)
-    small = jnp.minimum(a, b) < 0.5
-    return jnp.where(_within(a) & _within(b), jnp.where(small, value, _propose_beta(words, a, b)), jnp.nan)
+    least = jnp.minimum(a, b)
+    value = jnp.where(least >= 0.5, _propose_beta(words, a, b), value)
+    return jnp.where(least >= SMALLEST_SHAPE, value, jnp.nan)
 
 
 def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -17,7 +17,8 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _Programs, _width, lay_out, loops
 from bts_jax.contract import told
-from bts_jax.engine.lanes import WRITTEN_OUT, _rows, halves, lanes
+from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
+from bts_jax.engine.step import Step
 from bts_jax.pytrees import pytree
 
 
@@ -108,6 +109,12 @@ def test_under_vmap_it_says_what_to_do():
         jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
 
 
+def halves(function, part, now):
+    """The two halves of a step on a GPU."""
+    step = Step(function, part, now, "gpu")
+    return step.begin, step.end
+
+
 @pytest.mark.parametrize("function", [
     lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
     lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
@@ -127,7 +134,7 @@ def test_under_vmap_it_says_what_to_do():
     lambda x, y, s: jax.lax.scan(lambda c, v: (c + v * s, c), 0.0, x),
     lambda x, y, s: (jnp.pad(x, 1), jnp.diff(y), jnp.outer(x, y).T, jnp.linalg.norm(x), jnp.searchsorted(jnp.sort(x), s)),
 ])
-def test_lanes_are_vmap(function, monkeypatch):
+def test_lanes_are_vmap(function):
     rng = np.random.default_rng(0)
     x, y, s = (jnp.array(rng.random(shape), jnp.float32) for shape in ((5, 7), (5, 7), (7,)))
     theirs = jax.vmap(function, out_axes=-1)(x.T, y.T, s)
@@ -139,30 +146,29 @@ def test_lanes_are_vmap(function, monkeypatch):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
     check(lanes(function)(x, y, s))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    check(Step(lambda part, now: function(part, *now), x, (y, s), "cpu")(x, (y, s)))
     begin, end = halves(lambda part, now: function(part, *now), x, (y, s))
     check(end(x, begin(x, (y, s))))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("arms", [1, 2, 24, 25, 97, 100, 640])
-def test_the_largest_is_the_first_of_its_kind(arms, platform, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+def test_the_largest_is_the_first_of_its_kind(arms, platform):
     rng = np.random.default_rng(arms)
     few = rng.integers(-2, 3, (arms, 9))
     floats = [few, rng.normal(size=(arms, 9)), np.full((arms, 9), -np.inf), np.where(few > 0, np.inf, few),
               np.where(few > 1, np.nan, few)]
     integers = [few, rng.integers(-(2**31), 2**31 - 1, (arms, 9)), np.full((arms, 9), -(2**31))]
     for x in (np.hstack(floats).astype(np.float32), np.hstack(integers).astype(np.int32), few > 0):
-        place, largest = jax.jit(lanes(lambda x: (jnp.argmax(x), x.max())))(x)
+        place, largest = jax.jit(lanes(lambda x: (jnp.argmax(x), x.max()), platform))(x)
         np.testing.assert_array_equal(place, np.argmax(x, 0))
         np.testing.assert_array_equal(largest, x.max(0))
 
 
-def test_the_second_step_to_the_largest_is_short_on_a_gpu(monkeypatch):
+def test_the_second_step_to_the_largest_is_short_on_a_gpu():
     """Of more than a dozen XLA would make a kernel of its own; no step is longer than what is written out."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    steps = {arms: (_rows(arms), arms // _rows(arms) + arms % _rows(arms)) for arms in range(WRITTEN_OUT + 1, 300)}
+    rows = {arms: _rows(arms, "gpu") for arms in range(WRITTEN_OUT + 1, 300)}
+    steps = {arms: (rows[arms], arms // rows[arms] + arms % rows[arms]) for arms in rows}
     assert (steps[100], steps[128], steps[200]) == ((10, 10), (16, 8), (20, 10))
     assert max(map(max, steps.values())) <= WRITTEN_OUT
     assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
@@ -173,8 +179,8 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypat
     """It runs on a CPU as well, where its bits can be compared."""
     bandit = family.random(jax.random.key(1), 30)
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("bts_jax.bandits.beta.TRIES", 8)  # which compile sooner than 40, and are enough here
+    monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
+    monkeypatch.setattr("bts_jax.random.TRIES", 8)  # which compile sooner than 40, and are enough here
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))  # else it would be the one that is at hand
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 
@@ -256,16 +262,16 @@ def test_how_many_lanes():
 
 @pytree
 class Looping(bj.Beta):
-    """Beta arms whose draws loop, on any device."""
+    """Arms with a loop in every pull, on any device."""
 
     def pull(self, key, arm):
-        shapes = (self.reward_alpha, self.cost_alpha), (self.reward_beta, self.cost_beta)
-        return tuple(bj.random.beta(key, *(jnp.stack([jnp.asarray(x)[arm] for x in both]) for both in shapes)))
+        start = jax.random.uniform(key, (), jnp.float32, 0.1)
+        return jnp.float32(0.5), jax.lax.while_loop(lambda x: x < 0.5, lambda x: 2 * x, start)
 
 
 @pytree
 class Hidden(bj.Beta):
-    """Arms drawn by JAX's own sampler, a primitive that becomes a loop only when it is lowered."""
+    """Arms drawn by JAX's own sampler, a primitive that becomes a loop when it is lowered; the engine replaces it."""
 
     def pull(self, key, arm):
         return jax.random.beta(key, 2.0, 3.0), jax.random.gamma(key, 2.0) / 100
@@ -278,13 +284,13 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
     def depth(bandit):
         laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
-        program = _program((laid.kind,), laid.devices)
+        program = _program((laid.kind,), laid.devices, False)
         return loops(getattr(program, "ways", [program])[0].lower([(laid.own, laid.common)]).compiler_ir())
 
-    assert (depth(bernoulli), depth(looping)) == (2, 3) and depth(hidden) >= 3
+    assert (depth(bernoulli), depth(looping), depth(hidden)) == (2, 3, 2)
     assert depth(beta) == (3 if jax.default_backend() == "cpu" else 2)
     assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     assert (depth(bernoulli), depth(beta), depth(looping)) == (2, 2, 3)
 
 

@@ -14,7 +14,6 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
-from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product, round_products
 from bts_jax.engine.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
 from bts_jax.pytrees import pytree
@@ -142,16 +141,6 @@ def test_a_policy_may_print(capfd):
 @pytree
 class Own(bj.Bernoulli):
     """A class outside of the package."""
-
-
-def test_a_bandit_made_from_one_of_ones_own_is_one_of_ones_own():
-    def function(owner):
-        return owner
-
-    own, ours = (family(reward=[0.5, 0.9], cost=[0.5, 0.5]) for family in (Own, bj.Bernoulli))
-    for owner, same in ((bj.BTS(), True), (ours, True), (own, False), (bj.Scaled(bandit=ours, scale=0.5), True),
-                        (bj.Scaled(bandit=own, scale=0.5), False)):
-        assert (reproducible(function, owner) is function) == same
 
 
 def test_rounding_changes_no_number():

@@ -8,17 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from common import assert_same_bits
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import truncnorm
 
 import bts_jax as bj
 from bts_jax import Problem
+from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies.index import ArmStatistics, choose
 from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
-from bts_jax.policies.thompson import NONE
-from bts_jax.engine.fixed_point import Sum
 
 KEY = jax.random.key(0)
 
@@ -464,28 +462,38 @@ def test_decisions_agree_with_the_reference_step_by_step(name):
             state = update(state, arm, jnp.float32(reward), jnp.float32(cost), KEY)
             seen.add(np.array([arm]), reward, cost, rng)
     assert same > 590 and first[:arms] == [0, 1, 2, 3, 4, 5]
-    assert_same_bits(update(state, -1, jnp.float32(1), jnp.float32(1), KEY), state)
+
+
+@jax.tree_util.register_static
+class Frozen:
+    """A policy that never learns: it decides from one state, round after round."""
+
+    def __init__(self, policy, state):
+        self.policy, self.state = policy, state
+
+    def init(self, problem):
+        return self.state
+
+    def __call__(self, state, key):
+        return self.policy(state, key)
+
+    def update(self, state, arm, reward, cost, key):
+        return state
 
 
 def decisions(policy, start, runs, rounds):
-    """The arms [runs, rounds] that a policy decides on from one state, round after round without a pull; how many calls that
-    takes, and the share of arms with a spare draw thereafter."""
+    """The arms [runs, rounds] that a policy decides on from one state, and how many calls a round takes.
 
-    def decide(state, key):
-        def call(carry):
-            _, state, count = carry
-            arm, state = policy(state, jax.random.fold_in(key, count))
-            return arm, state, count + 1
-
-        arm, state, calls = jax.lax.while_loop(lambda carry: carry[0] < 0, call, (jnp.int32(-1), state, 0))
-        return state, (arm, calls, (state.draws.spare < NONE).mean(), state.draws.drawn.min())
-
-    def play(key):
-        return jax.lax.scan(decide, start, jax.random.split(key, rounds))[1]
-
-    arm, calls, spare, drawn = (np.asarray(x) for x in jax.jit(jax.vmap(play))(jax.random.split(KEY, runs)))
-    assert (drawn == NONE).all(), "no draw counts for two rounds"
-    return arm, calls, spare
+    The engine plays them, so that draws that were accepted and not needed serve later rounds.
+    """
+    num_arms = jax.tree.leaves(start)[0].shape[0]
+    bandit = bj.Bernoulli(reward=np.full(num_arms, 0.5), cost=np.ones(num_arms))
+    reports = []
+    played = bj.simulate_batch(Frozen(policy, start), bandit, rounds, jax.random.split(KEY, runs),
+                               checkpoints=np.arange(1, rounds + 1), report=reports.append)
+    pulls = np.diff(np.asarray(played.pulls), axis=1, prepend=0)
+    assert (pulls.sum(-1) == 1).all() and reports[0].rounds == runs * rounds
+    return pulls.argmax(-1), reports[0].calls / reports[0].rounds
 
 
 def assert_chances(arm, ratio):
@@ -510,8 +518,8 @@ def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     start = policy.init(Problem(num_arms=5))._replace(
         reward_successes=jnp.array(successes[0], jnp.int32), cost_successes=jnp.array(successes[1], jnp.int32),
         pulls=jnp.array(pulls, jnp.int32))
-    arm, calls, spare = decisions(policy, start, 10_000, 20)
-    assert 1 < calls.mean() < 1.2 and 0.2 < spare.mean() < 0.95, "few calls decide nothing, for draws are kept"
+    arm, calls = decisions(policy, start, 10_000, 20)
+    assert 1 < calls < 1.2, "few calls are not complete, for draws are kept"
     rng = np.random.default_rng(5)
     assert_chances(arm, np.stack([
         rng.beta(s + 1, n - s + 0.5, 800_000) / rng.beta(c + 1, n - c + 1, 800_000)
@@ -523,11 +531,11 @@ def test_gaussian_bts_learns_variances():
     """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
     policy = bj.GaussianBTS(variance=0.2, learn=0.5)
     state = policy.init(Problem(num_arms=2))
-    np.testing.assert_allclose(state.arms.kept.reward_spread, np.sqrt(0.2), rtol=1e-6)
+    np.testing.assert_allclose(state.kept.reward_spread, np.sqrt(0.2), rtol=1e-6)
     for reward, cost in ((0, 0.5), (0.5, 0.5), (1, 0.5)):
         state = policy.update(state, jnp.int32(1), jnp.float32(reward), jnp.float32(cost), KEY)
     # Σ(r − r̄)² = 1/2, Σ(c − c̄)² = 0.
-    kept = state.arms.kept
+    kept = state.kept
     np.testing.assert_allclose(kept.reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(kept.cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(kept.cost_spread[0], np.sqrt(0.2), rtol=1e-6)
@@ -547,9 +555,9 @@ def test_gaussian_bts_always_has_a_draw():
     state = policy.init(Problem(num_arms=2))
     pulls = jnp.full(2, 2.0e9, jnp.float32)
     one, cost, none = jnp.ones(2), jnp.array([0.0, 1.0]), jnp.zeros(2)
-    state = state._replace(arms=state.arms._replace(kept=policy.keep(pulls, one, cost, none, none)))
-    arm, calls, _ = decisions(policy, state, 500, 4)
-    assert (arm == 0).all() and 1.2 < calls.mean() < 2.5
+    state = state._replace(kept=policy.keep(pulls, one, cost, none, none))
+    arm, calls = decisions(policy, state, 500, 4)
+    assert (arm == 0).all() and 1.2 < calls < 2.5
 
 
 @pytest.mark.parametrize("learn", [0, 1])
@@ -559,7 +567,7 @@ def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says(learn):
     start = policy.init(Problem(num_arms=5))
     for arm, reward, cost in [(1, 1, 0), (2, 0.5, 1), (3, 0.25, 0.5), (3, 1, 0), (4, 0, 0.25)] + [(2, 1, 1)] * 30:
         start = policy.update(start, jnp.int32(arm), jnp.float32(reward), jnp.float32(cost), KEY)
-    arm, _, _ = decisions(policy, start, 10_000, 20)
+    arm, _ = decisions(policy, start, 10_000, 20)
     rng = np.random.default_rng(6)
     reward, cost, pulls = [0.5, 1, 30.5 / 31, 0.625, 0], [0.5, 0, 1, 0.25, 0.25], [0, 1, 31, 2, 1]
     squares = [[0, 0, 30 * 0.5**2 / 31, 2 * 0.375**2, 0], [0, 0, 0, 2 * 0.25**2, 0]]  # sums about the averages
@@ -577,7 +585,7 @@ def test_joint_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     start = policy.init(Problem(num_arms=5))._replace(
         **{name: jnp.array(column, jnp.int32)
            for name, column in zip(("both", "reward_alone", "cost_alone"), counts.T, strict=False)})
-    arm, _, _ = decisions(policy, start, 10_000, 20)
+    arm, _ = decisions(policy, start, 10_000, 20)
     rng = np.random.default_rng(7)
     draws = np.stack([rng.dirichlet(row + 0.5, 800_000) for row in counts])
     assert_chances(arm, (draws[..., 0] + draws[..., 1]) / (draws[..., 0] + draws[..., 2]))
@@ -595,25 +603,12 @@ def test_joint_bts_counts_outcomes():
         assert abs(np.asarray(count)[:, 2].mean() - p) < 6 * np.sqrt(p * (1 - p) / 20_000)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in bj.POLICIES.items() if getattr(kind, "ignores_no_pull", False)
-                                  and name not in [*reference.INDICES, "epsilon-first"]])  # of these it was seen above
-def test_policies_that_promise_to_ignore_arm_minus_one_do(name):
-    policy = bj.POLICIES[name]()
-    state, update = policy.init(Problem(num_arms=4)), jax.jit(policy.update)
-    for i, arm in enumerate([0, 1, 2, 3, 1, 1]):
-        state = update(state, arm, jnp.float32(0.5), jnp.float32(0.25), jax.random.key(i))
-    assert_same_bits(update(state, -1, jnp.float32(1), jnp.float32(1), KEY), state)
-
-
 def test_bts_counts_trials():
     policy = bj.BTS()
     state = policy.init(Problem(num_arms=3))
     state = policy.update(state, jnp.int32(1), jnp.float32(1), jnp.float32(0), KEY)
     assert state.reward_successes.tolist() == [0, 1, 0] and state.cost_successes.tolist() == [0, 0, 0]
     assert state.pulls.tolist() == [0, 1, 0]
-    draws = state.draws._replace(spare=jnp.array([3.0, 2.0, 1.0]))
-    kept = policy.update(state._replace(draws=draws), jnp.int32(1), jnp.float32(1), jnp.float32(0), KEY)
-    assert kept.draws.spare.tolist() == [3, NONE, 1], "the draw of an arm that has learnt is of no more use"
     update = jax.vmap(lambda key: policy.update(state, jnp.int32(2), jnp.float32(0.3), jnp.float32(0.8), key))
     many = update(jax.random.split(KEY, 20_000))
     reward, cost = np.asarray(many.reward_successes)[:, 2], np.asarray(many.cost_successes)[:, 2]
@@ -622,7 +617,7 @@ def test_bts_counts_trials():
 
 
 def test_uniform_is_uniform():
-    """6 standard errors for each of 7 arms; and the words that would favour some arms decide nothing."""
+    """6 standard errors for each of 7 arms."""
     policy = bj.Uniform()
     state = policy.init(Problem(num_arms=7))
     arm = np.asarray(jax.vmap(lambda key: policy(state, key)[0])(jax.random.split(KEY, 70_000)))

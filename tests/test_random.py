@@ -116,9 +116,29 @@ SHAPES = [0.1, 0.4, 0.5, 1, 1.5, 2, 3, 10, 100, 1000, 1e5, 1e7]
 MILLION = 1_000_000
 
 
+def by_proposals(sampler, key, *parameters):
+    """Draws as the engine makes them: one proposal after the other, for those that have none yet."""
+    words, place = random.key_words(key), jnp.arange(MILLION, dtype=jnp.uint32)
+
+    @jax.jit
+    def again(attempt, draws):
+        begun = jnp.where(draws < 0, draws, random.NONE)
+        proposed = sampler.advance(random.words_of(sampler, attempt, words, place), begun, *parameters)
+        return jnp.where((draws >= 0) & (draws < random.NONE), draws, proposed)
+
+    draws = jnp.full(MILLION, random.NONE)
+    for attempt in range(100):
+        draws = again(attempt, draws)
+        if ((draws >= 0) & (draws < random.NONE)).all():
+            return draws
+    raise AssertionError("not all draws were accepted")
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gamma_draws_have_their_law(shape):
-    check_law(random.gamma(jax.random.key(11), np.full(MILLION, shape, np.float32)), stats.gamma(shape))
+    shapes = np.full(MILLION, shape, np.float32)
+    check_law(random.gamma(jax.random.key(11), shapes), stats.gamma(shape))
+    check_law(by_proposals(random.GAMMA, jax.random.key(11), shapes), stats.gamma(shape))
 
 
 # Equal shapes, 1 on either side, far apart. (Left out: draws that crowd below 1, where float32 has few numbers;
@@ -131,6 +151,8 @@ PAIRS = [(0.2, 3), (0.4, 0.45), (0.1, 1), (0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e
 def test_beta_draws_have_their_law(a, b):
     a, b = np.float32(a), np.float32(b)
     check_law(random.beta(jax.random.key(12), np.full(MILLION, a), b), stats.beta(float(a), float(b)))
+    check_law(by_proposals(random.BETA, jax.random.key(12), np.full(MILLION, a), np.full(MILLION, b)),
+              stats.beta(float(a), float(b)))
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.001, 0.002), (0.01, 2), (3, 0.02), (1e-6, 1e-6)])
@@ -143,16 +165,6 @@ def test_beta_draws_with_tiny_shapes(a, b):
     chance = stats.beta(float(a), float(b)).cdf(levels)
     share = (draws[:, None] <= levels).mean(0)
     assert (abs(share - chance) <= 6.5 * np.sqrt(chance * (1 - chance) / MILLION) + 10 / MILLION).all(), (share, chance)
-
-
-def test_settled_words_are_the_same():
-    """They pass through floats, of which one in 256 is not a number."""
-    keys = jax.vmap(lambda i: random.derive((jnp.uint32(1), jnp.uint32(2)), i, 0))(jnp.arange(200_000))
-    settled = lambda key: random.settled_words(random.bits(key))  # noqa: E731
-    ours, theirs = (np.asarray(jax.jit(jax.vmap(draw))(keys)) for draw in (settled, random.bits))
-    assert (ours == theirs).all()
-    exponent = (theirs >> 23) & 0xFF
-    assert ((exponent == 0xFF) & (theirs << 9 != 0)).sum() > 1000, "there are such words among them"
 
 
 def test_numbers_below_a_count():
@@ -176,15 +188,14 @@ def test_draws_of_one_call_are_independent():
 def test_tries_side_by_side_give_the_draws_of_the_loop():
     """The first try is accepted with a probability of 0.69 at shapes 1/2, and more at others; of 40 tries one is."""
     a, b = (jnp.asarray(np.random.default_rng(i).uniform(0, 3, 20_000), jnp.float32) for i in range(2))
-    for draw in (lambda tries: random.gamma(jax.random.key(3), a, tries=tries),
-                 lambda tries: random.beta(jax.random.key(3), a, b, tries=tries)):
+    key, place = random.key_words(jax.random.key(3)), jnp.arange(20_000, dtype=jnp.uint32)
+    for draw in (lambda tries: random.draw(random.GAMMA, tries, *key, place, a),
+                 lambda tries: random.draw(random.BETA, tries, *key, place, a, b)):
         loop, one, forty = (np.asarray(draw(tries)) for tries in (None, 1, 40))
         np.testing.assert_array_equal(forty, loop)
         accepted = ~np.isnan(one)
         np.testing.assert_array_equal(one[accepted], loop[accepted])
         assert 0.8 < accepted.mean() < 0.99
-    with pytest.raises(ValueError, match="tries = 0"):
-        random.gamma(jax.random.key(0), 2.0, tries=0)
 
 
 def test_shapes_out_of_range_give_nan_and_do_not_hang():
@@ -192,7 +203,6 @@ def test_shapes_out_of_range_give_nan_and_do_not_hang():
     assert np.isnan(random.gamma(jax.random.key(0), shapes)).tolist() == [True] * 5 + [False]
     assert np.isnan(random.beta(jax.random.key(0), shapes, 1.0)).tolist() == [True] * 5 + [False]
     assert np.isnan(random.beta(jax.random.key(0), 1.0, shapes)).tolist() == [True] * 5 + [False]
-    assert np.isnan(random.beta(jax.random.key(0), 1.0, shapes, tries=40)).tolist() == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("shape", [0.5, 1, 1.5, 2, 10, 1000])
@@ -221,8 +231,10 @@ def test_log_excess():
 
 def test_whole_numbers_below():
     word = jnp.array([0, 6, 7, 2**32 - 5, 2**32 - 4, 2**32 - 1], jnp.uint32)
-    assert random.below(word, 7).tolist() == [0, 6, 0, 6, -1, -1], "2³² is 4 more than a multiple of 7"
-    assert random.below(word, 8).tolist() == [0, 6, 7, 3, 4, 7], "no word is left over"
+    assert random.reduced(word, jnp.uint32(5), 7).tolist() == [0, 6, 0, 6, 5, 5], "2³² is 4 more than a multiple of 7"
+    assert random.reduced(word, jnp.uint32(5), 8).tolist() == [0, 6, 7, 3, 4, 7], "no word is left over"
+    share = np.bincount(jax.vmap(lambda key: random.below(key, 7))(jax.random.split(jax.random.key(1), 70_000))) / 70_000
+    assert (abs(share - 1 / 7) < 6.5 * np.sqrt(6 / 49 / 70_000)).all()
 
 
 def test_gamma_log_acceptance_is_right_to_float32():
@@ -248,14 +260,15 @@ def test_gamma_log_acceptance_is_right_to_float32():
 def test_draws_keep_their_bits_in_any_batch(batch):
     """Real-valued draws, not only the decisions made from them: no compiler's choice may show in them."""
     keys = jax.random.split(jax.random.key(9), 500)
-    a, b = jnp.linspace(1, 50, 10).at[5].set(1), jnp.geomspace(0.5, 1e6, 10).at[7].set(1)
+    a, b = jnp.linspace(1, 50, 10).at[5].set(1), jnp.geomspace(0.5, 1e6, 10).at[7].set(1).at[0].set(0.5)
     def propose(key):
-        x, y, log_accept = random.propose_beta(random.bits(key, a.shape), a, b)
-        return x / y, log_accept
+        words = random.bits(key, a.shape)
+        return random.BETA.propose(words, a, b), random.BETA.advance(words, jnp.full(a.shape, random.NONE), a, b)
 
     draw = jax.jit(jax.vmap(propose, out_axes=-1))
     whole = [np.asarray(x) for x in draw(keys)]
     parts = [draw(keys[i : i + batch]) for i in range(0, 500 - 500 % batch, batch)]
-    for i, name in enumerate(("value", "log_accept")):
+    assert whole[0].tobytes() == whole[1].tobytes(), "the general sampler gives the same draws for shapes of 1/2 and more"
+    for i, name in enumerate(("propose", "advance")):
         joined = np.concatenate([np.asarray(part[i]) for part in parts], -1)
         assert joined.tobytes() == np.ascontiguousarray(whole[i][:, : joined.shape[1]]).tobytes(), name

@@ -59,7 +59,7 @@ def mask_scatters(closed: Any) -> Any:
 
 def _number(var: Any, maker: dict, env: dict) -> Any:
     """The one number that an array is made of; `None` if it is made of more."""
-    if isinstance(var, core.Var) and var.aval.shape == ():
+    if isinstance(var, core.Var) and not getattr(var.aval, "shape", None):
         return env[var]
     equation = maker.get(var) if isinstance(var, core.Var) else None
     if equation is not None and equation.primitive is lax.broadcast_in_dim_p and not equation.invars[0].aval.ndim:

@@ -64,7 +64,7 @@ def _chosen(jaxpr: Any) -> set[int]:
                 uses[number[var]].add(i)
     returned = {number[var] for var in variables(jaxpr.outvars) if var in number}
     fused = [is_hash(one) or one.primitive.name in FUSED for one in equations]
-    size = [max((math.prod(var.aval.shape) for var in one.outvars), default=1) for one in equations]
+    size = [max(1, *(math.prod(var.aval.shape) for var in one.outvars)) if one.outvars else 1 for one in equations]
     weight = [HASH_WEIGHT if is_hash(one) else WEIGHTS.get(one.primitive.name, 1) for one in equations]
     candidates = [i for i, one in enumerate(equations) if fused[i] and not _is_cheap(one)]
     reduced = {number[var] for one in equations if one.primitive.name in REDUCTIONS
