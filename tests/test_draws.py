@@ -205,10 +205,10 @@ class Accumulates(Episodes):
     start = jnp.float32(0)
 
     def choose(self, total, key):
-        return (random.gamma(key, 0.6) + total > 1.5).astype(jnp.int32)
+        return (random.gamma(key, 0.6) + total > 1).astype(jnp.int32)
 
     def learn(self, total, choice, reward, key):
-        return total + random.gamma(key, jnp.where(reward > 0.5, 1.5, 0.3))
+        return total + random.gamma(key, jnp.where(reward > 0.5, 2.0, 0.5))
 
 
 def test_draws_in_update():
@@ -216,9 +216,9 @@ def test_draws_in_update():
     rewards, rng = np.array([0.7, 0.4]), np.random.default_rng(3)
     total, history = np.zeros(REFERENCES), np.zeros(REFERENCES, int)
     for _ in range(STEPS):
-        choice = (rng.gamma(0.6, size=REFERENCES) + total > 1.5).astype(int)
+        choice = (rng.gamma(0.6, size=REFERENCES) + total > 1).astype(int)
         reward = rng.random(REFERENCES) < rewards[choice]
-        total += rng.gamma(np.where(reward, 1.5, 0.3))
+        total += rng.gamma(np.where(reward, 2.0, 0.5))
         history = history * 2 + choice
     check_law(play_episodes(Accumulates(), rewards), history)
 
