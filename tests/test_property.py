@@ -1,9 +1,10 @@
-"""Policies generated at random: a run has the same bits however it is played, and follows the rules of the game.
+"""Policies generated at random: a run has the same bits however it is played, and they are the right bits.
 
 A `Program` is plain data, so that a failure prints what failed; `Generated` is the policy that interprets it. By default there
 are few examples, because each compiles several programs, and always the same ones. BTS_JAX_PROPERTIES=100 tries 100.
 """
 
+import itertools
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from common import assert_same_bits, batch, keys, take
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ from jax import lax
 import bts_jax as bj
 from bts_jax import random
 
-EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 6))  # two thirds of them for bits, one third for rules
+EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 6))  # in both tests together
 
 
 def examples(count):
@@ -121,7 +123,7 @@ class Scope:
 class Program(NamedTuple):
     """A policy. Expressions, and statements for the parts of the state: how it is changed, and by which expression."""
 
-    score: tuple  # the arm with the largest is pulled
+    score: tuple  # of each arm; see `pick`
     decide: tuple | None  # what a decision makes of `s`
     f: tuple
     n: tuple
@@ -172,13 +174,12 @@ def pick(scores, state):
     return jnp.argmax(hashes).astype(jnp.int32)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["scale"], meta_fields=["program", "every_bit"])
+@partial(jax.tree_util.register_dataclass, data_fields=["scale"], meta_fields=["program"])
 @dataclass(frozen=True)
 class Generated:
-    """Plays a program. `every_bit`: the arm depends on every bit of the scores and of the state, and not on their order."""
+    """The policy that interprets a program."""
 
     program: Program
-    every_bit: bool = True
     scale: Any = 0.7
 
     def init(self, problem):
@@ -193,7 +194,7 @@ class Generated:
             scores = scores + per_arm(scope.evaluate(program.call_draw)) * self.scale
         if program.decide:
             state = state._replace(s=scalar(scope.evaluate(program.decide)))
-        return (pick(scores, state) if self.every_bit else jnp.argmax(scores)), state
+        return pick(scores, state), state
 
     def update(self, state, arm, reward, cost, key):
         program, scope = self.program, Scope(self, state, arm, key, reward=reward, cost=cost)
@@ -229,34 +230,34 @@ def programs(draws):
 
     def draw(reads):
         parameter = expressions(0, reads)
-        drawn = st.tuples(st.sampled_from(list(DRAWS)), parameter, parameter)
-        return st.one_of(st.none(), drawn) if draws else st.none()
+        return st.tuples(st.sampled_from(list(DRAWS)), parameter, parameter)
 
     def statement(changes):
         return st.tuples(st.sampled_from(list(changes)), expressions(1, update))
 
+    nothing = st.none()
+    one_method = st.one_of(st.tuples(draw(call), nothing), st.tuples(nothing, draw(update)))  # both take long to compile
     return st.builds(
-        Program,
+        lambda drawn, **others: Program(call_draw=drawn[0], update_draw=drawn[1], **others),
         score=expressions(2, call),
-        decide=st.one_of(st.none(), expressions(1, call)),
+        decide=st.one_of(nothing, expressions(1, call)),
         f=statement(CHANGES),
         n=statement(COUNTS),
-        s=expressions(2, update),
+        s=expressions(1, update),
         m=statement(TABLES),
-        call_draw=draw(call),
-        update_draw=draw(update),
+        drawn=one_method if draws else st.tuples(nothing, nothing),
     )
 
 
 # The same bits.
 
-RUNS, BUDGET = 8, 12.0
-CHECKPOINTS = [5.0, 12.0]
+RUNS, BUDGET = 8, 9.0
+CHECKPOINTS = [4.0, 9.0]
 
 
 def alone(policy, many):
     runs = [bj.simulate(policy, BANDIT, BUDGET, key, checkpoints=CHECKPOINTS) for key in many[:3]]
-    short = bj.simulate(policy, BANDIT, 5.0, many[2], checkpoints=[2.0, 5.0])
+    short = bj.simulate(policy, BANDIT, 4.0, many[2], checkpoints=[2.0, 4.0])
     assert_same_bits(take(short, 1), take(runs[2], 0))  # a checkpoint is a run with that budget
     return jax.tree.map(lambda *x: jnp.stack(x), *runs)
 
@@ -286,10 +287,9 @@ WAYS = {
     "all lanes, one device, a policy for each run": partial(batched, None, 1, True),
     "all lanes, all devices": partial(batched, None, None, False),
 }
-TWO_WAYS = st.lists(st.sampled_from(list(WAYS)), min_size=2, max_size=2, unique=True)
 
 
-THOMPSON = Program(  # draws in both methods, and runs of different lengths in few lanes
+THOMPSON = Program(  # draws in both methods
     score=("multiply and add", ("uniform",), ("m1",), ("tanh", ("f",))),
     decide=("multiply and add", ("s",), ("scale",), ("mean", ("n",))),
     f=("add", ("multiply and subtract", ("reward",), ("scale",), ("gather", ("f",)))),
@@ -301,77 +301,70 @@ THOMPSON = Program(  # draws in both methods, and runs of different lengths in f
 )
 
 
-@examples(EXAMPLES * 2 // 3)
-@given(program=programs(draws=True), ways=TWO_WAYS)
+@examples(EXAMPLES // 3)
+@given(program=programs(draws=True), ways=st.lists(st.sampled_from(list(WAYS)), min_size=2, max_size=2, unique=True))
 @example(program=THOMPSON, ways=["one by one", "2 lanes, one device"])
 def test_a_run_has_the_same_bits_however_it_is_played(program, ways):
-    policy, many = Generated(program), keys(RUNS)
-    first, *others = (WAYS[way](policy, many) for way in ways)
-    for other in others:
-        common = slice(min(len(first.rounds), len(other.rounds)))  # fewer are played one by one
-        assert np.isfinite(first.reward).all() and (np.asarray(first.rounds) > 0).all()
-        assert_same_bits(take(first, common), take(other, common))
+    one, other = (WAYS[way](Generated(program), keys(RUNS)) for way in ways)
+    common = slice(min(len(one.rounds), len(other.rounds)))  # fewer are played one by one
+    assert_same_bits(take(one, common), take(other, common))
+    assert np.isfinite(one.reward).all() and (np.asarray(one.rounds) > 0).all()
 
 
-# The rules of the game.
+# The right bits.
 
 DECIDE, PULL, UPDATE = range(3)
 
 
+@partial(jax.jit, static_argnums=2)
+@partial(jax.vmap, in_axes=(0, None, None))
 def key_of(key, round, purpose):
     """The engine's key for one purpose in one round of the run with this key, if the policy decides in every call."""
     return random.derive(random.key_words(key), round, purpose)
 
 
-@partial(jax.jit, static_argnums=0)
-@partial(jax.vmap, in_axes=(None, 0, 0, None, None))
-def play_round(policy, state, key, round, noise):
-    """One round of one run, by the policy's own methods. `noise` changes the state a little."""
-    arm, state = policy(state, key_of(key, round, DECIDE))
-    reward, cost = BANDIT.pull(key_of(key, round, PULL), arm)
-    state = policy.update(state, arm, reward, cost, key_of(key, round, UPDATE))
-    wave = lambda x: jnp.cos(jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape) + round)  # noqa: E731
-    state = jax.tree.map(lambda x: x * (1 + noise * wave(x)) if x.dtype == jnp.float32 else x, state)
-    return state, arm, reward, cost
+@jax.jit
+@jax.vmap
+def pull_arms(key, arm):
+    return BANDIT.pull(key, arm)
 
 
-def play_by_hand(policy, many, noise):
-    """All arms pulled [T, N], and reward, cost and rounds [N] of every run, by the rules of the game."""
-    state = jax.tree.map(lambda x: jnp.stack([x] * len(many)), policy.init(bj.Problem(num_arms=ARMS)))
-    earned, spent, rounds, arms = np.zeros(len(many)), np.zeros(len(many)), np.zeros(len(many), int), []
-    while (playing := (spent < BUDGET) & (rounds == len(arms))).any():
-        state, arm, reward, cost = play_round(policy, state, many, np.int32(len(arms)), np.float32(noise))
-        arms.append(np.where(playing, arm, -1))
-        rounds += playing
-        earned += playing * np.asarray(reward)
-        spent += playing * np.asarray(cost)  # 0 or 1, and the budget is whole: no pull exceeds it
-    return np.array(arms), earned, spent, rounds
+def play_by_hand(policy, many):
+    """Reward, cost, rounds and pulls of every run and checkpoint: the rules of the game, in Python.
 
-
-stable = []
-
-
-@examples(EXAMPLES // 3)
-@given(program=programs(draws=False))
-def check_rules(program):
-    policy, many = Generated(program, every_bit=False), keys(32)
-    arms, *sums = play_by_hand(policy, many, 0)
-    others = [play_by_hand(policy, many, noise)[0] for noise in (1e-5, -1e-5)]
-    clear = np.logical_and.reduce([(len(other) == len(arms)) and (other == arms).all(0) for other in others])
-    clear = np.broadcast_to(clear, len(many))
-    stable.append(clear.mean())
-    runs = bj.simulate_batch(policy, BANDIT, BUDGET, many)
-    pulls = (arms[..., None] == np.arange(ARMS)).sum(0)
-    for ours, right in zip((runs.pulls, runs.reward, runs.cost, runs.rounds), (pulls, *sums), strict=True):
-        np.testing.assert_array_equal(np.asarray(ours)[clear, 0], right[clear])
-
-
-def test_runs_follow_the_rules():
-    """A loop in Python over rounds, with the policy's own methods and the engine's keys, pulls the same arms.
-
-    XLA rounds differently in other programs, so only runs whose decisions do not depend on the last bits are compared: those
-    that stay the same if the state changes by 10⁻⁵ of itself in every round. Most runs must be such.
+    The policy's methods are computed one operation after the other, so that each rounds its result.
     """
-    stable.clear()
-    check_rules()
-    assert np.mean(stable) > 0.5, stable
+    state = jax.tree.map(lambda x: jnp.stack([x] * len(many)), policy.init(bj.Problem(num_arms=ARMS)))
+    shape = len(many), len(CHECKPOINTS)
+    reward, cost, rounds, pulls = np.zeros(shape), np.zeros(shape), np.zeros(shape, int), np.zeros((*shape, ARMS), int)
+    for round in itertools.count():
+        playing = cost < CHECKPOINTS
+        if not playing.any():
+            return reward, cost, rounds, pulls
+        decide, pull, update = (key_of(many, round, purpose) for purpose in (DECIDE, PULL, UPDATE))
+        with jax.disable_jit():
+            arm, state = jax.vmap(policy)(state, decide)
+        won, paid = pull_arms(pull, arm)
+        with jax.disable_jit():
+            state = jax.vmap(policy.update)(state, arm, won, paid, update)
+        reward += playing * np.asarray(won)[:, None]
+        cost += playing * np.asarray(paid)[:, None]  # 0 or 1, and budgets are whole: no pull exceeds what is left
+        rounds += playing
+        pulls += playing[..., None] * np.asarray(arm[:, None] == np.arange(ARMS))[:, None]
+
+
+@examples(EXAMPLES - EXAMPLES // 3)
+@given(program=programs(draws=False), way=st.sampled_from(list(WAYS)))
+def test_a_run_has_the_bits_of_single_operations(program, way):
+    """Products are rounded before they are added, and no operation is replaced by one that rounds otherwise.
+
+    Without draws by rejection, of which only the law is known. The engine may add in any fixed order. It adds three terms from
+    first to last, as XLA does; for another number of arms, bits may be different.
+    """
+    if jax.default_backend() != "cpu":
+        pytest.skip("known for CPUs only")
+    policy = Generated(program, scale=np.float32(0.7))
+    runs = WAYS[way](policy, keys(RUNS))
+    right = play_by_hand(policy, keys(RUNS)[: len(runs.rounds)])
+    for ours, theirs in zip((runs.reward, runs.cost, runs.rounds, runs.pulls), right, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
