@@ -2,6 +2,9 @@
 
 Everything is measured in one run on one machine, so that ratios mean something. Programs are compiled before the clock
 starts, and the time for that is shown apart. A rate counts pulls of live runs alone.
+
+Two kinds of ratios are measured. Reference implementations play the same policy without `bts_jax`. Policies as a user writes
+them play in `bts_jax`, and show how much of the speed a plain policy has.
 """
 
 import multiprocessing
@@ -19,19 +22,35 @@ import numpy as np
 from bts_jax import peers
 from bts_jax.bandits import Bernoulli
 from bts_jax.batch import Report, simulate_batch
+from bts_jax.bench_policies import PlainKUBE, PlainThompson, PlainThompsonJax
+from bts_jax.contract import Policy
 from bts_jax.policies import POLICIES
 
 RUNS = 500
+ENOUGH = 2.0  # seconds of play for a measurement
 NAMES = ("bts", "kube", "ucb-bv1", "pd-bwk")
 # Arms, and budgets that give each program enough to do: with BTS, with the index policies, and the obvious JAX program.
 SIZES = ((10, 2000, 6000, 40), (100, 1000, 2000, 10))
 ON_A_GPU = ((10, 20_000, 20_000), (100, 4_000, 50_000), (10, 500, 50_000), (100, 500, 50_000), (100, 20_000, 1_000))
+# Policies as a user writes them, and the built-in policies that they are compared with.
+WRITTEN_BY_USERS = (
+    ("KUBE", PlainKUBE, "kube"),
+    ("Thompson sampling, bts_jax.random.beta", PlainThompson, "bts"),
+    ("Thompson sampling, jax.random.beta", PlainThompsonJax, "bts"),
+)
+# Arms, runs, and a budget for each of them, so that a play takes a few seconds at most.
+SIZES_FOR_USERS = ((10, 500, (6000, 500, 100)), (100, 500, (1000, 50, 16)))
+SIZES_FOR_USERS_ON_A_GPU = (
+    (10, 20_000, (20_000, 10_000, 1_000)), (100, 4_000, (20_000, 3_000, 500)), (10, 500, (20_000, 10_000, 1_000)),
+)
 
 
 def bench(progress: Callable[[str], Any] = lambda text: None) -> dict:
     """Measures, and returns rows of numbers and what they were measured on."""
     device = jax.devices()[0]
-    rows = _on_cpu(progress) if device.platform == "cpu" else _on_gpu(progress)
+    on_cpu = device.platform == "cpu"
+    rows = _on_cpu(progress) if on_cpu else _on_gpu(progress)
+    rows += _by_users(SIZES_FOR_USERS if on_cpu else SIZES_FOR_USERS_ON_A_GPU, progress)
     memory = device.memory_stats() or {}
     return {
         "device": device.device_kind if device.platform != "cpu" else f"CPU, {len(jax.devices())} cores",
@@ -85,24 +104,53 @@ def _problem(num_arms: int) -> Bernoulli:
     return Bernoulli.random(jax.random.key(2015), num_arms, cost_range=(0.2, 1.0))
 
 
+def _by_users(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:
+    rows = []
+    for num_arms, runs, budgets in sizes:
+        for (title, policy, name), budget in zip(WRITTEN_BY_USERS, budgets, strict=True):
+            progress(f"{title}, as a user writes it, {num_arms} arms, {runs} runs")
+            # The built-in policy at the same budget: the time per pull depends on it.
+            ours, theirs = _measured({name: POLICIES[name](), title: policy()}, _problem(num_arms), budget, runs)
+            rows.append({**theirs, "written by": "user", "built-in": name,
+                         "over built-in": ours["pulls per second"] / theirs["pulls per second"], "peers": {}, "ratios": {}})
+    return rows
+
+
 def _ours(name: str, bandit: Bernoulli, budget: int, runs: int) -> dict:
-    reports: list[Report] = []
-    play = partial(simulate_batch, POLICIES[name](), bandit, budget, report=reports.append)
-    for seed in range(3):
-        play(jax.random.split(jax.random.key(seed), runs))
-    seconds = min(report.seconds for report in reports[1:])
-    last = reports[-1]
-    return {
-        "policy": name,
-        "arms": bandit.num_arms,
-        "runs": runs,
-        "budget": budget,
-        "pulls per second": last.rounds / seconds,
-        "compile seconds": reports[0].seconds - seconds,
-        "utilisation": last.utilisation,
-        "calls per pull": last.calls / last.rounds,
-        "microseconds per call of all lanes": 1e6 * seconds / (last.computed / last.lanes / last.devices),
-    }
+    return {**_measured({name: POLICIES[name]()}, bandit, budget, runs)[0], "written by": "bts_jax"}
+
+
+def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs: int) -> list[dict]:
+    """A row for each policy, the fastest of 2 to 5 plays, or of one that takes more than `ENOUGH` seconds.
+
+    The policies take turns, so that other work on the machine slows them alike.
+    """
+
+    def play(policy: Policy, budget: float, seed: int) -> Report:
+        reports: list[Report] = []
+        simulate_batch(policy, bandit, budget, jax.random.split(jax.random.key(seed), runs), report=reports.append)
+        return reports[0]
+
+    first = [play(policy, 1e-3, 0) for policy in policies.values()]  # over at once; their programs serve for all budgets
+    turns: list[list[Report]] = []
+    while len(turns) < 5 and sum(turn[-1].seconds for turn in turns) < ENOUGH:
+        turns.append([play(policy, budget, 1 + len(turns)) for policy in policies.values()])
+    rows = []
+    for name, compiled, reports in zip(policies, first, zip(*turns, strict=True), strict=True):
+        best = min(reports, key=lambda report: report.seconds / report.rounds)
+        per_computed = best.seconds / best.computed
+        rows.append({
+            "policy": name,
+            "arms": bandit.num_arms,
+            "runs": runs,
+            "budget": budget,
+            "pulls per second": best.rounds / best.seconds,
+            "compile seconds": compiled.seconds - compiled.computed * per_computed,
+            "utilisation": best.utilisation,
+            "calls per pull": best.calls / best.rounds,
+            "microseconds per call of all lanes": 1e6 * per_computed * best.lanes * best.devices,
+        })
+    return rows
 
 
 def _numpy_pulls(arguments: tuple) -> int:

@@ -427,15 +427,24 @@ def _bench(arguments: argparse.Namespace) -> None:
         return
     rows = result.pop("rows")
     print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
-    peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
-    _table(["policy", "arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull",
-            *(f"× {peer}" for peer in peers)],
-           [[row["policy"], f"{row['arms']}", f"{row['runs']:,}", f"{row['budget']:,}", f"{row['pulls per second']:.3g}",
-             f"{row['microseconds per call of all lanes']:.1f}", f"{row['compile seconds']:.1f}", f"{row['utilisation']:.0%}",
-             f"{row['calls per pull']:.2f}", *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)]
-            for row in rows])
+    ours, users = ([row for row in rows if (row["written by"] == "user") == by_user] for by_user in (False, True))
+    peers = list(dict.fromkeys(peer for row in ours for peer in row["ratios"]))
+    columns = ["arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull"]
+
+    def numbers(row: dict) -> list[str]:
+        return [row["policy"], f"{row['arms']}", f"{row['runs']:,}", f"{row['budget']:,}", f"{row['pulls per second']:.3g}",
+                f"{row['microseconds per call of all lanes']:.1f}", f"{row['compile seconds']:.1f}",
+                f"{row['utilisation']:.0%}", f"{row['calls per pull']:.2f}"]
+
+    _table(["policy", *columns, *(f"× {peer}" for peer in peers)],
+           [[*numbers(row), *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)] for row in ours])
     print("µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on live runs"
           + ("; × peer: our pulls per second over the peer's, both measured now" if peers else ""))
+    if users:
+        print()
+        _table(["policy as a user writes it", *columns, "built-in", "time over built-in"],
+               [[*numbers(row), row["built-in"], f"{row['over built-in']:.3g}"] for row in users])
+        print("time over built-in: time per pull over that of the built-in policy with the same budget, both measured now")
 
 
 def _policies(arguments: argparse.Namespace) -> None:

@@ -293,7 +293,7 @@ def _batch_draw(operands: Any, axes: Any, *, sampler: Sampler) -> tuple[jax.Arra
         x = jnp.moveaxis(x, axis, 0)
         return x.reshape(x.shape[0], *[1] * (rank + 1 - x.ndim), *x.shape[1:])
 
-    operands = [moved(x, axis) if batched else x for x, axis, batched in zip(operands, axes, mapped, strict=True)]
+    operands = [moved(x, axis) if batched else jnp.asarray(x) for x, axis, batched in zip(operands, axes, mapped, strict=True)]
     return draw_p.bind(*operands, sampler=sampler), 0
 
 

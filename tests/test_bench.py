@@ -43,13 +43,21 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
     monkeypatch.setattr(bench, "NAMES", ("bts", "kube"))
     monkeypatch.setattr(bench, "SIZES", ((3, 5, 6, 3),))
     monkeypatch.setattr(bench, "ON_A_GPU", ((3, 6, 5),))
+    monkeypatch.setattr(bench, "WRITTEN_BY_USERS", bench.WRITTEN_BY_USERS[:1])  # for all: `test_bench_policies.py`
+    monkeypatch.setattr(bench, "SIZES_FOR_USERS", ((3, 6, (6,)),))
+    monkeypatch.setattr(bench, "SIZES_FOR_USERS_ON_A_GPU", ((3, 6, (6,)),))
     cli.main(["bench", "--json"])
     result = json.loads(capsys.readouterr().out)
     assert result["devices"] == len(jax.devices())
     for row in result["rows"]:
         assert row["pulls per second"] > 0 and 0 < row["utilisation"] <= 1 and row["calls per pull"] >= 1
         assert all(ratio > 0 for ratio in row["ratios"].values())
+    assert [row["policy"] for row in result["rows"] if row["written by"] == "user"] == ["KUBE"]
+    ratio = result["rows"][-1]["over built-in"]
     monkeypatch.setattr(bench, "bench", lambda progress: result)
     cli.main(["bench"])
     out = capsys.readouterr().out.splitlines()
     assert out[1].split()[:2] == ["policy", "arms"] and out[2].split()[0] == "bts"
+    head, line, _ = out[out.index("") + 1 :]
+    assert head.startswith("policy as a user writes it") and head.endswith("time over built-in")
+    assert line.split()[:3] == ["KUBE", "3", "6"] and line.split()[-2:] == ["kube", f"{ratio:.3g}"]
