@@ -8,11 +8,8 @@ takes the next in line. None of this touches a run's random numbers, so its resu
 import contextlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +21,7 @@ from jax.typing import ArrayLike
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.engine import loop
+from bts_jax.engine.programs import Graphed, Programs, graphs
 from bts_jax.game import Run
 
 _LOG = logging.getLogger("bts_jax")
@@ -219,33 +217,7 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     return _PROGRAMS.get((kinds, devices, general, _shapes(shares)), lambda: _program(kinds, devices, general)), shares
 
 
-class _Programs:
-    """The programs used last. The others are dropped, from JAX's caches as well.
-
-    Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): beyond that
-    LLVM ends the process. JAX also caches what it traced for a dropped program, some megabytes each. Only `jax.clear_caches`
-    frees these, together with everything else: it is called after every `most` dropped programs.
-    """
-
-    def __init__(self, most: int):
-        self.most, self.kept, self.lock, self.dropped = most, OrderedDict(), Lock(), 0
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        with self.lock:
-            if key not in self.kept:
-                self.kept[key] = make()
-            self.kept.move_to_end(key)
-            program = self.kept[key]
-            while len(self.kept) > self.most:
-                self.kept.popitem(last=False)[1].clear_cache()
-                self.dropped += 1
-            if self.dropped >= self.most:
-                self.dropped = 0
-                jax.clear_caches()
-        return program
-
-
-_PROGRAMS = _Programs(128)
+_PROGRAMS = Programs(128)
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
 _GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
 
@@ -268,78 +240,8 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
-    graphs = _graphs(devices[0])
-    return jax.jit(share) if graphs is None else _Graphed(share, graphs)
-
-
-class _Graphed:
-    """A program that is launched as graphs: with blocks written out, kernels side by side, and two calls in a turn of the loop.
-
-    Each turn ends with a kernel that asks whether it was the last, of which two calls need but one. In some programs, such as
-    those with a barrier in a call, XLA fails to make one turn of two: they do without. Nor can it write out loops inside a
-    block, which is a loop in a loop; a policy or a bandit of one's own may have a third in it. And loops side by side may never
-    end: some such programs deadlocked on an H200. These are launched one kernel after the other. So is a program that fails to
-    compile or to run in any other way. A log line reports the failure.
-    """
-
-    def __init__(self, share: Callable, options: dict):
-        more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
-        self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
-        self.ready: Any = ()  # the way that has been compiled
-        self.lock = RLock()
-
-    def lower(self, batches: list) -> "_Lowered":
-        with self.lock:
-            lowered = self.ways[0].lower(batches)
-            if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 2:
-                self.ways = self.ways[-1:]
-                lowered = self.ways[0].lower(batches)
-            return _Lowered(self, batches, self.ways[0], lowered)
-
-    def __call__(self, batches: list) -> Any:
-        while True:
-            if not self.ready:
-                self.lower(batches).compile()
-            way = self.ready
-            try:
-                return jax.block_until_ready(way(batches))  # a launch that fails says so when it is waited for
-            except jax.errors.JaxRuntimeError as error:
-                self.give_up(way, error)
-
-    def give_up(self, way: Any, error: Exception) -> None:
-        """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
-        reason = str(error).split("\n")[0]
-        with self.lock:
-            if way is not self.ways[0]:
-                return
-            if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
-                raise error
-            self.ways, self.ready = self.ways[1:], ()
-        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
-
-    def clear_cache(self) -> None:
-        for way in self.ways:
-            way.clear_cache()
-
-
-class _Lowered(NamedTuple):
-    """Such a program, traced: to be compiled in the first way that will do."""
-
-    program: _Graphed
-    batches: list
-    way: Any
-    lowered: Any
-
-    def compile(self) -> Any:
-        try:
-            compiled = self.lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            self.program.give_up(self.way, error)
-            return self.program.lower(self.batches).compile()
-        with self.program.lock:
-            if self.way is self.program.ways[0]:
-                self.program.ready = self.way
-        return compiled
+    options = graphs(devices[0])
+    return jax.jit(share) if options is None else Graphed(share, options)
 
 
 def _platform(devices: Sequence) -> str:
@@ -349,27 +251,6 @@ def _platform(devices: Sequence) -> str:
 def _shapes(batches: list) -> Any:
     leaves, structure = jax.tree.flatten(batches)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-
-
-def loops(module: Any) -> int:
-    """How deep loops are in each other, in a lowered program.
-
-    Not counted in the jaxpr: some of JAX's primitives, such as `random_gamma`, become loops only when they are lowered.
-    """
-    functions = {one.attributes["sym_name"].value: one for one in module.body.operations}
-
-    @cache
-    def of_function(name: str) -> int:
-        return of(functions[name])
-
-    def of(operation: Any) -> int:
-        name = operation.operation.name
-        deepest = max((of(one) for region in operation.regions for block in region for one in block), default=0)
-        if name == "func.call":
-            return of_function(operation.attributes["callee"].value)
-        return deepest + (name == "stablehlo.while")
-
-    return of_function("main")
 
 
 def _game(kind: Kind, own: Any, common: list) -> loop.Game:
@@ -393,31 +274,6 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
         jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
         kind.width,
     )
-
-
-# On a GPU, a block of calls is launched as one graph, and kernels that do not need each other run at the same time: with 500
-# runs a call takes a third less time. The assembler is told that one block of threads on a multiprocessor will do: left alone
-# it gets by with 32 registers, to have room for many blocks, and sets loads so late that each is waited for. None of this
-# touches what a kernel computes. Nor does the compiler try kernels out: it would wait for the GPU, where others play meanwhile.
-_GRAPHS = {
-    "xla_gpu_autotune_level": 0,
-    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
-}
-_REGISTERS = {"xla_gpu_ptx_compiler_extra_flags": "--minnctapersm=1"}
-_UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True, "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-_TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}
-
-
-@lru_cache
-def _graphs(device: Any) -> dict | None:
-    """The options of all programs, those that its compiler knows: another one, or another version, may know fewer, or none."""
-    if device.platform != "gpu":
-        return None
-    for options in (_GRAPHS | _REGISTERS, _GRAPHS):
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda x: x + 1, compiler_options=options | _UNROLLED).lower(jax.device_put(0, device)).compile()
-            return options
-    return None
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:

@@ -15,9 +15,10 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.batch import _GRAPHS, _REGISTERS, _Graphed, _graphs, _program, _Programs, _width, lay_out, loops
+from bts_jax.batch import _program, _width, lay_out
 from bts_jax.contract import told
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
+from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
 from bts_jax.pytrees import pytree
 
@@ -181,7 +182,7 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypat
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     monkeypatch.setattr("bts_jax.random.TRIES", 8)  # which compile sooner than 40, and are enough here
-    monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))  # else it would be the one that is at hand
+    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # else it would be the one that is at hand
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 
 
@@ -316,8 +317,8 @@ def test_options_that_a_compiler_does_not_know_are_left_out(monkeypatch):
     others = {*_GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
     for known, options in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS), (others, _GRAPHS), (set(), None)):
         monkeypatch.setattr(jax, "jit", compiler(known))
-        assert _graphs(Device()) == options
-    assert _graphs(jax.devices("cpu")[0]) is None
+        assert graphs(Device()) == options
+    assert graphs(jax.devices("cpu")[0]) is None
 
 
 @pytest.mark.parametrize("stage", ["compile", "run"])
@@ -343,7 +344,7 @@ def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
         def clear_cache(self): ...
 
     for failing in range(4):
-        graphed = _Graphed(lambda batches: [x + 1 for x in batches], {})
+        graphed = Graphed(lambda batches: [x + 1 for x in batches], {})
         graphed.ways = [jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(3)]
         ways = graphed.ways[:]
         graphed.ways[:failing] = [Fails(way) for way in ways[:failing]]
@@ -366,7 +367,7 @@ def test_threads_agree_on_the_way_that_works():
             both.wait(10)
             raise jax.errors.JaxRuntimeError("INTERNAL: fails")
 
-    graphed = _Graphed(lambda batches: batches, {})
+    graphed = Graphed(lambda batches: batches, {})
     graphed.ways = [Fails(), *(jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(2))]
     graphed.ready, second = graphed.ways[0], graphed.ways[1]
     with ThreadPoolExecutor(2) as pool:
@@ -380,7 +381,7 @@ def test_what_no_other_way_would_help_is_raised_at_once(reason):
         def __call__(self, batches):
             raise jax.errors.JaxRuntimeError(reason)
 
-    graphed = _Graphed(lambda batches: batches, {})
+    graphed = Graphed(lambda batches: batches, {})
     graphed.ready = graphed.ways[0] = Fails()
     with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
         graphed([jnp.ones(1)])
@@ -393,7 +394,7 @@ def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_oth
 
     thrice = loop(loop(loop(lambda x: x + 1)))
     for function, ways in ((thrice, 1), (jax.jit(thrice), 1), (loop(jax.jit(loop(jnp.sin))), 3)):
-        graphed = _Graphed(function, {})
+        graphed = Graphed(function, {})
         graphed.ways = [jax.jit(function) for _ in range(3)]
         graphed.lower(jnp.ones(1))
         assert len(graphed.ways) == ways
@@ -410,14 +411,14 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
         def clear_cache(self):
             dropped.append(self.name)
 
-    programs = _Programs(2)
+    programs = Programs(2)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "clear_caches", lambda: cleared.append(len(dropped)))
         for name in "abacadeab":
             assert programs.get(name, lambda name=name: Program(name)).name == name
     assert "".join(dropped) == "bcade" and cleared == [2, 4]
 
-    monkeypatch.setattr("bts_jax.batch._PROGRAMS", _Programs(1))
+    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
     first, _, again, _ = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, *bandits))
     assert_same_bits(first, again)

@@ -1,0 +1,197 @@
+"""Each pass of the engine alone: it changes no result, and does what it is for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+
+import bts_jax as bj
+from bts_jax import game, random
+from bts_jax.engine import storing
+from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes
+from bts_jax.engine.draws import Stepwise, replace_random_gamma
+from bts_jax.engine.jaxprs import is_hash, merged, retrace
+from bts_jax.engine.keys import write_out_keys
+from bts_jax.engine.lanes import lanes
+from bts_jax.engine.loop import Game, _Lanes
+from bts_jax.engine.masking import mask_scatters
+from bts_jax.engine.rounding import round_products
+from bts_jax.engine.step import optimised
+
+
+def names(jaxpr):
+    return [equation.primitive.name for equation in jaxpr.eqns]
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
+def assert_same(closed, function, *arguments):
+    """A closed jaxpr computes what the function does, to the last bit."""
+    outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
+    for ours, theirs in zip(outputs, jax.tree.leaves(function(*arguments)), strict=True):
+        assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
+
+
+def test_masked_scatters_copy_nothing():
+    """`where(condition, x.at[i].add(y), x)`, also of two updates in a row and of nested conditions, has no select of arrays."""
+
+    def update(x, y, i, go, also):
+        added = jnp.where(go, x.at[i].add(1.0), x)
+        twice = jnp.where(go, y.at[i].set(2.0).at[i].add(x[0]), y)
+        nested = jnp.where(go, jnp.where(also, x.at[i].set(7.0), x), x)
+        return added, twice, nested, jnp.where(go, x + 1, x)
+
+    for go in (True, False):
+        for also in (True, False):
+            arguments = jnp.array(numbers(5)), jnp.array(numbers(5, seed=1)), jnp.int32(3), jnp.bool_(go), jnp.bool_(also)
+            closed = retrace(jax.make_jaxpr(update)(*arguments))
+            masked = mask_scatters(closed)
+            assert_same(masked, update, *arguments)
+            masked = merged(masked.jaxpr)
+            assert sum(one.primitive.name == "select_n" and one.outvars[0].aval.shape == (5,) for one in masked.eqns) == 1
+
+
+def test_equal_operations_are_merged_and_unused_ones_dropped():
+    def function(x):
+        jnp.sin(x)  # is not returned
+        return jnp.exp(x) + jnp.exp(x), jnp.exp(x)
+
+    closed = jax.make_jaxpr(function)(numbers(3))
+    assert names(merged(closed.jaxpr)) == ["exp", "add"]
+
+
+def test_words_of_keys_are_plain_integers():
+    """Operations on keys become hashes of integers, with the bits that JAX gives."""
+
+    def function(key):
+        first, second = jax.random.split(key)
+        folded = jax.random.fold_in(second, 7)
+        return (jax.random.bits(first, (4,)), jax.random.normal(folded, (3,)), random.bits(first, (2,)),
+                jax.random.key_data(jax.random.split(folded, 3)), jax.random.uniform(jax.random.split(key, (2, 2))[1, 0]))
+
+    key = jax.random.key(5)
+    closed = write_out_keys(jax.make_jaxpr(function)(key))
+    assert_same(closed, function, key)
+    closed = jax.make_jaxpr(lambda words: function(random.as_key(words)))(random.key_words(key))
+    closed = retrace(write_out_keys(closed), opaque=is_hash)
+    assert not any(name.startswith("random_") for name in names(merged(closed.jaxpr)))
+
+
+def test_quotients_that_are_divided_again_are_rounded():
+    """XLA replaces (a / b) / c by a / (b · c), which rounds once less."""
+    a, b, c = (numbers(1000, seed=i) + 0.1 for i in range(3))
+    closed = round_products(jax.make_jaxpr(lambda a, b, c: ((a / b) / c, c / (a / b)))(a, b, c))
+    ours = jax.jit(jaxpr_as_fun(closed))(a, b, c)
+    np.testing.assert_array_equal(ours[0], (a / b) / c)
+    np.testing.assert_array_equal(ours[1], c / (a / b))
+
+
+def stored(function, *arguments):
+    closed = optimised(jax.make_jaxpr(function)(*arguments))
+    found = [var for level in storing.levels(closed.jaxpr) for var in level.stored]
+    count = sum(len(level.equations) for level in storing.levels(closed.jaxpr))
+    assert count == len(closed.jaxpr.eqns), "every operation is evaluated once"
+    return [tuple(var.aval.shape) for var in found]
+
+
+def test_what_is_stored():
+    x, y, s = numbers(100), numbers(100, seed=1), np.float32(2)
+    assert stored(lambda x, y, s: (x + y, x * y), x, y, s) == [], "cheap operations are computed anew"
+    assert stored(lambda x, y, s: x * jnp.log(s), x, y, s) == [()], "a number that goes with 100 arms is computed once"
+    assert stored(lambda x, y, s: jnp.log(s), x, y, s) == []
+    shared = stored(lambda x, y, s: (jnp.exp(jnp.sin(x)) + y, jnp.exp(jnp.sin(x)) * y), x, y, s)
+    assert shared == [(100,)], "an expensive array with two uses is stored, and nothing that it is made of"
+    assert stored(lambda x, y, s: jnp.argmax(x * y + s), x, y, s) == [(100,)], "a reduction over arms reads what is stored"
+    words = stored(lambda x, y, s: random.bits(jax.random.key(0), (100,))[0] + random.threefry(
+        random.bits(random.as_key(2 * [s.astype(jnp.uint32)])), (jnp.arange(100, dtype=jnp.uint32), jnp.uint32(0)))[0], x, y, s)
+    assert words == [(), ()], "both words of a hash that goes with 100 arms"
+
+
+def test_storing_changes_no_number():
+    arrays = [numbers(6, 4), numbers(6, 4, seed=1), np.arange(4, dtype=np.uint32), np.array([True, False]),
+              np.full((6, 4), np.nan, np.float32)]
+    makers = jax.make_jaxpr(lambda x: x + 1)(1.0).jaxpr.eqns * len(arrays)
+    for ours, theirs in zip(jax.jit(lambda x: storing.store(x, makers))(arrays), arrays, strict=True):
+        assert np.asarray(ours).tobytes() == theirs.tobytes()
+
+
+def test_what_changes_with_the_pulled_arm_alone():
+    def play(constants, state, key):
+        counts, total, rounds, cube = state["counts"], state["total"], state["rounds"], state["cube"]
+        mean = total / jnp.maximum(counts, 1)
+        index = mean + constants * jnp.sqrt(1 / (counts + 1)) + cube[:, 1]
+        arm = jnp.argmax(index * rounds)
+        return (mean, index, index * rounds, counts / counts.sum(), jnp.cumsum(mean)), {
+            "counts": counts.at[arm].add(1), "cube": cube.at[arm].set(1.0), "fixed": state["fixed"], "rounds": rounds + 1,
+            "total": total.at[arm].add(1.0).at[arm].add(2.0)}
+
+    state = {"counts": jnp.zeros(4), "cube": jnp.zeros((4, 2)), "fixed": jnp.zeros(4), "rounds": jnp.float32(0),
+             "total": jnp.zeros(4)}
+    closed = retrace(jax.make_jaxpr(play)(jnp.float32(1), state, jnp.float32(0)))
+    jaxpr = merged(closed.jaxpr)
+    changes = Changes(jaxpr, 1, len(state))
+    assert [changes.of(var) for var in jaxpr.invars] == [CONSTANT, ARMWISE, ARMWISE, CONSTANT, OTHER, ARMWISE, OTHER]
+    assert [changes.of(var) for var in jaxpr.outvars[:5]] == [ARMWISE, ARMWISE, OTHER, OTHER, OTHER]
+
+
+def test_draws_know_what_they_depend_on():
+    """The draws of a round, which of them depend on others, and which change with the pulled arm alone."""
+
+    def play(constants, state, key):
+        first, second, third = (jax.random.fold_in(key, i) for i in range(3))
+        draws = random.beta(first, state["good"] + 1, state["bad"] + 1)
+        scale = random.gamma(second, draws[0] + 1)
+        other = random.gamma(third, jnp.float32(2)) * constants + jax.random.gamma(second, scale)
+        arm = jnp.argmax(draws * scale)
+        return (arm, other), {"good": state["good"].at[arm].add(1), "bad": state["bad"].at[arm].add(2)}
+
+    state = {"good": jnp.zeros(3), "bad": jnp.zeros(3)}
+    step = Stepwise(False, play, jnp.float32(1), state, jax.random.key(0))
+    assert step.needs == [[], [0], [], [0, 1]]
+    assert step.armwise == [True, False, True, False]
+    assert [kept.value.shape for kept in step.none()] == [(3,), (), (), ()]
+    assert [len(kept.parameters) for kept in step.none()] == [0, 1, 0, 1]
+
+
+def test_random_gamma_of_jax_is_replaced():
+    def function(key, shape):
+        return jax.random.gamma(key, shape), jax.random.loggamma(key, shape), jax.vmap(jax.random.gamma)(
+            jax.random.split(key, 3), shape)
+
+    key, shape = jax.random.key(0), np.array([0.3, 0.7, 30], np.float32)
+    closed = replace_random_gamma(jax.make_jaxpr(function)(key, shape))
+    assert names(closed.jaxpr).count("draw") == 3 and "random_gamma" not in names(closed.jaxpr)
+    plain, logarithm, mapped = jaxpr_as_fun(closed)(key, shape)
+    np.testing.assert_allclose(np.log(plain), logarithm, rtol=1e-5, err_msg="the same draws")
+    assert np.isfinite(mapped).all()
+
+
+@pytest.mark.parametrize("name", bj.POLICIES)
+def test_built_in_policies_are_vectorised_by_rules(name):
+    """None of their operations is mapped by `jax.vmap`."""
+    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])
+    policy = jax.tree.map(lambda x: jnp.asarray(game.settle(x)), bj.POLICIES[name]())
+    setting = game.prepare(policy, bandit, game.money(5.0), jax.random.key(0), game.money(np.array([5.0])), None)
+    own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
+    table = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
+    start = jax.eval_shape(table.start)
+    jax.eval_shape(step := table.step(start), own, start.now)
+    assert step.vector.fallbacks == set()
+
+
+def test_branches_of_lanes_that_differ():
+    """Both branches are computed if some lane takes the second; results are those of `jax.vmap`."""
+    def function(x, go):
+        return lax.cond(go, lambda x: (x * 2, x.sum()), lambda x: (x, x[0]), x)
+
+    x = numbers(4, 6)
+    for go in (np.zeros(6, bool), np.ones(6, bool), np.arange(6) % 2 == 0):
+        for platform in ("cpu", "gpu"):
+            ours = jax.jit(lanes(function, platform))(x, go)
+            theirs = jax.vmap(function, (1, 0), -1)(x, go)
+            for a, b in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6)
