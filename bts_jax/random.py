@@ -32,7 +32,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
 
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
-EXACT = "exact_"  # the beginning of the names under which JAX knows the functions that round by hand
+EXACT = "_bts_jax_exact_"  # the beginning of the names under which JAX knows the functions that round by hand
 
 
 def exact(function: Callable) -> Callable:
@@ -272,7 +272,9 @@ class Sampler(NamedTuple):
     hashes: int = 1
 
 
-draw_p = Primitive("draw")  # operands: the key's two words, the place, the parameters; they are broadcast to one shape
+# Operands: the key's two words, the place and the parameters. The parameters have the shape of the draws; the others are
+# broadcast to it.
+draw_p = Primitive("draw")
 
 
 @draw_p.def_impl
@@ -294,7 +296,8 @@ def _batch_draw(operands: Any, axes: Any, *, sampler: Sampler) -> tuple[jax.Arra
         return x.reshape(x.shape[0], *[1] * (rank + 1 - x.ndim), *x.shape[1:])
 
     operands = [moved(x, axis) if batched else jnp.asarray(x) for x, axis, batched in zip(operands, axes, mapped, strict=True)]
-    return draw_p.bind(*operands, sampler=sampler), 0
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    return draw_p.bind(*operands[:3], *(jnp.broadcast_to(x, shape) for x in operands[3:]), sampler=sampler), 0
 
 
 batching.primitive_batchers[draw_p] = _batch_draw
@@ -366,7 +369,7 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
-    Draws too small for float32 are 0 or some 10⁻³⁸.
+    In a policy, shapes above 10⁷ are drawn, too. Draws too small for float32 are 0 or some 10⁻³⁸.
 
     A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
     derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).

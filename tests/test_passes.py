@@ -152,7 +152,8 @@ def test_draws_know_what_they_depend_on():
     state = {"good": jnp.zeros(3), "bad": jnp.zeros(3)}
     step = Stepwise(False, play, jnp.float32(1), state, jax.random.key(0))
     assert step.needs == [[], [0], [], [0, 1]]
-    assert step.armwise == [True, False, True, False]
+    assert step.kinds == [ARMWISE, OTHER, CONSTANT, OTHER]
+    assert step.fresh == [True, True, True, True]
     assert [kept.value.shape for kept in step.none()] == [(3,), (), (), ()]
     assert [len(kept.parameters) for kept in step.none()] == [0, 1, 0, 1]
 

@@ -51,7 +51,7 @@ class Changes:
 
     def _kind_of(self, equation: Any) -> int:
         kind = max((self.of(atom) for atom in equation.invars), default=CONSTANT)
-        if equation.effects or equation.primitive.name.startswith("random_"):
+        if equation.effects or equation.primitive.name.startswith("random_") or equation.primitive.name == "draw":
             return OTHER
         if kind != ARMWISE:
             return kind

@@ -260,15 +260,33 @@ def _argmax(vector: Vectoriser, equation: Any, x: Any) -> list | None:
 
 
 def _reduce_arms(vector: Vectoriser, equation: Any, x: Any) -> list | None:
-    """A reduction over many arms, in two steps (`fold`). It is exact in any order: sums of floats were written out before."""
-    axes, name = equation.params["axes"], equation.primitive.name
-    exact = name != "reduce_sum" or not jnp.issubdtype(x.array.dtype, jnp.inexact)
-    if tuple(axes) != (0,) or len(x.array) <= WRITTEN_OUT or not exact:
+    """A reduction over arms that is exact in any order: sums of floats were written out before (`summation`).
+
+    One over many arms takes two steps (`fold`). A GPU would start a kernel for each; there they are written out, as part of
+    other kernels.
+    """
+    name, values, platform = equation.primitive.name, x.array, vector.platform
+    exact = name != "reduce_sum" or not jnp.issubdtype(values.dtype, jnp.inexact)
+    short = len(values) <= WRITTEN_OUT if values.ndim else True
+    if tuple(equation.params["axes"]) != (0,) or not exact or len(values) == 0 or (platform == "cpu" and short):
         return None
-    folded, left = fold(x.array, vector.platform)
-    step = partial(bind, equation)
-    rows = step([folded])[0].reshape(-1, *x.array.shape[1:])
-    return [Lanes(step([jnp.concatenate([rows, left]) if len(left) else rows])[0])]
+
+    def step(values: jax.Array) -> jax.Array:
+        written_out = platform != "cpu" and len(values) <= WRITTEN_OUT
+        return _written_out(REDUCTIONS[name], list(values)) if written_out else bind(equation, [values])[0]
+
+    if not short:
+        folded, left = fold(values, platform)
+        rows = step(folded).reshape(-1, *values.shape[1:])
+        values = jnp.concatenate([rows, left]) if len(left) else rows
+    return [Lanes(step(values))]
+
+
+def _written_out(combine: Callable, parts: list) -> Any:
+    """All parts combined, in pairs, pairs of pairs, and so on."""
+    while len(parts) > 1:
+        parts = [reduce(combine, parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def fold(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
@@ -324,10 +342,8 @@ def _reduce(values: jax.Array, places: jax.Array, platform: str) -> tuple[jax.Ar
         least = -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
         none = jnp.array(least, values.dtype), jnp.int32(2**31 - 1)
         return lax.reduce((values, places), none, _larger, (0,))  # type: ignore
-    pairs = list(zip(values, places, strict=True))  # a GPU takes another kernel for a reduction, but not for this
-    while len(pairs) > 1:
-        pairs = [reduce(_larger, pairs[i : i + 2]) for i in range(0, len(pairs), 2)]
-    return pairs[0]
+    # A GPU takes another kernel for a reduction, but not for this.
+    return _written_out(_larger, list(zip(values, places, strict=True)))
 
 
 KEY_RULES: dict[str, Callable] = {

@@ -32,25 +32,27 @@ def mask_scatters(closed: Any) -> Any:
                 return None
             equation, operand, index, update = scattered[new]
             base = masked(condition, operand, old)
-            if base is None:
-                return None
+            return None if base is None else bind(equation, [base, masked_index(condition, equation, index), update])[0]
+
+        def masked_index(condition: Any, equation: Any, index: Any) -> Any:
             beyond = lax.full_like(index, equation.invars[0].aval.shape[0])
-            index = lax.select(lax.broadcast_in_dim(condition, index.shape, ()), index, beyond)
-            if operand is old:
-                scattered[key] = equation, old, index, update
-            return bind(equation, [base, index, update])[0]
+            return lax.select(lax.broadcast_in_dim(condition, index.shape, ()), index, beyond)
 
         for equation in jaxpr.eqns:
             inputs = [read(atom, env) for atom in equation.invars]
             outputs = None
             key = equation.outvars[0] if equation.outvars else None
-            if is_one_entry(equation):
+            if is_one_entry(equation) and inputs[1].dtype.itemsize >= 4:  # so that an index out of range exists
                 scattered[key] = equation, equation.invars[0], *inputs[1:]
             elif equation.primitive.name == "select_n" and len(inputs) == 3:
                 condition = _number(equation.invars[0], maker, env)
                 if condition is not None and all(isinstance(atom, core.Var) for atom in equation.invars):
-                    value = masked(condition, equation.invars[2], equation.invars[1])
+                    _, old, new = equation.invars
+                    value = masked(condition, new, old)
                     outputs = None if value is None else [value]
+                    if value is not None and new in scattered and scattered[new][1] is old:  # one scatter, to be masked again
+                        scatter, _, index, update = scattered[new]
+                        scattered[key] = scatter, old, masked_index(condition, scatter, index), update
             env.update(zip(equation.outvars, bind(equation, inputs) if outputs is None else outputs, strict=True))
         return [read(atom, env) for atom in jaxpr.outvars]
 
