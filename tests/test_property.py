@@ -31,8 +31,7 @@ def examples(count):
 
 ARMS = 3
 BANDIT = bj.Bernoulli(reward=[0.3, 0.6, 0.8], cost=[0.5, 0.7, 0.9])
-START = np.array([0.3, -1.7, 0.9], np.float32)  # of every array of the state: different for all arms, so that there are no ties
-ROW = np.array([1.1, -0.7, 0.3], np.float32)
+START = np.array([0.3, -1.7, 0.9], np.float32)
 
 
 # The grammar. An expression is a tuple: the name of an operation, and its operands. Its value is a float32 scalar or one number
@@ -40,6 +39,7 @@ ROW = np.array([1.1, -0.7, 0.3], np.float32)
 
 UNARY = {
     "exp": lambda x: jnp.exp(jnp.clip(x, -4, 4)),
+    "add exp": lambda x: x + jnp.exp(jnp.clip(x, -4, 4)),
     "log": lambda x: jnp.log1p(jnp.abs(x)),
     "sqrt": lambda x: jnp.sqrt(jnp.abs(x)),
     "tanh": jnp.tanh,
@@ -54,6 +54,7 @@ BINARY = {
     "subtract": lambda x, y: x - y,
     "multiply": lambda x, y: x * y,
     "divide": lambda x, y: x / (0.5 + y * y),
+    "divide abs": lambda x, y: jnp.abs(x) / (0.5 + y * y),
     "maximum": jnp.maximum,
     "minimum": jnp.minimum,
 }
@@ -73,7 +74,10 @@ DRAWS = {
     "beta": lambda key, x, y: random.beta(key, shape_of(x), shape_of(y)),
     "jax gamma": lambda key, x, y: jax.random.gamma(key, shape_of(x)),
 }
-READS = ["f", "n", "s", "m0", "m1", "m2", "scale", "arms"]
+READS = ["f", "n", "s", "m0", "m1", "m2", "arms", "scale", "shift"]
+# XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y), which changes bits: all programs in the same way, but single
+# operations are not simplified. (JAX 0.10.2; seen in `test_a_run_has_the_bits_of_single_operations` if these are allowed.)
+SIMPLIFIED = {"constant", "divide", "exp"}
 
 
 def per_arm(x):
@@ -94,30 +98,26 @@ class Scope:
     def __init__(self, policy, state, arm, key, **others):
         clipped = jax.tree.map(lambda x: jnp.clip(x, -50, 50).astype(jnp.float32), state)
         columns = {f"m{i}": clipped.m[:, i] for i in range(3)}
-        self.values = {"f": clipped.f, "n": clipped.n, "s": clipped.s, **columns, "scale": policy.scale,
-                       "arms": jnp.asarray(START), **others}
-        self.arm, self.key, self.used = arm, key, 0
+        self.values = {"f": clipped.f, "n": clipped.n, "s": clipped.s, "arms": state.arms, **columns, "scale": policy.scale,
+                       "shift": policy.shift, **others}
+        self.arm, self.key = arm, key
 
-    def fresh_key(self):
-        self.used += 1
-        return jax.random.fold_in(self.key, self.used)
-
-    def evaluate(self, expression):
+    def evaluate(self, expression, place):
+        """`place` is a number of its own for every expression: random numbers depend on it."""
         name, *operands = expression
         if name in self.values:
             return self.values[name]
-        if name in NUMBERS:
-            return NUMBERS[name](self.fresh_key())
-        if name in DRAWS:
-            return DRAWS[name](self.fresh_key(), *map(self.evaluate, operands))
         if name == "constant":
             return jnp.float32(operands[0])
-        if name == "gather":
-            return per_arm(self.evaluate(operands[0]))[self.arm]
+        inner = [partial(self.evaluate, operand, 8 * place + i + 1) for i, operand in enumerate(operands)]
         if name == "cond":
-            which, *branches = operands
-            return lax.cond(scalar(self.evaluate(which)) > 0, *(lambda x=x: per_arm(self.evaluate(x)) for x in branches))
-        return OPERATIONS[name](*map(self.evaluate, operands))
+            return lax.cond(scalar(inner[0]()) > 0, *(lambda branch=branch: per_arm(branch()) for branch in inner[1:]))
+        values = [value() for value in inner]
+        if name == "gather":
+            return per_arm(values[0])[self.arm]
+        if name in OPERATIONS:
+            return OPERATIONS[name](*values)
+        return (NUMBERS | DRAWS)[name](jax.random.fold_in(self.key, place), *values)
 
 
 class Program(NamedTuple):
@@ -138,7 +138,8 @@ class State(NamedTuple):
     n: Any  # [K] int32
     s: Any  # float32
     m: Any  # [K, 3] float32
-    arm: Any  # int32, the last that was pulled
+    arms: Any  # [K] float32, which never changes
+    last: Any  # int32, the last arm that was pulled
 
 
 CHANGES = {
@@ -154,11 +155,11 @@ COUNTS = {
     "round": lambda n, arm, value: n.at[arm].set(jnp.clip(jnp.round(scalar(value)), -50, 50).astype(jnp.int32)),
 }
 TABLES = {
-    "add row": lambda m, arm, value: m.at[arm].add(scalar(value) * ROW),
-    "set row": lambda m, arm, value: m.at[arm].set(scalar(value) - ROW),
-    "add cell": lambda m, arm, value: m.at[arm, 1].add(scalar(value)),
-    "set column": lambda m, arm, value: m.at[:, 2].set(per_arm(value)),
-    "all": lambda m, arm, value: m * 0.9 + per_arm(value)[:, None] * ROW,
+    "add row": lambda m, arm, value, row: m.at[arm].add(scalar(value) * row),
+    "set row": lambda m, arm, value, row: m.at[arm].set(scalar(value) - row),
+    "add cell": lambda m, arm, value, row: m.at[arm, 1].add(scalar(value)),
+    "set column": lambda m, arm, value, row: m.at[:, 2].set(per_arm(value)),
+    "all": lambda m, arm, value, row: m * 0.9 + per_arm(value)[:, None] * row,
 }
 
 
@@ -174,76 +175,87 @@ def pick(scores, state):
     return jnp.argmax(hashes).astype(jnp.int32)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["scale"], meta_fields=["program"])
+@partial(jax.tree_util.register_dataclass, data_fields=["scale", "shift"], meta_fields=["program"])
 @dataclass(frozen=True)
 class Generated:
     """The policy that interprets a program."""
 
     program: Program
-    scale: Any = 0.7
+    scale: Any
+    shift: Any
 
     def init(self, problem):
-        columns = jnp.asarray(START)
-        return State(f=columns, n=jnp.arange(ARMS, dtype=jnp.int32), s=jnp.float32(0.1), m=jnp.outer(columns, ROW),
-                     arm=jnp.int32(0))
+        start = jnp.asarray(START)
+        return State(f=start, n=jnp.arange(ARMS, dtype=jnp.int32), s=jnp.float32(0.1), m=jnp.outer(start, start), arms=start,
+                     last=jnp.int32(0))
 
     def __call__(self, state, key):
-        program, scope = self.program, Scope(self, state, state.arm, key)
-        scores = per_arm(scope.evaluate(program.score))
+        program, scope = self.program, Scope(self, state, state.last, key)
+        scores = per_arm(scope.evaluate(program.score, 1))
         if program.call_draw:
-            scores = scores + per_arm(scope.evaluate(program.call_draw)) * self.scale
+            scores = scores + per_arm(scope.evaluate(program.call_draw, 2)) * self.scale
         if program.decide:
-            state = state._replace(s=scalar(scope.evaluate(program.decide)))
+            state = state._replace(s=scalar(scope.evaluate(program.decide, 3)))
         return pick(scores, state), state
 
     def update(self, state, arm, reward, cost, key):
         program, scope = self.program, Scope(self, state, arm, key, reward=reward, cost=cost)
-        s = scalar(scope.evaluate(program.s))
+        s = scalar(scope.evaluate(program.s, 1))
         if program.update_draw:
-            s = s + scalar(scope.evaluate(program.update_draw)) * self.scale
+            s = s + scalar(scope.evaluate(program.update_draw, 2)) * self.scale
         return State(
-            f=CHANGES[program.f[0]](state.f, arm, scope.evaluate(program.f[1])),
-            n=COUNTS[program.n[0]](state.n, arm, scope.evaluate(program.n[1])),
+            f=CHANGES[program.f[0]](state.f, arm, scope.evaluate(program.f[1], 3)),
+            n=COUNTS[program.n[0]](state.n, arm, scope.evaluate(program.n[1], 4)),
             s=s,
-            m=TABLES[program.m[0]](state.m, arm, scope.evaluate(program.m[1])),
-            arm=arm,
+            m=TABLES[program.m[0]](state.m, arm, scope.evaluate(program.m[1], 5), state.arms),
+            arms=state.arms,
+            last=arm,
         )
 
 
-def expressions(depth, reads):
-    constants = [("constant", x) for x in (0.1, -1.3, 3.0)]
+def policy_of(program):
+    return Generated(program, scale=np.float32(0.7), shift=np.float32(-1.3))
+
+
+def names(table, simplified):
+    return st.sampled_from([name for name in table if simplified or name not in SIMPLIFIED])
+
+
+def expressions(depth, reads, simplified):
+    """`simplified`: whether there may be what XLA simplifies."""
+    constants = [("constant", x) for x in (0.1, -1.3, 3.0)] if simplified else []
     leaves = st.sampled_from([(name,) for name in [*reads, *NUMBERS]] + constants)
     if depth == 0:
         return leaves
-    inner = expressions(depth - 1, reads)
+    inner = expressions(depth - 1, reads, simplified)
     larger = st.one_of(
-        st.tuples(st.sampled_from(list(TERNARY)), inner, inner, inner),
-        st.tuples(st.sampled_from(list(BINARY)), inner, inner),
-        st.tuples(st.sampled_from([*UNARY, "gather"]), inner),
+        st.tuples(names(TERNARY, simplified), inner, inner, inner),
+        st.tuples(names(BINARY, simplified), inner, inner),
+        st.tuples(names([*UNARY, "gather"], simplified), inner),
         st.tuples(st.just("cond"), inner, inner, inner),
     )
     return larger if depth > 1 else st.one_of(leaves, larger)
 
 
-def programs(draws):
+def programs(draws, simplified):
     call, update = READS, [*READS, "reward", "cost"]
 
     def draw(reads):
-        parameter = expressions(0, reads)
+        parameter = expressions(0, reads, simplified)
         return st.tuples(st.sampled_from(list(DRAWS)), parameter, parameter)
 
     def statement(changes):
-        return st.tuples(st.sampled_from(list(changes)), expressions(1, update))
+        return st.tuples(st.sampled_from(list(changes)), expressions(1, update, simplified))
 
     nothing = st.none()
     one_method = st.one_of(st.tuples(draw(call), nothing), st.tuples(nothing, draw(update)))  # both take long to compile
     return st.builds(
         lambda drawn, **others: Program(call_draw=drawn[0], update_draw=drawn[1], **others),
-        score=expressions(2, call),
-        decide=st.one_of(nothing, expressions(1, call)),
+        score=expressions(2, call, simplified),
+        decide=st.one_of(nothing, expressions(1, call, simplified)),
         f=statement(CHANGES),
         n=statement(COUNTS),
-        s=expressions(1, update),
+        s=expressions(1, update, simplified),
         m=statement(TABLES),
         drawn=one_method if draws else st.tuples(nothing, nothing),
     )
@@ -288,6 +300,7 @@ WAYS = {
     "all lanes, all devices": partial(batched, None, None, False),
 }
 
+TWO_WAYS = st.lists(st.sampled_from(list(WAYS)), min_size=2, max_size=2, unique=True)
 
 THOMPSON = Program(  # draws in both methods
     score=("multiply and add", ("uniform",), ("m1",), ("tanh", ("f",))),
@@ -302,10 +315,10 @@ THOMPSON = Program(  # draws in both methods
 
 
 @examples(EXAMPLES // 3)
-@given(program=programs(draws=True), ways=st.lists(st.sampled_from(list(WAYS)), min_size=2, max_size=2, unique=True))
+@given(program=programs(draws=True, simplified=True), ways=TWO_WAYS)
 @example(program=THOMPSON, ways=["one by one", "2 lanes, one device"])
 def test_a_run_has_the_same_bits_however_it_is_played(program, ways):
-    one, other = (WAYS[way](Generated(program), keys(RUNS)) for way in ways)
+    one, other = (WAYS[way](policy_of(program), keys(RUNS)) for way in ways)
     common = slice(min(len(one.rounds), len(other.rounds)))  # fewer are played one by one
     assert_same_bits(take(one, common), take(other, common))
     assert np.isfinite(one.reward).all() and (np.asarray(one.rounds) > 0).all()
@@ -354,16 +367,16 @@ def play_by_hand(policy, many):
 
 
 @examples(EXAMPLES - EXAMPLES // 3)
-@given(program=programs(draws=False), way=st.sampled_from(list(WAYS)))
+@given(program=programs(draws=False, simplified=False), way=st.sampled_from(list(WAYS)))
 def test_a_run_has_the_bits_of_single_operations(program, way):
     """Products are rounded before they are added, and no operation is replaced by one that rounds otherwise.
 
-    Without draws by rejection, of which only the law is known. The engine may add in any fixed order. It adds three terms from
-    first to last, as XLA does; for another number of arms, bits may be different.
+    There are no draws by rejection, of which only the law is known. The engine may sum in any fixed order: three terms from
+    first to last, as XLA does. With more arms, its order is different.
     """
     if jax.default_backend() != "cpu":
         pytest.skip("known for CPUs only")
-    policy = Generated(program, scale=np.float32(0.7))
+    policy = policy_of(program)
     runs = WAYS[way](policy, keys(RUNS))
     right = play_by_hand(policy, keys(RUNS)[: len(runs.rounds)])
     for ours, theirs in zip((runs.reward, runs.cost, runs.rounds, runs.pulls), right, strict=True):
