@@ -366,6 +366,7 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
     return sampler
 
 
+@jax.jit  # of which `jax.vmap` takes NumPy arrays, and of `custom_jvp` not (jax 0.10.2)
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
 
@@ -395,6 +396,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return draws, lax.random_gamma_grad(primals[1], draws) * tangents[1]  # type: ignore
 
 
+@jax.jit
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
 
