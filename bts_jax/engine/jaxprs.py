@@ -1,5 +1,6 @@
 """What the passes over jaxprs share: an evaluator that inlines calls, and takes other rules for some operations."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,6 +102,11 @@ def variables(atoms: Sequence) -> list:
 def is_float(var: Any) -> bool:
     """Whether a variable of a jaxpr is an array of real floats."""
     return jnp.issubdtype(getattr(var.aval, "dtype", jnp.bool_), jnp.floating)
+
+
+def is_number(var: Any) -> bool:
+    """Whether a run has one of it, or few, such as a key's words: at most 4."""
+    return math.prod(getattr(var.aval, "shape", ())) <= 4
 
 
 def merged(jaxpr: Any) -> Any:

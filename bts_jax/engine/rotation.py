@@ -5,10 +5,9 @@ these numbers and that no number depends on, such as the statistics of the arms.
 one kernel for the last arrays of a step and the first of the next.
 """
 
-import math
 from typing import Any
 
-from bts_jax.engine.jaxprs import MOVES, variables
+from bts_jax.engine.jaxprs import MOVES, is_number, variables
 
 
 def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
@@ -27,7 +26,7 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if _makes_numbers(equation):
-            learnt.update(equation.outvars if any(var in learnt or not _is_number(var) for var in used) else ())
+            learnt.update(equation.outvars if any(var in learnt or not is_number(var) for var in used) else ())
         elif any(var in learnt or var in late for var in used):
             late.update(equation.outvars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
@@ -50,9 +49,5 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
 
 
 def _makes_numbers(equation: Any) -> bool:
-    return all(map(_is_number, equation.outvars))
+    return all(map(is_number, equation.outvars))
 
-
-def _is_number(var: Any) -> bool:
-    """Whether a run has one of it, or few, such as a key's words: at most 4."""
-    return math.prod(getattr(var.aval, "shape", ())) <= 4

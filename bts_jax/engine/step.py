@@ -1,8 +1,8 @@
 """One step of the loop in all lanes: a function of one run, rewritten by passes and vectorised.
 
-The passes, in this order: sums in a fixed order (`summation`), rounded products (`rounding`), operations that are needed, once
-(`jaxprs.merged`), masked scatters (`masking`); for a CPU values that are stored (`storing`), for a GPU two halves of a step
-(`rotation`).
+The passes, in this order: sums in a fixed order (`summation`), rounded products (`rounding`), comparisons of integers
+(`ordering`), operations that are needed, once (`jaxprs.merged`), masked scatters (`masking`), values that one step computes for the next (`carrying`); for a CPU values that
+are stored (`storing`), for a GPU two halves of a step (`rotation`).
 """
 
 from collections.abc import Callable
@@ -12,10 +12,12 @@ import jax
 from jax.extend import core
 
 from bts_jax.engine import storing
+from bts_jax.engine.carrying import ahead, cache_rows
 from bts_jax.engine.jaxprs import is_hash, merged, read, retrace
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import Lanes, Vectoriser
 from bts_jax.engine.masking import mask_scatters
+from bts_jax.engine.ordering import compare_integers
 from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
 from bts_jax.engine.summation import without_reductions
@@ -25,44 +27,58 @@ def optimised(closed: Any) -> Any:
     """The same closed jaxpr after the passes that all platforms share. The hash alone remains a call."""
     closed = write_out_keys(closed)
     closed = without_reductions(round_products(closed, returned=False))
-    closed = retrace(closed, opaque=is_hash)
+    closed = retrace(compare_integers(closed), opaque=is_hash)
     closed = core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
     closed = mask_scatters(closed)
     return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
 
 
 class Step:
-    """A function `(part, now) -> now` of one run, for all lanes.
+    """A function `(part, now) -> now` of one run, for all lanes, in a loop.
 
-    On a CPU, `step(part, now)` is the function. On a GPU, `step.begin(part, now)` and `step.end(part, begun)` are its halves.
+    What the loop carries are `now` and values that one step computes for the next (`carrying`): `step.carried(part, now)` are
+    the first of these. On a CPU, `step(part, now, carried)` gives both. On a GPU, `step.begin(part, now, carried)` and
+    `step.end(part, begun)` are the halves of it.
     """
 
     def __init__(self, function: Callable, part: Any, now: Any, platform: str):
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-        self.closed = optimised(closed)
-        self.structure = jax.tree.structure(out)
+        closed, parts = optimised(closed), len(jax.tree.leaves(part))
+        self.structure, self.firsts = jax.tree.structure(out), []
+        for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
+            closed, first = find(closed, parts)
+            self.firsts.append(first)
+        self.closed = closed
         self.vector = Vectoriser(leaves[0].shape[-1], platform)
         if platform == "cpu":
             self.levels = storing.levels(self.closed.jaxpr)
             self.makers = {var: equation for equation in self.closed.jaxpr.eqns for var in equation.outvars}
         else:
-            self.first, self.last, self.passed = in_two(self.closed.jaxpr, len(jax.tree.leaves(part)))
+            self.first, self.last, self.passed = in_two(self.closed.jaxpr, parts)
 
-    def __call__(self, part: Any, now: Any) -> Any:
-        jaxpr, env = self.closed.jaxpr, self._known(jax.tree.leaves((part, now)))
+    def carried(self, part: Any, now: Any) -> list[jax.Array]:
+        values = jax.tree.leaves((part, now))
+        known = len(values)
+        for first in self.firsts:
+            outputs = self.vector.evaluate(first.jaxpr, first.consts, [Lanes(value) for value in values])
+            values += [self.vector.spread(x) for x in outputs]
+        return values[known:]
+
+    def __call__(self, part: Any, now: Any, carried: list[jax.Array]) -> tuple[Any, list[jax.Array]]:
+        jaxpr, env = self.closed.jaxpr, self._known(jax.tree.leaves((part, now, carried)))
         for level in self.levels:
             self.vector.evaluate_all(level.equations, env)
             self._store(level.stored, env)
         return self._result([read(atom, env) for atom in jaxpr.outvars])
 
-    def begin(self, part: Any, now: Any) -> list[jax.Array]:
-        env = self._known(jax.tree.leaves((part, now)))
+    def begin(self, part: Any, now: Any, carried: list[jax.Array]) -> list[jax.Array]:
+        env = self._known(jax.tree.leaves((part, now, carried)))
         self.vector.evaluate_all(self.first, env)
         return [self.vector.spread(env[var]) for var in self.passed]
 
-    def end(self, part: Any, begun: list[jax.Array]) -> Any:
+    def end(self, part: Any, begun: list[jax.Array]) -> tuple[Any, list[jax.Array]]:
         env = self._known(jax.tree.leaves(part)) | {var: Lanes(x) for var, x in zip(self.passed, begun, strict=True)}
         self.vector.evaluate_all(self.last, env)
         return self._result([read(atom, env) for atom in self.closed.jaxpr.outvars])
@@ -72,8 +88,9 @@ class Step:
         mapped = [Lanes(value) for value in values]
         return dict(zip(jaxpr.constvars, self.closed.consts, strict=True)) | dict(zip(jaxpr.invars, mapped, strict=False))
 
-    def _result(self, values: list) -> Any:
-        return jax.tree.unflatten(self.structure, [self.vector.spread(x) for x in values])
+    def _result(self, values: list) -> tuple[Any, list[jax.Array]]:
+        arrays, count = [self.vector.spread(x) for x in values], self.structure.num_leaves
+        return jax.tree.unflatten(self.structure, arrays[:count]), arrays[count:]
 
     def _store(self, variables: list, env: dict) -> None:
         """Stores the values of these variables."""

@@ -65,7 +65,7 @@ def _chosen(jaxpr: Any) -> set[int]:
     returned = {number[var] for var in variables(jaxpr.outvars) if var in number}
     fused = [is_hash(one) or one.primitive.name in FUSED for one in equations]
     size = [max(1, *(math.prod(var.aval.shape) for var in one.outvars)) if one.outvars else 1 for one in equations]
-    weight = [HASH_WEIGHT if is_hash(one) else WEIGHTS.get(one.primitive.name, 1) for one in equations]
+    weight = [weight_of(one) for one in equations]
     candidates = [i for i, one in enumerate(equations) if fused[i] and not _is_cheap(one)]
     reduced = {number[var] for one in equations if one.primitive.name in REDUCTIONS
                for var in variables(one.invars) if var in number}
@@ -96,6 +96,11 @@ def _chosen(jaxpr: Any) -> set[int]:
                 selected.add(i)
         chosen = selected
     return chosen
+
+
+def weight_of(equation: Any) -> int:
+    """How much work an operation is, for one number."""
+    return HASH_WEIGHT if is_hash(equation) else WEIGHTS.get(equation.primitive.name, 1)
 
 
 def _is_cheap(equation: Any) -> bool:

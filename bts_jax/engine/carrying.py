@@ -1,0 +1,228 @@
+"""Values that one step of the loop computes for the next.
+
+A pass of this kind finds values that a step computes from what the step before has left, and carries them along instead. Two
+kinds are worth it:
+
+- *Numbers ahead* (`ahead`): random words that all arms share, such as those of `jax.random.split(key)`. They depend on numbers
+  of the run alone, and are computed with the other numbers at the end of the step before. On a GPU that saves a kernel.
+- *Rows* (`cache_rows`, for CPUs): what is computed arm by arm from the statistics of the arms, such as means and their
+  reciprocal roots. It changes for the pulled arm alone (`armwise`), and is computed again for that arm alone.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes
+from bts_jax.engine.jaxprs import ELEMENTWISE, bind, is_hash, is_number, merged, read, variables
+from bts_jax.engine.storing import weight_of
+
+CACHE = 1000  # the weight of keeping the rows of one array up to date, in the units of `storing.WEIGHTS`
+LOAD = 2  # and of reading an entry of it
+DEAR = 8  # the least weight of what is cached: a division
+
+
+class Carried(NamedTuple):
+    """A step that takes some values as further inputs, and returns them, for the next step, as further outputs."""
+
+    step: Any  # closed jaxpr
+    first: Any  # closed jaxpr: the inputs of the step without these values, to these values
+
+
+def ahead(closed: Any, parts: int) -> Carried:
+    """Carries the random words that depend on numbers alone, and that arrays are made of.
+
+    The first `parts` inputs of a step are the same in all steps; its outputs are the other inputs of the next.
+    """
+    jaxpr = closed.jaxpr
+    chosen = _words_of_arrays(jaxpr, parts)
+    number = {var: i for i, var in enumerate(jaxpr.invars)}
+
+    def carried(evaluated: "_Evaluated") -> list:
+        outputs = [read(atom, evaluated.env) for atom in jaxpr.outvars]
+        arguments = [read(var, evaluated.env) if number[var] < parts else outputs[number[var] - parts] for var in jaxpr.invars]
+        return _Evaluated(closed, arguments, wanted=chosen).values(chosen)
+
+    return _carried(closed, chosen, carried)
+
+
+def _words_of_arrays(jaxpr: Any, parts: int) -> list:
+    """Numbers that depend on a hash and on other numbers alone, and are used with arrays."""
+    numbers, hashed = set(jaxpr.constvars), set()
+    numbers.update(var for var in jaxpr.invars if is_number(var))
+    for equation in jaxpr.eqns:
+        used = variables(equation.invars)
+        if all(map(is_number, equation.outvars)) and numbers.issuperset(used) and not equation.effects:
+            numbers.update(equation.outvars)
+            if is_hash(equation) or not hashed.isdisjoint(used):
+                hashed.update(equation.outvars)
+    moving = set(jaxpr.invars[parts:])
+    for equation in jaxpr.eqns:
+        if not moving.isdisjoint(variables(equation.invars)):
+            moving.update(equation.outvars)
+    with_arrays = [var for equation in jaxpr.eqns if not all(map(is_number, equation.outvars))
+                   for var in variables(equation.invars)]
+    return list(dict.fromkeys(var for var in with_arrays if var in hashed and var in moving))
+
+
+def cache_rows(closed: Any, parts: int) -> Carried:
+    """Carries what changes for the pulled arm alone, where that is worth it. Inputs and outputs are as for `ahead`."""
+    jaxpr = closed.jaxpr
+    changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
+    chosen = _worth_caching(changes)
+
+    def carried(evaluated: "_Evaluated") -> list:
+        env, rows = evaluated.env, _Rows(changes, evaluated.env)
+        index = env[changes.index]
+        values = [_set(env[var], index, rows.of(var)) for var in chosen]
+        # Written after its row was read, an array of the state is updated in place; else XLA would copy it.
+        env.update({new: _set(env[old], index, rows.of(old)) for old, new in rows.updated.items() if old in rows.rows})
+        return values
+
+    return _carried(closed, chosen, carried)
+
+
+def _worth_caching(changes: Changes) -> list:
+    """The variables to cache: used by something that is not arm by arm, and dear enough to compute."""
+    jaxpr, chosen = changes.jaxpr, []
+    if changes.index is None:
+        return chosen
+    armwise = {var for equation in jaxpr.eqns for var in equation.outvars if changes.of(var) == ARMWISE}
+    used = {var for equation in jaxpr.eqns if armwise.isdisjoint(equation.outvars) for var in variables(equation.invars)}
+    used.update(variables(jaxpr.outvars))
+    cones: dict[Any, frozenset] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        if armwise.isdisjoint(equation.outvars):
+            continue
+        cone = frozenset([i]).union(*(cones.get(var, ()) for var in variables(equation.invars)))
+        for var in equation.outvars:
+            dear = sum(weight_of(jaxpr.eqns[j]) for j in cone)
+            if var in used and var.aval.dtype.itemsize == 4 and dear >= DEAR and (dear - LOAD) * changes.entries > CACHE:
+                chosen.append(var)
+                cones[var] = frozenset()
+            else:
+                cones[var] = cone
+    return chosen
+
+
+class _Rows:
+    """The rows of the pulled arm, after its update."""
+
+    def __init__(self, changes: Changes, env: dict):
+        self.changes, self.env = changes, env
+        jaxpr = changes.jaxpr
+        self.maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+        state = jaxpr.invars[len(jaxpr.invars) - len(jaxpr.outvars) :]
+        self.updated = {old: new for old, new in zip(state, jaxpr.outvars, strict=True) if changes.of(old) == ARMWISE}
+        self.rows: dict[Any, Any] = {}
+
+    def of(self, var: Any) -> Any:
+        """The row of a variable of the next step, as an array whose first axis has length 1."""
+        if var not in self.rows:
+            self.rows[var] = self._computed(var)
+        return self.rows[var]
+
+    def _computed(self, var: Any) -> Any:
+        equation = self.maker.get(var)
+        if equation is None:
+            return self._scattered(self.updated[var], var) if self.changes.of(var) == ARMWISE else self._taken(self.env[var])
+        if self.changes.of(var) == CONSTANT and not _is_like_a_row(equation):
+            return self._taken(self.env[var])
+        inputs = [self._operand(atom, equation) for atom in equation.invars]
+        params = _for_one_row(equation)
+        outputs = equation.primitive.bind(*inputs, **params)
+        return outputs[0] if equation.primitive.multiple_results else outputs
+
+    def _operand(self, atom: Any, equation: Any) -> Any:
+        if isinstance(atom, core.Literal) or not atom.aval.shape:
+            return read(atom, self.env)
+        makes_rows = equation.primitive.name == "broadcast_in_dim" and 0 not in equation.params["broadcast_dimensions"]
+        return self.env[atom] if makes_rows else self.of(atom)
+
+    def _scattered(self, new: Any, old: Any) -> Any:
+        """The row of an updated state."""
+        if new is old:
+            return self._taken(self.env[old])
+        equation = self.maker[new]
+        update = jnp.asarray(read(equation.invars[2], self.env))[None]
+        if equation.primitive.name == "scatter":
+            return update
+        return self._scattered(equation.invars[0], old) + update
+
+    def _taken(self, value: Any) -> Any:
+        index = self.env[self.changes.index][0]
+        value = jnp.asarray(value)
+        zeros = [jnp.zeros((), index.dtype)] * (value.ndim - 1)
+        return lax.dynamic_slice_p.bind(value, index, *zeros, slice_sizes=(1, *value.shape[1:]))
+
+
+def _is_like_a_row(equation: Any) -> bool:
+    """Whether a row of a constant is better computed than taken from the whole."""
+    name, shape = equation.primitive.name, equation.outvars[0].aval.shape
+    if name == "broadcast_in_dim":
+        return 0 not in equation.params["broadcast_dimensions"]
+    return name in ELEMENTWISE and all(atom.aval.shape in ((), shape) for atom in equation.invars)
+
+
+def _for_one_row(equation: Any) -> dict:
+    """The parameters of an operation whose arrays have one row."""
+    params, name = dict(equation.params), equation.primitive.name
+    for key in {"broadcast_in_dim": ["shape"], "slice": ["limit_indices"], "reshape": ["new_sizes"]}.get(name, []):
+        params[key] = (1, *params[key][1:])
+    return params
+
+
+def _set(cache: Any, index: Any, row: Any) -> Any:
+    numbers = lax.ScatterDimensionNumbers(tuple(range(cache.ndim - 1)), (0,), (0,))
+    return lax.scatter(cache, index, row[0], numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+
+class _Evaluated:
+    """The values of a jaxpr's variables; of all, or of those that are wanted; some are given."""
+
+    def __init__(self, closed: Any, arguments: Sequence, given: dict | None = None, wanted: Sequence | None = None):
+        jaxpr = closed.jaxpr
+        self.env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+        self.env.update(given or {})
+        for equation in jaxpr.eqns if wanted is None else _needed(jaxpr.eqns, wanted):
+            outputs = bind(equation, [read(atom, self.env) for atom in equation.invars])
+            self.env.update((var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in (given or {}))
+
+    def values(self, wanted: Sequence) -> list:
+        return [self.env[var] for var in wanted]
+
+
+def _needed(equations: Sequence, wanted: Sequence) -> list:
+    """The equations that make these variables."""
+    needed, found = set(wanted), []
+    for equation in reversed(equations):
+        if not needed.isdisjoint(equation.outvars):
+            found.append(equation)
+            needed.update(variables(equation.invars))
+    return found[::-1]
+
+
+def _carried(closed: Any, chosen: list, carried: Callable[[_Evaluated], list]) -> Carried:
+    """A step that takes the chosen variables as inputs. `carried` makes their next values of all values of this step."""
+    jaxpr = closed.jaxpr
+    arguments = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in (*jaxpr.invars, *chosen)]
+    count = len(jaxpr.invars)
+
+    def step(*values: Any) -> list:
+        evaluated = _Evaluated(closed, values[:count], dict(zip(chosen, values[count:], strict=True)))
+        last = carried(evaluated)
+        return [*(read(atom, evaluated.env) for atom in jaxpr.outvars), *last]
+
+    def first(*values: Any) -> list:
+        return _Evaluated(closed, values, wanted=chosen).values(chosen)
+
+    return Carried(_clean(jax.make_jaxpr(step)(*arguments)), _clean(jax.make_jaxpr(first)(*arguments[:count])))
+
+
+def _clean(closed: Any) -> Any:
+    return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
