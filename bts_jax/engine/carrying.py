@@ -9,7 +9,6 @@ kinds are worth it:
   reciprocal roots. It changes for the pulled arm alone (`armwise`), and is computed again for that arm alone.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes
 from bts_jax.engine.jaxprs import ELEMENTWISE, bind, is_hash, is_number, merged, read, variables
 from bts_jax.engine.storing import weight_of
 
-CACHE = 1000  # the weight of keeping the rows of one array up to date, in the units of `storing.WEIGHTS`
+CACHE = 60  # the weight of keeping the rows of one array up to date, in the units of `storing.WEIGHTS`
 LOAD = 2  # and of reading an entry of it
 DEAR = 8  # the least weight of what is cached: a division
 
@@ -40,7 +39,7 @@ def ahead(closed: Any, parts: int) -> Carried:
     The first `parts` inputs of a step are the same in all steps; its outputs are the other inputs of the next.
     """
     jaxpr = closed.jaxpr
-    chosen = _words_of_arrays(jaxpr, parts)
+    chosen = _words_ahead(jaxpr, parts)
     number = {var: i for i, var in enumerate(jaxpr.invars)}
 
     def carried(evaluated: "_Evaluated") -> list:
@@ -51,23 +50,22 @@ def ahead(closed: Any, parts: int) -> Carried:
     return _carried(closed, chosen, carried)
 
 
-def _words_of_arrays(jaxpr: Any, parts: int) -> list:
-    """Numbers that depend on a hash and on other numbers alone, and are used with arrays."""
+def _words_ahead(jaxpr: Any, parts: int) -> list:
+    """Numbers that depend on a hash and on other numbers alone, and are used with arrays or with what depends on arrays."""
     numbers, hashed = set(jaxpr.constvars), set()
     numbers.update(var for var in jaxpr.invars if is_number(var))
+    moving, used_late = set(jaxpr.invars[parts:]), []
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
+        if not moving.isdisjoint(used):
+            moving.update(equation.outvars)
         if all(map(is_number, equation.outvars)) and numbers.issuperset(used) and not equation.effects:
             numbers.update(equation.outvars)
             if is_hash(equation) or not hashed.isdisjoint(used):
                 hashed.update(equation.outvars)
-    moving = set(jaxpr.invars[parts:])
-    for equation in jaxpr.eqns:
-        if not moving.isdisjoint(variables(equation.invars)):
-            moving.update(equation.outvars)
-    with_arrays = [var for equation in jaxpr.eqns if not all(map(is_number, equation.outvars))
-                   for var in variables(equation.invars)]
-    return list(dict.fromkeys(var for var in with_arrays if var in hashed and var in moving))
+        elif not all(map(is_number, equation.outvars)):
+            used_late += used
+    return [var for var in dict.fromkeys(used_late) if var in hashed and var in moving]
 
 
 def cache_rows(closed: Any, parts: int) -> Carried:

@@ -124,7 +124,7 @@ def merged(jaxpr: Any) -> Any:
         equation = equation.replace(invars=[the_one(atom) for atom in equation.invars])
         simple = _simplified(equation, maker)
         if simple is not None:
-            same[equation.outvars[0]] = simple
+            same.update(zip(equation.outvars, simple, strict=True))
             continue
         maker.update(dict.fromkeys(equation.outvars, equation))
         what = _what(equation)
@@ -151,12 +151,14 @@ def _simplified(equation: Any, maker: dict) -> Any:
     if made is None:
         return None
     if name == "random_unwrap" and made.primitive.name == "random_wrap":
-        return made.invars[0]
+        return made.invars[:1]
+    if name == "unstack" and made.primitive.name == "stack" and equation.params["axis"] == made.params["axis"]:
+        return made.invars
     if name == "squeeze" and made.primitive.name == "slice" and isinstance(made.invars[0], core.Var):
         stack, params = maker.get(made.invars[0]), made.params
         if (stack is not None and stack.primitive.name == "stack" and equation.outvars[0].aval.shape == ()
                 and made.invars[0].aval.ndim == 1):
-            return stack.invars[params["start_indices"][0]]
+            return [stack.invars[params["start_indices"][0]]]
     return None
 
 
@@ -165,4 +167,4 @@ def _what(equation: Any) -> Any:
     name = equation.primitive.name
     if is_hash(equation):
         return equation.params["name"]
-    return str(equation.params) if name in ELEMENTWISE or name in MOVES else None
+    return str(equation.params) if name in ELEMENTWISE or name in MOVES or name == "iota" else None

@@ -19,6 +19,7 @@ from bts_jax.engine.jaxprs import evaluate, is_exact
 IMPL = "threefry2x32"
 # Operations on an array of keys that are the same operation on either word.
 EACH = "broadcast_in_dim concatenate copy dynamic_slice gather reshape rev select_n slice squeeze stack transpose".split()
+FEW = [(count,) for count in range(1, 5)]  # shapes of which each entry is hashed by itself
 
 
 class _Keys(NamedTuple):
@@ -52,7 +53,7 @@ def _rule(equation: Any, inputs: Sequence) -> Sequence | None:
         return [jnp.stack(keys, axis=-1)]
     if isinstance(keys, _Keys) and jax.config.jax_threefry_partitionable:  # type: ignore
         if name == "random_split":
-            return [_Keys(*_hashes(keys, params["shape"]))]
+            return [_Keys(*(_few if keys.first.shape == () and params["shape"] in FEW else _hashes)(keys, params["shape"]))]
         if name == "random_bits" and params["bit_width"] == 32:
             first, second = _hashes(keys, params["shape"])
             return [first ^ second]
@@ -64,9 +65,17 @@ def _rule(equation: Any, inputs: Sequence) -> Sequence | None:
         return [_Keys(*(
             equation.primitive.bind(*(x[i] if isinstance(x, _Keys) else x for x in inputs), **params) for i in range(2)
         ))]
+    if name == "unstack" and isinstance(keys, _Keys):
+        return [_Keys(*words) for words in zip(*(equation.primitive.bind(word, **params) for word in keys), strict=True)]
     typed = [x.typed() if isinstance(x, _Keys) else x for x in inputs]
     outputs = equation.primitive.bind(*typed, **params)
     return outputs if equation.primitive.multiple_results else [outputs]
+
+
+def _few(keys: _Keys, shape: tuple[int, ...]) -> list[jax.Array]:
+    """The same for few places, each by itself. Of arrays of them a GPU would compute the whole step before once per place."""
+    words = [random.jax_hash(keys.first, keys.second, jnp.uint32(0), jnp.uint32(i)) for i in range(shape[0])]
+    return [jnp.stack(word) for word in zip(*words, strict=True)]
 
 
 def _hashes(keys: _Keys, shape: tuple[int, ...]) -> random.Words:

@@ -9,6 +9,8 @@ from typing import Any
 
 from bts_jax.engine.jaxprs import MOVES, is_number, variables
 
+COMPARISONS = "eq ne lt le gt ge".split()
+
 
 def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
     """The operations of the first half, those of the second, and the variables to pass from one to the other.
@@ -18,7 +20,12 @@ def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
     first, last = _halves(jaxpr)
     at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
     wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
-    return first, last, [var for var in wanted if var not in at_hand]
+    passed = [var for var in wanted if var not in at_hand]
+    # What one comparison makes of what is passed anyway is made again, and not passed.
+    at_hand.update(passed)
+    again = [one for one in first if one.primitive.name in COMPARISONS and one.outvars[0] in passed
+             and not is_number(one.outvars[0]) and at_hand.issuperset(variables(one.invars))]
+    return first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)]
 
 
 def _halves(jaxpr: Any) -> tuple[list, list]:

@@ -1,8 +1,8 @@
 """One step of the loop in all lanes: a function of one run, rewritten by passes and vectorised.
 
 The passes, in this order: sums in a fixed order (`summation`), rounded products (`rounding`), comparisons of integers
-(`ordering`), operations that are needed, once (`jaxprs.merged`), masked scatters (`masking`), values that one step computes for the next (`carrying`); for a CPU values that
-are stored (`storing`), for a GPU two halves of a step (`rotation`).
+(`ordering`), operations that are needed, once (`jaxprs.merged`), masked scatters (`masking`), values that one step computes for
+the next (`carrying`); for a CPU values that are stored (`storing`), for a GPU two halves of a step (`rotation`).
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from bts_jax.policies.index import ArmStatistics, Averages, FloorPolicy, over
+from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
 from bts_jax.pytrees import pytree
 
 
@@ -32,14 +32,12 @@ class BudgetUCB(FloorPolicy):
     """
 
     min_cost: ArrayLike | None = None
-    keep = Averages.of
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Averages = state.kept
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = jnp.sqrt(2 * log_t) * arms.width
-        dearest = over(jnp.minimum(arms.reward + e, 1), jnp.maximum(arms.cost - e, state.fact))
+        e = jnp.sqrt(2 * log_t) * (1 / jnp.sqrt(state.n))
+        dearest = over(jnp.minimum(state.reward_mean + e, 1), jnp.maximum(state.cost_mean - e, state.fact))
         # Where nothing is uncertain, e = 0, an infinite ratio does not count.
         slack = jnp.where(e > 0, e * dearest, 0)
-        return over(arms.reward + e + slack, arms.cost)
+        return over(state.reward_mean + e + slack, state.cost_mean)

@@ -61,7 +61,7 @@ class EpsilonFirst:
 
     def init(self, problem: Problem) -> EpsilonFirstState:
         return EpsilonFirstState(
-            arms=ArmStatistics.zeros(problem.num_arms, self.keep),
+            arms=ArmStatistics.zeros(problem.num_arms),
             spent=Sum.zeros(),
             # A hair less than εB: rounding must not make 0.3 of 50 more than 15.
             allowance=Sum.of(jnp.float32(self.epsilon * problem.budget) * jnp.float32(1 - 2**-21)),
@@ -71,22 +71,19 @@ class EpsilonFirst:
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms = state.arms
         explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
-        best = lax.argmax(arms.kept, 0, jnp.int32)
+        # The largest ratio; where nothing was paid 10³⁸ r̄, which is above every ratio unless r̄ = 0.
+        costs = arms.cost_mean > 0
+        ratio = jnp.where(costs, arms.reward_mean / jnp.where(costs, arms.cost_mean, 1), arms.reward_mean * jnp.float32(1e38))
+        best = lax.argmax(ratio, 0, jnp.int32)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         turn = arms.rounds % arms.pulls.shape[0]
         return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
-        """The ratio; where nothing was paid 10³⁸ r̄, which is above every ratio unless r̄ = 0."""
-        costs = cost_mean > 0
-        return jnp.where(costs, reward_mean / jnp.where(costs, cost_mean, 1), reward_mean * jnp.float32(1e38))
 
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> EpsilonFirstState:
         exploring = state.committed < 0
-        arms = state.arms.record(arm, reward, cost, self.keep)
+        arms = state.arms.record(arm, reward, cost)
         return state._replace(
             arms=jax.tree.map(lambda new, old: jnp.where(exploring, new, old), arms, state.arms),
             spent=state.spent.add(jnp.where(exploring, coins(cost), 0)),

@@ -1,6 +1,6 @@
 """Fractional KUBE: an upper confidence bound on the reward, over the expected cost, which is known."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,6 @@ from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    width: jax.Array  # [K] 1/√n
 
 
 @pytree
@@ -54,9 +49,5 @@ class FractionalKUBE(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
-        arms: Kept = state.kept
-        return (arms.reward + jnp.sqrt(self.scale * log_t) * arms.width) * state.fact
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n))
+        width = 1 / jnp.sqrt(state.n)
+        return (state.reward_mean + jnp.sqrt(self.scale * log_t) * width) * state.fact

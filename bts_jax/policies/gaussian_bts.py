@@ -1,6 +1,6 @@
 """Gaussian BTS: budgeted Thompson sampling with normal posteriors."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,6 @@ from bts_jax import checks, random
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    reward_spread: jax.Array  # [K] √(V^r / (n + 1))
-    cost_spread: jax.Array  # [K] √(V^c / (n + 1))
 
 
 @pytree
@@ -64,7 +57,6 @@ class GaussianBTS:
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    variances: ClassVar[bool] = True  # `keep` gets the averages of r(1 − r) and c(1 − c), too
 
     variance: ArrayLike = 0.25
     learn: ArrayLike = 0.3
@@ -74,16 +66,15 @@ class GaussianBTS:
         checks.hyperparameter(self, "learn", 0, 1e6)
 
     def init(self, problem: Problem) -> ArmStatistics:
-        half = jnp.full(problem.num_arms, 0.5, jnp.float32)
-        kept = self.keep(0 * half, half, half, 0 * half, 0 * half)
-        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)._replace(kept=kept)
+        return ArmStatistics.zeros(problem.num_arms, variances=True)
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
-        return jnp.argmax(random.rejection(propose_ratio, key, *state.kept)), state
+        return jnp.argmax(random.rejection(propose_ratio, key, *self.posterior(state))), state
 
-    def keep(
-        self, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array, reward_rest: jax.Array, cost_rest: jax.Array
-    ) -> Kept:
+    def posterior(self, state: ArmStatistics) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The means of the arms' normal distributions of θ^r and θ^c, and their standard deviations. [K] each"""
+        n = state.pulls.astype(jnp.float32)
+        reward, cost = (jnp.where(n > 0, mean, 0.5) for mean in (state.reward_mean, state.cost_mean))
         prior, weight = jnp.asarray(self.variance, jnp.float32), jnp.asarray(self.learn, jnp.float32) * n
 
         def spread(x: jax.Array, rest: jax.Array) -> jax.Array:
@@ -93,13 +84,12 @@ class GaussianBTS:
             # Never 0: for c̄ = 0 no draw would be accepted.
             return jnp.sqrt(jnp.maximum(variance / (n + 1), jnp.float32(1e-30)))
 
-        return Kept(reward=reward_mean, cost=cost_mean, reward_spread=spread(reward_mean, reward_rest),
-                    cost_spread=spread(cost_mean, cost_rest))
+        return reward, cost, spread(reward, state.reward_rest), spread(cost, state.cost_rest)
 
     def update(
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ArmStatistics:
-        return state.record(arm, reward, cost, self.keep)
+        return state.record(arm, reward, cost)
 
 
 def propose_ratio(

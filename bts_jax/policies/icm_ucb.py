@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.policies.index import ArmStatistics, Averages, IndexPolicy, choose, over
+from bts_jax.policies.index import ArmStatistics, IndexPolicy, choose, over
 from bts_jax.pytrees import pytree
 
 
@@ -13,14 +13,13 @@ class _Family(IndexPolicy):
     """What the three have in common: e_i = α √(ln(t − 1) / n_i)."""
 
     alpha: ArrayLike
-    keep = Averages.of
 
     def _check(self) -> None:
         checks.hyperparameter(self, "alpha", 0, 1e6)
 
     def _radius(self, state: ArmStatistics) -> jax.Array:
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        return self.alpha * jnp.sqrt(log_t) * state.kept.width
+        return self.alpha * jnp.sqrt(log_t) * (1 / jnp.sqrt(state.n))
 
 
 @pytree
@@ -51,7 +50,7 @@ class IUCB(_Family):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        return over(state.kept.reward, state.kept.cost) + self._radius(state)
+        return over(state.reward_mean, state.cost_mean) + self._radius(state)
 
 
 @pytree
@@ -81,7 +80,7 @@ class CUCB(_Family):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        return over(state.kept.reward + self._radius(state), state.kept.cost)
+        return over(state.reward_mean + self._radius(state), state.cost_mean)
 
 
 @pytree
@@ -112,7 +111,7 @@ class MUCB(_Family):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         e = self._radius(state)
-        return over(jnp.minimum(state.kept.reward + e, 1), state.kept.cost - e)
+        return over(jnp.minimum(state.reward_mean + e, 1), state.cost_mean - e)
 
 
 @pytree
@@ -149,8 +148,5 @@ class BGreedy(IndexPolicy):
         t = (state.rounds + 1).astype(jnp.float32)
         (coin, word), other = random.bits(key), random.bits(key, (), 1)[0]
         explores = random.happens(coin, self.scale * num_arms / t) & (state.pulls > 0).all()
-        return jnp.where(explores, random.reduced(word, other, num_arms), choose(state.kept, state.pulls)), state
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
-        return over(reward_mean, cost_mean)
+        best = choose(over(state.reward_mean, state.cost_mean), state.pulls)
+        return jnp.where(explores, random.reduced(word, other, num_arms), best), state

@@ -1,6 +1,5 @@
 """What index policies share: the statistics of the arms, and how the largest index is chosen."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -14,73 +13,77 @@ from bts_jax.engine.fixed_point import Sum, coins
 
 
 class ArmStatistics(NamedTuple):
-    """How often each arm was pulled, what it earned and cost, and what the policy makes of that."""
+    """How often each arm was pulled, and what it earned and cost."""
 
-    pulls: jax.Array  # [K] int32, n
+    pulls: jax.Array  # [K] int32
     totals: Sum  # [K, 2], rewards r and costs c; or [K, 4], also r(1 − r) and c(1 − c), of which variances are made
-    kept: Any  # arrays [K] float32: functions of n and the averages, worked out anew for the arm that was pulled alone
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
     fact: Any = ()  # what the policy was told, and keeps
 
     @classmethod
-    def zeros(cls, num_arms: int, keep: "Keep", variances: bool = False) -> "ArmStatistics":
-        totals = Sum.zeros((num_arms, 4 if variances else 2))
-        one = jnp.ones(num_arms, jnp.float32)  # a stand-in: the index of an arm that was never pulled does not count
-        return cls(jnp.zeros(num_arms, jnp.int32), totals, keep(one, *[one] * totals.whole.shape[1]), jnp.int32(0))
+    def zeros(cls, num_arms: int, variances: bool = False) -> "ArmStatistics":
+        return cls(jnp.zeros(num_arms, jnp.int32), Sum.zeros((num_arms, 4 if variances else 2)), jnp.int32(0))
 
-    def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, keep: "Keep") -> "ArmStatistics":
+    @property
+    def n(self) -> jax.Array:
+        """Pulls as floats; 1 for an arm that was never pulled, whose averages are 0. [K]"""
+        return jnp.maximum(self.pulls, 1).astype(jnp.float32)
+
+    @property
+    def reward_mean(self) -> jax.Array:
+        """r̄ [K]"""
+        return self._average(0)
+
+    @property
+    def cost_mean(self) -> jax.Array:
+        """c̄ [K]"""
+        return self._average(1)
+
+    @property
+    def reward_rest(self) -> jax.Array:
+        """The average of r(1 − r), which is 0 on Bernoulli arms. [K]"""
+        return self._average(2)
+
+    @property
+    def cost_rest(self) -> jax.Array:
+        """The average of c(1 − c), which is 0 on Bernoulli arms. [K]"""
+        return self._average(3)
+
+    def _average(self, i: int) -> jax.Array:
+        return jax.tree.map(lambda x: x[..., i], self.totals).value() / self.n
+
+    def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
         """These statistics and one more pull."""
-        pulls = self.pulls[arm] + 1
         amounts = [reward, cost]
         if self.totals.whole.shape[1] == 4:
             amounts += [x * (1 - x) for x in amounts]
-        sums = zip(self.totals.whole[arm], self.totals.rest[arm], amounts, strict=True)
-        sums = [Sum(whole, rest).add(coins(amount)) for whole, rest, amount in sums]
-        n = pulls.astype(jnp.float32)
-        totals = jax.tree.map(lambda *parts: jnp.stack(parts), *sums)
-        old = self._replace(rounds=(), fact=())
-        new = old._replace(pulls=pulls, totals=totals, kept=keep(n, *(total.value() / n for total in sums)))
-        arms = jax.tree.map(lambda new, old: old.at[arm].set(new), new, old)
-        return arms._replace(rounds=self.rounds + 1, fact=self.fact)
-
-
-Keep = Callable[..., Any]  # n and the averages of what is summed, r̄, c̄ and so on, to what is kept of an arm
-
-
-class Averages(NamedTuple):
-    """What several policies keep of an arm."""
-
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    width: jax.Array  # [K] 1/√n
-
-    @classmethod
-    def of(cls, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> "Averages":
-        return cls(reward=reward_mean, cost=cost_mean, width=1 / jnp.sqrt(n))
+        totals = jax.tree.map(lambda x: x[arm], self.totals).add(coins(jnp.stack(amounts)))
+        return self._replace(
+            pulls=self.pulls.at[arm].add(1),
+            totals=jax.tree.map(lambda new, old: old.at[arm].set(new), totals, self.totals),
+            rounds=self.rounds + 1,
+        )
 
 
 class IndexPolicy:
     """A policy that pulls the arm with the largest index.
 
-    The class gives `keep`, what it keeps of an arm, and `index`, made of what is kept of all arms, unless that is the index
-    already; and `fact`, what it keeps of what it is told, if it names something in `told`.
+    The class gives `index`; and `fact`, what it keeps of what it is told, if it names something in `told`.
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    variances: ClassVar[bool] = False  # whether `keep` gets the averages of r(1 − r) and c(1 − c), too
-
-    keep: Keep
+    variances: ClassVar[bool] = False  # whether r(1 − r) and c(1 − c) are summed, too
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        return state.kept
+        raise NotImplementedError
 
     def fact(self, problem: Problem) -> Any:
         """What is kept of what is told."""
         return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.keep, self.variances)._replace(fact=self.fact(problem))
+        return ArmStatistics.zeros(problem.num_arms, self.variances)._replace(fact=self.fact(problem))
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         return choose(self.index(state), state.pulls), state
@@ -88,7 +91,7 @@ class IndexPolicy:
     def update(
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ArmStatistics:
-        return state.record(arm, reward, cost, self.keep)
+        return state.record(arm, reward, cost)
 
 
 class FloorPolicy(IndexPolicy):

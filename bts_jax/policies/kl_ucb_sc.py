@@ -1,7 +1,5 @@
 """KL-UCB-SC: the largest ratio that the Kullback–Leibler divergence leaves possible."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,12 +9,6 @@ from bts_jax.policies.index import ArmStatistics, IndexPolicy
 from bts_jax.pytrees import pytree
 
 STEPS = 4  # of Newton's method; from where it starts, they leave an error below 10⁻⁸
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄, but at least 10⁻¹²
-    cost: jax.Array  # [K] c̄
-    scale: jax.Array  # [K] 1/n
 
 
 @pytree
@@ -62,19 +54,16 @@ class KLUCBSC(IndexPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Kept = state.kept
+        reward, scale = jnp.maximum(state.reward_mean, jnp.float32(1e-12)), 1 / state.n
         t = (state.rounds + 1).astype(jnp.float32)
         tuned = jnp.asarray(self.tuned, jnp.float32)
         plain = (1 - tuned) * jnp.log(t)
-        log = jnp.maximum(plain + tuned * random.log(t * arms.scale), 0)  # ln t − tuned · ln n
-        costs = arms.cost > 0
-        cost = jnp.where(costs, arms.cost, 1)
-        gain = largest_gain(arms.reward, cost, log * arms.scale)
-        return jnp.where(costs, arms.reward / cost * jnp.exp(gain), jnp.inf)
+        log = jnp.maximum(plain + tuned * random.log(t * scale), 0)  # ln t − tuned · ln n
+        costs = state.cost_mean > 0
+        cost = jnp.where(costs, state.cost_mean, 1)
+        gain = largest_gain(reward, cost, log * scale)
+        return jnp.where(costs, reward / cost * jnp.exp(gain), jnp.inf)
 
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=jnp.maximum(reward_mean, jnp.float32(1e-12)), cost=cost_mean, scale=1 / n)
 
 
 def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:

@@ -1,7 +1,5 @@
 """KUBE: an upper confidence bound on the reward, over the average cost."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -9,12 +7,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    reward: jax.Array  # [K] r̄
-    width: jax.Array  # [K] 1/√n
-    price: jax.Array  # [K] 1/c̄, infinite for c̄ = 0
 
 
 @pytree
@@ -48,9 +40,5 @@ class KUBE(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
-        arms: Kept = state.kept
-        return (arms.reward + jnp.sqrt(self.scale * log_t) * arms.width) * arms.price
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(reward=reward_mean, width=1 / jnp.sqrt(n), price=over(jnp.float32(1), cost_mean))
+        width, price = 1 / jnp.sqrt(state.n), over(jnp.float32(1), state.cost_mean)
+        return (state.reward_mean + jnp.sqrt(self.scale * log_t) * width) * price

@@ -17,11 +17,6 @@ class Side(NamedTuple):
     scale: jax.Array  # [K] η̂/n
 
 
-class Kept(NamedTuple):
-    reward: Side
-    cost: Side
-
-
 def interval(side: Side, z_square: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Wilson's interval (ω₋, ω₊), the x with n(x − x̄)² ≤ z² x(1 − x), without cancellation: ω₋ is 0 exactly where x̄ is."""
     q = z_square * side.scale
@@ -39,7 +34,12 @@ class _Omega(IndexPolicy):
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         z_square = 2 * self.rho * jnp.log((state.rounds + 2).astype(jnp.float32))
-        return over(interval(state.kept.reward, z_square)[1], interval(state.kept.cost, z_square)[0])
+        reward, cost = self.sides(state)
+        return over(interval(reward, z_square)[1], interval(cost, z_square)[0])
+
+    def sides(self, state: ArmStatistics) -> tuple[Side, Side]:
+        """What the intervals of reward and cost are made of."""
+        raise NotImplementedError
 
 
 @pytree
@@ -67,9 +67,11 @@ class OmegaUCB(_Omega):
 
     rho: ArrayLike = 1 / 4
 
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(*(Side(mean=x, variance=x * (1 - x), scale=1 / n) for x in (reward_mean, cost_mean)))
+    def sides(self, state: ArmStatistics) -> tuple[Side, Side]:
+        def side(x: jax.Array) -> Side:
+            return Side(mean=x, variance=x * (1 - x), scale=1 / state.n)
+
+        return side(state.reward_mean), side(state.cost_mean)
 
 
 @pytree
@@ -101,14 +103,11 @@ class OmegaStarUCB(_Omega):
 
     rho: ArrayLike = 1 / 4
 
-    @staticmethod
-    def keep(
-        n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array, reward_rest: jax.Array, cost_rest: jax.Array
-    ) -> Kept:
+    def sides(self, state: ArmStatistics) -> tuple[Side, Side]:
         def side(x: jax.Array, rest: jax.Array) -> Side:
             # s² (n − 1)/n = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
             variance = x * (1 - x)
             eta = jnp.where(variance > 0, 1 - rest / jnp.where(variance > 0, variance, 1), 1)
-            return Side(mean=x, variance=variance, scale=jnp.where(n >= 30, jnp.clip(eta, 0, 1), 1) / n)
+            return Side(mean=x, variance=variance, scale=jnp.where(state.n >= 30, jnp.clip(eta, 0, 1), 1) / state.n)
 
-        return Kept(reward=side(reward_mean, reward_rest), cost=side(cost_mean, cost_rest))
+        return side(state.reward_mean, state.reward_rest), side(state.cost_mean, state.cost_rest)

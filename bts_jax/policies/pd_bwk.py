@@ -1,6 +1,5 @@
 """PD-BwK: optimistic reward over pessimistic cost."""
 
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -42,19 +41,15 @@ class PDBwK(IndexPolicy):
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
-    def init(self, problem: Problem) -> ArmStatistics:
-        nu = jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
-        return ArmStatistics.zeros(problem.num_arms, partial(self.keep, nu))._replace(fact=nu)
+    def fact(self, problem: Problem) -> jax.Array:
+        """ν"""
+        return jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
 
-    def keep(self, nu: jax.Array, n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> jax.Array:
-        """An arm's index, which changes only when it is pulled."""
-        confident_reward = jnp.minimum(reward_mean + self._radius(nu, reward_mean, n), 1)
-        return over(confident_reward, cost_mean - self._radius(nu, cost_mean, n))
-
-    def update(
-        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> ArmStatistics:
-        return state.record(arm, reward, cost, partial(self.keep, state.fact))
+    def index(self, state: ArmStatistics) -> jax.Array:
+        """The index of each arm. [K]"""
+        n, nu, reward, cost = state.n, state.fact, state.reward_mean, state.cost_mean
+        confident_reward = jnp.minimum(reward + self._radius(nu, reward, n), 1)
+        return over(confident_reward, cost - self._radius(nu, cost, n))
 
     @staticmethod
     def _radius(nu: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """Soft elimination: arms fade out as evidence against them grows."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,6 @@ from bts_jax import checks, random
 from bts_jax.contract import Problem
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    pulls: jax.Array  # [K] n, as a float
-    ratio: jax.Array  # [K] r̂/ĉ
-    cost: jax.Array  # [K] ĉ
 
 
 @pytree
@@ -56,8 +50,7 @@ class SoftElimination:
         checks.hyperparameter(self, "scale", 1e-3, 1e3)
 
     def init(self, problem: Problem) -> ArmStatistics:
-        none = jnp.zeros(problem.num_arms, jnp.float32)
-        return ArmStatistics.zeros(problem.num_arms, self.keep)._replace(kept=self.keep(none, none, none))
+        return ArmStatistics.zeros(problem.num_arms)
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         noise = random.gumbel(random.bits(key, state.pulls.shape)[0])
@@ -65,17 +58,14 @@ class SoftElimination:
 
     def logits(self, state: ArmStatistics, key: jax.Array) -> jax.Array:
         """The logarithm of the probability of each arm, up to a constant. [K]"""
-        arms: Kept = state.kept
-        best = arms.ratio.max()
-        gap = arms.cost * (best - arms.ratio) / (best + 1)
-        return -(gap * gap) * (2 / (self.scale * self.scale) * arms.pulls)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        reward, cost = ((n * mean + 1) / (n + 2) for mean in (reward_mean, cost_mean))
-        return Kept(pulls=n, ratio=reward / cost, cost=cost)
+        n = state.pulls.astype(jnp.float32)
+        reward, cost = ((n * mean + 1) / (n + 2) for mean in (state.reward_mean, state.cost_mean))
+        ratio = reward / cost
+        best = ratio.max()
+        gap = cost * (best - ratio) / (best + 1)
+        return -(gap * gap) * (2 / (self.scale * self.scale) * n)
 
     def update(
         self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ArmStatistics:
-        return state.record(arm, reward, cost, self.keep)
+        return state.record(arm, reward, cost)

@@ -1,6 +1,6 @@
 """UCB-B2: an upper confidence bound on the ratio, from the variances of reward and cost."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    ratio: jax.Array  # [K] r̂ = r̄/c̄, infinite for c̄ = 0
-    reward: jax.Array  # [K] r̄
-    cost: jax.Array  # [K] c̄
-    reward_spread: jax.Array  # [K] √(2V̂_r/n)
-    cost_spread: jax.Array  # [K] √(2V̂_c/n)
-    scale: jax.Array  # [K] 3/n
 
 
 @pytree
@@ -71,23 +62,18 @@ class UCBB2(IndexPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Kept = state.kept
+        reward, cost, n = state.reward_mean, state.cost_mean, state.n
+        ratio = over(reward, cost)
         log_t = self.alpha * jnp.log((state.rounds + 1).astype(jnp.float32))
         root, known = jnp.sqrt(log_t), 1 - 1 / jnp.asarray(self.stability, jnp.float32)
-        most = log_t * arms.scale
-        reward_radius = root * arms.reward_spread + most
-        cost_radius = root * arms.cost_spread + most
-        slack = 1.4 * over(reward_radius + arms.ratio * cost_radius, arms.cost)
-        limit = jnp.where(checks.is_on(self.reward_test), arms.reward, known * arms.cost)
-        return jnp.where(cost_radius < limit, arms.ratio + slack, jnp.inf)
 
-    @staticmethod
-    def keep(
-        n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array, reward_rest: jax.Array, cost_rest: jax.Array
-    ) -> Kept:
         def spread(x: jax.Array, rest: jax.Array) -> jax.Array:
             # V̂ = x̄(1 − x̄) − (the average of x(1 − x)), of which Bernoulli feedback has none.
             return jnp.sqrt(2 * jnp.maximum(x * (1 - x) - rest, 0) / n)
 
-        return Kept(ratio=over(reward_mean, cost_mean), reward=reward_mean, cost=cost_mean, scale=3 / n,
-                    reward_spread=spread(reward_mean, reward_rest), cost_spread=spread(cost_mean, cost_rest))
+        most = log_t * (3 / n)
+        reward_radius = root * spread(reward, state.reward_rest) + most
+        cost_radius = root * spread(cost, state.cost_rest) + most
+        slack = 1.4 * over(reward_radius + ratio * cost_radius, cost)
+        limit = jnp.where(checks.is_on(self.reward_test), reward, known * cost)
+        return jnp.where(cost_radius < limit, ratio + slack, jnp.inf)

@@ -1,7 +1,5 @@
 """UCB-BV1: an upper confidence bound for variable costs, given a lower bound on them."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -9,11 +7,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    ratio: jax.Array  # [K] r̄/c̄, infinite for c̄ = 0
-    width: jax.Array  # [K] 1/√n
 
 
 @pytree
@@ -57,15 +50,11 @@ class UCBBV1(FloorPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms, floor = state.kept, state.fact
+        floor = state.fact
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = jnp.sqrt(log_t) * arms.width
+        e = jnp.sqrt(log_t) * (1 / jnp.sqrt(state.n))
         gap = floor - e
         explored = (floor <= 0) | (gap == 0) | (checks.is_on(self.explore) & (gap < 0))
         factor = 1 + over(jnp.float32(1), floor)
         # Rounded, so that the sum with an infinite ratio is infinite, whatever the bonus.
-        return jnp.where(explored, jnp.inf, arms.ratio + factor * e / jnp.where(explored, 1, gap))
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(ratio=over(reward_mean, cost_mean), width=1 / jnp.sqrt(n))
+        return jnp.where(explored, jnp.inf, over(state.reward_mean, state.cost_mean) + factor * e / jnp.where(explored, 1, gap))

@@ -1,7 +1,5 @@
 """UCB-BV2: an upper confidence bound for variable costs, with a lower bound on them taken from what was seen."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -9,12 +7,6 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    ratio: jax.Array  # [K] r̄/c̄, infinite for c̄ = 0
-    width: jax.Array  # [K] 1/√n
-    cost: jax.Array  # [K] c̄
 
 
 @pytree
@@ -53,15 +45,11 @@ class UCBBV2(IndexPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Kept = state.kept
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        e = jnp.sqrt(log_t) * arms.width
-        floor = arms.cost.min()
+        e = jnp.sqrt(log_t) * (1 / jnp.sqrt(state.n))
+        floor = state.cost_mean.min()
         gap = floor - e
         explored = (gap == 0) | (checks.is_on(self.explore) & (gap < 0))
         price = jnp.where(floor > 0, 1 / jnp.where(floor > 0, floor, 1), 0)
-        return jnp.where(explored, jnp.inf, arms.ratio + (e + e / jnp.where(explored, 1, gap)) * price)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(ratio=over(reward_mean, cost_mean), width=1 / jnp.sqrt(n), cost=cost_mean)
+        bonus = (e + e / jnp.where(explored, 1, gap)) * price
+        return jnp.where(explored, jnp.inf, over(state.reward_mean, state.cost_mean) + bonus)

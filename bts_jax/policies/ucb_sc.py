@@ -1,20 +1,11 @@
 """UCB-SC+: the largest ratio over a disc around the averages."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from bts_jax import random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
-
-
-class Kept(NamedTuple):
-    cost: jax.Array  # [K] c̄
-    product: jax.Array  # [K] r̄c̄
-    square: jax.Array  # [K] r̄²
-    scale: jax.Array  # [K] 1/n
 
 
 @pytree
@@ -42,14 +33,10 @@ class UCBSCPlus(IndexPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        arms: Kept = state.kept
+        reward, cost, scale = state.reward_mean, state.cost_mean, 1 / state.n
         t = (state.rounds + 1).astype(jnp.float32)
-        log = jnp.maximum(random.log(t * arms.scale), 0)
-        radius = jnp.sqrt(0.5 * log * arms.scale)
-        power = (arms.cost - radius) * (arms.cost + radius)  # c̄² − a
-        tangent = jnp.sqrt(jnp.maximum(arms.square + power, 0))
-        return over(arms.product + radius * tangent, power)
-
-    @staticmethod
-    def keep(n: jax.Array, reward_mean: jax.Array, cost_mean: jax.Array) -> Kept:
-        return Kept(cost=cost_mean, product=reward_mean * cost_mean, square=reward_mean * reward_mean, scale=1 / n)
+        log = jnp.maximum(random.log(t * scale), 0)
+        radius = jnp.sqrt(0.5 * log * scale)
+        power = (cost - radius) * (cost + radius)  # c̄² − a
+        tangent = jnp.sqrt(jnp.maximum(reward * reward + power, 0))
+        return over(reward * cost + radius * tangent, power)
