@@ -28,11 +28,8 @@ _LOG = logging.getLogger("bts_jax")
 
 
 def on_the_host() -> contextlib.AbstractContextManager:
-    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them.
-
-    What is computed differently on a CPU (`random.settled`) goes by JAX's default kind of device, here as elsewhere.
-    """
-    if jax.default_backend() == "cpu":
+    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them."""
+    if jax.local_devices()[0].platform == "cpu":
         return contextlib.nullcontext()
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
@@ -52,7 +49,9 @@ class Report:
     computed: int  # calls that were computed, those of lanes without a run included
     blocks: tuple[int, ...]  # turns of each device's loop: how long each was busy
     seconds: float  # from the call to the result, compilation included
-    fallbacks: tuple[str, ...] = ()  # operations of policy and bandit without a rule for lanes: `jax.vmap` maps them
+    # Operations of policy and bandit that have no rule for lanes, so that `jax.vmap` maps them; and, on a GPU, options that the
+    # compiler does not know, and ways to compile this program that failed.
+    fallbacks: tuple[str, ...] = ()
 
     @property
     def utilisation(self) -> float:
@@ -106,7 +105,7 @@ def simulate_batch(
     runs, calls, blocks = play([batch])[0]
     if report is not None:
         size, count = len(batch.back), len(batch.devices)
-        width = min(batch.kind.width, -(-size // count))
+        width = min(batch.kind.width, loop.lane_count(-(-size // count)))
         report(Report(
             runs=size,
             devices=count,
@@ -116,7 +115,7 @@ def simulate_batch(
             computed=int(blocks.sum(dtype=np.int64)) * loop.BLOCK[_platform(batch.devices)] * width,
             blocks=tuple(map(int, blocks)),
             seconds=time.perf_counter() - started,
-            fallbacks=tuple(sorted(_FALLBACKS.get(batch.kind, ()))),
+            fallbacks=_fallbacks(batch),
         ))
     return jax.tree.map(jnp.asarray, runs)
 
@@ -174,7 +173,7 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), max(int(width), 2))  # at least 2, as `loop.play` has it
+    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), loop.lane_count(int(width)))
     return Batch(kind, own, common, back, devices)
 
 
@@ -240,8 +239,15 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
-    options = graphs(devices[0])
+    options, _ = graphs(devices[0])
     return jax.jit(share) if options is None else Graphed(share, options)
+
+
+def _fallbacks(batch: Batch) -> tuple[str, ...]:
+    """What could not be done as it should be, of this batch; see `Report`."""
+    program, _ = _program_of([batch])
+    failed = program.failed if isinstance(program, Graphed) else []
+    return (*sorted(_FALLBACKS.get(batch.kind, ())), *graphs(batch.devices[0])[1], *failed)
 
 
 def _platform(devices: Sequence) -> str:

@@ -130,10 +130,10 @@ def fill(
     With a `meeting` of several processes, each plays its share of what process 0 finds missing.
     """
     check_fork()
-    with on_the_host():
-        grid = _Grid(policies, bandits, budgets, seeds, seed, relative)
-        attributes = grid.attributes()
     devices = _devices(devices)
+    with on_the_host():
+        grid = _Grid(policies, bandits, budgets, seeds, seed, relative, devices[0])
+        attributes = grid.attributes()
     number, count = _share_of(shard, out)
     usual, most = _sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
     parts = -(-grid.seeds // usual)
@@ -199,7 +199,10 @@ def _about(where: str) -> Iterator[None]:
 class _Grid:
     """What is to be played, checked."""
 
-    def __init__(self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False):
+    def __init__(
+        self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None
+    ):
+        self.device = jax.local_devices()[0] if device is None else device  # one of those that play
         self.policies: dict[str, Policy] = _named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = _named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
@@ -302,12 +305,12 @@ class _Grid:
             **({"relative": True} if self.relative else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
-            "platform": jax.default_backend(),  # CPU and GPU agree in law, not in bits
+            "platform": self.device.platform,  # CPU and GPU agree in law, not in bits
         }
         return {
             "bts_jax": __version__,
             "jax": jax.__version__,
-            "device": jax.local_devices()[0].device_kind,
+            "device": self.device.device_kind,
             "seed": self.seed,
             "run_key": RUN_KEY,
             "created": now(),
@@ -347,7 +350,7 @@ def _group(grid: _Grid, chunk: int, usual: int) -> int:
     if chunk < grid.seeds:
         return 1
     lengths = [len(list(stretch)) for _, stretch in groupby(grid.kinds)]
-    most = min(min(usual, _grouped_runs()) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
+    most = min(min(usual, _grouped_runs(grid)) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
     common = math.gcd(*lengths)
     return max((number for number in range(1, min(most, common) + 1) if common % number == 0), default=1)
 
@@ -379,7 +382,7 @@ def _shares(grid: _Grid, results: Results, units: list[Unit], count: int) -> lis
     This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
     What would make a call on one device stays together, unless there is too little of it for all.
     """
-    lists, size = _alike(grid, results, units).values(), max(_usual_runs() // results.runs, 1)
+    lists, size = _alike(grid, results, units).values(), max(_usual_runs(grid) // results.runs, 1)
     while count > 1 and size > 1 and sum(-(-len(alike) // size) for alike in lists) < 4 * count:
         size = -(-size // 2)
     hands = [alike[start : start + size] for alike in lists for start in range(0, len(alike), size)]
@@ -419,7 +422,7 @@ def _parties(grid: _Grid, results: Results, calls: list[_Call], most: int) -> li
     for place, call in enumerate(calls):
         seeds = call.size * results.runs
         runs = seeds * (len(grid.budgets) if grid.told_budget(call.units[0]) else 1)
-        alone = runs > _small_call() or seeds > most // PARTY
+        alone = runs > _small_call(grid) or seeds > most // PARTY
         same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
     parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
     parties = [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
@@ -553,28 +556,32 @@ def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
 def _sizes(grid: _Grid, memory: int | None, devices: int) -> tuple[int, int]:
     """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
     of_a_seed = 3 * len(grid.budgets) * (4 * grid.most_arms + 40)  # recorded, stored and fetched
-    cpu, usual = jax.default_backend() == "cpu", _usual_runs()
+    cpu, usual = _on_cpu(grid), _usual_runs(grid)
     fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
     # Saved is the same number on any number of devices.
     return max(min(usual, fit), 1), max(min(max(usual, 50 * devices) if cpu else usual * devices, fit), 1)
 
 
-def _usual_runs() -> int:
+def _on_cpu(grid: _Grid) -> bool:
+    return grid.device.platform == "cpu"
+
+
+def _usual_runs(grid: _Grid) -> int:
     """How many runs at a time suit a device."""
-    return 100 if jax.default_backend() == "cpu" else 2**15
+    return 100 if _on_cpu(grid) else 2**15
 
 
-def _grouped_runs() -> int:
+def _grouped_runs(grid: _Grid) -> int:
     """Up to how many runs bandits are put into one unit for: with more, its eight files no longer matter.
 
     A GPU plays many units at a time, and fills a call better with small ones.
     """
-    return 100 if jax.default_backend() == "cpu" else 2**10
+    return 100 if _on_cpu(grid) else 2**10
 
 
-def _small_call() -> int:
+def _small_call(grid: _Grid) -> int:
     """How many runs leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
-    return 0 if jax.default_backend() == "cpu" else 2**13
+    return 0 if _on_cpu(grid) else 2**13
 
 
 # What users pass in, and what is written into the store.

@@ -295,9 +295,9 @@ def test_loops_in_loops_are_counted(monkeypatch):
     assert (depth(bernoulli), depth(beta), depth(looping)) == (2, 2, 3)
 
 
-def test_options_that_a_compiler_does_not_know_are_left_out(monkeypatch):
+def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeypatch, caplog):
     class Device:
-        platform = "gpu"
+        platform, device_kind = "gpu", "GPU of this test"
 
     def compiler(known):
         class Program:
@@ -315,10 +315,14 @@ def test_options_that_a_compiler_does_not_know_are_left_out(monkeypatch):
 
     monkeypatch.setattr(jax, "device_put", lambda x, device: x)
     others = {*_GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
-    for known, options in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS), (others, _GRAPHS), (set(), None)):
+    for known, options, lines in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS, 0), (others, _GRAPHS, 1), (set(), None, 2)):
         monkeypatch.setattr(jax, "jit", compiler(known))
-        assert graphs(Device()) == options
-    assert graphs(jax.devices("cpu")[0]) is None
+        caplog.clear()
+        device = Device()
+        assert graphs(device) == graphs(device) and graphs(device)[0] == options
+        assert {*graphs(device)[1]} == (others | {*_REGISTERS}) - known
+        assert len(caplog.records) == lines, "each is logged once"
+    assert graphs(jax.devices("cpu")[0]) == (None, ())
 
 
 @pytest.mark.parametrize("stage", ["compile", "run"])
@@ -355,7 +359,8 @@ def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
             continue
         for _ in range(2):
             assert graphed([jnp.ones(1)])[0].tolist() == [2] and graphed.ready is ways[failing]
-        assert len(caplog.records) == failing and all("INTERNAL" in record.message for record in caplog.records)
+        assert len(caplog.records) == len(graphed.failed) == failing
+        assert all("INTERNAL" in record.message for record in caplog.records)
 
 
 def test_threads_agree_on_the_way_that_works():

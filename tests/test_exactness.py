@@ -120,3 +120,30 @@ def test_a_run_alone_has_the_bits_of_a_batch():
     budgets = np.array([30.0] + [4.0] * 8)  # one long run: as many lanes as can be kept busy would be one
     mixed = jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key))(budgets, many)
     assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets, many), mixed)
+
+
+@pytree
+class Logarithms:
+    """Decides by the last bits of `log` and `exp`, of a number of the run and of numbers of the arms, and of nothing else."""
+
+    def init(self, problem):
+        return jnp.float32(1.37), jnp.full(problem.num_arms, 0.1), jnp.ones(problem.num_arms)
+
+    def __call__(self, state, key):
+        numbers = jnp.stack([jnp.log(state[0]) * state[1], jnp.log(state[1]), jnp.full_like(state[1], jnp.exp(state[2]).max())])
+        mixed = (jax.lax.bitcast_convert_type(numbers, jnp.uint32) * jnp.uint32(2654435761)).sum(dtype=jnp.uint32)
+        return ((mixed >> 7) % jnp.uint32(len(state[1]))).astype(jnp.int32), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state[0] + 0.7371, state[1].at[arm].add(reward * 0.37 + 0.01), state[2].at[arm].add(-0.0317)
+
+
+def test_logarithms_have_the_same_bits_in_any_number_of_lanes():
+    """XLA's CPU compiler writes out short loops, and gives `log` and `exp` other bits there: see `loop.lane_count`."""
+    bandit, many = INSTANCES["bernoulli"], keys(35)
+    whole = batch(Logarithms(), bandit, 30, many)
+    assert len(np.unique(whole.pulls[:, 0], axis=0)) > 30
+    for width in (1, 3, 5, 6, 7, 11, 13):
+        ours = bj.simulate_batch(Logarithms(), bandit, 30, many, lanes=width, devices=jax.devices()[:1])
+        assert_same_bits(ours, whole)
+    assert_same_bits(batch(Logarithms(), bandit, 30, many[:5]), take(whole, slice(0, 5)))

@@ -11,12 +11,15 @@ import bts_jax as bj
 from bts_jax import game, random
 from bts_jax.engine import storing
 from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes
+from bts_jax.engine.carrying import ahead, cache_rows
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
-from bts_jax.engine.jaxprs import is_hash, merged, retrace
+from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import lanes
 from bts_jax.engine.loop import Game, _Lanes
 from bts_jax.engine.masking import mask_scatters
+from bts_jax.engine.ordering import compare_integers
+from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
 from bts_jax.engine.step import optimised
 
@@ -70,7 +73,9 @@ def test_words_of_keys_are_plain_integers():
     def function(key):
         first, second = jax.random.split(key)
         folded = jax.random.fold_in(second, 7)
+        third, fourth = jnp.unstack(jax.random.split(folded))
         return (jax.random.bits(first, (4,)), jax.random.normal(folded, (3,)), random.bits(first, (2,)),
+                jax.random.bits(third), jax.random.bits(fourth), jax.random.key_data(jax.random.split(first, 7)),
                 jax.random.key_data(jax.random.split(folded, 3)), jax.random.uniform(jax.random.split(key, (2, 2))[1, 0]))
 
     key = jax.random.key(5)
@@ -138,6 +143,107 @@ def test_what_changes_with_the_pulled_arm_alone():
     assert [changes.of(var) for var in jaxpr.outvars[:5]] == [ARMWISE, ARMWISE, OTHER, OTHER, OTHER]
 
 
+def played(function, constant, state, steps):
+    """The states of `state = function(constant, state)`, and those of the same steps with carried values."""
+    closed = optimised(jax.make_jaxpr(function)(constant, state))
+    structure, parts = jax.tree.structure(state), len(jax.tree.leaves(constant))
+    found = {}
+    for find in (ahead, cache_rows):
+        step, first = find(closed, parts)
+        found[find.__name__] = [var.aval.str_short() for var in first.jaxpr.outvars]
+        fixed, now = jax.tree.leaves(constant), jax.tree.leaves(state)
+        plain, carried = now, jaxpr_as_fun(first)(*fixed, *now)
+        for _ in range(steps):
+            plain = jaxpr_as_fun(closed)(*fixed, *plain)
+            after = jaxpr_as_fun(step)(*fixed, *now, *carried)
+            now, carried = after[: structure.num_leaves], after[structure.num_leaves :]
+            for ours, theirs in zip((*now, *carried), (*plain, *jaxpr_as_fun(first)(*fixed, *plain)), strict=True):
+                assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
+    return found
+
+
+def test_steps_carry_what_the_next_one_needs():
+    """Words of keys that arrays are made of; rows of the arm that was pulled: by `add`, by `set`, both, or by none."""
+
+    def step(constant, state):
+        words, n, total, table, t = (state[name] for name in ("words", "n", "total", "table", "t"))
+        first, second = jax.random.split(random.as_key(tuple(words)))
+        mean = total / jnp.maximum(n, 1)
+        spread = jnp.sqrt(table[:, 0] * jnp.exp(constant["scale"]) + table[:, 1]) / jnp.log(constant["each"] + 2)
+        index = mean + spread * jnp.log(t) + jax.random.uniform(first, (8,))
+        arm = jnp.argmax(index)
+        go = jax.random.bits(second) % 3 > 0
+
+        def kept(new, old):
+            return jnp.where(go, new, old)
+
+        return {
+            "words": jnp.stack(random.threefry(tuple(words), (jnp.uint32(3), jnp.uint32(4)))),
+            "n": kept(n.at[arm].add(1), n),
+            "total": kept(total.at[arm].add(0.3).at[arm].add(index[arm] * 0.1), total),
+            "table": kept(table.at[arm].set(jnp.stack([index[arm], t])), table),
+            "t": t + 1,
+        }
+
+    constant = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3))}
+    state = {"words": jnp.arange(2, dtype=jnp.uint32), "n": jnp.zeros(8, jnp.int32), "total": jnp.array(numbers(8)),
+             "table": jnp.array(numbers(8, 2)), "t": jnp.float32(1)}
+    found = played(step, constant, state, 12)
+    assert found["ahead"] == ["uint32[1]"] * 2, "the words of the first of two keys; the second makes numbers alone"
+    assert found["cache_rows"] == ["float32[8]"] * 2, "mean and spread"
+
+
+def test_nothing_is_cached_that_is_cheap_or_changes_in_other_ways():
+    def step(constant, state):
+        n, x = state
+        arm = jnp.argmax(n + 1.0)
+        dear = jnp.exp(jnp.sin(x))
+        return n.at[arm].add(dear.sum()), jnp.roll(x, 1)
+
+    found = played(step, jnp.float32(1), (jnp.zeros(5), jnp.array(numbers(5))), 3)
+    assert found == {"ahead": [], "cache_rows": []}
+
+
+def test_the_largest_of_integers_is_the_largest_of_floats():
+    special = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, -np.nan, 1.0, -1.0, 3e38]
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.choice(np.float32(special), (3000, 4)), rng.normal(size=(500, 4)).astype(np.float32)])
+
+    def function(x):
+        return jnp.argmax(x), jnp.argmin(x)
+
+    closed = compare_integers(jax.make_jaxpr(function)(rows[0]))
+    ours = jax.jit(jax.vmap(jaxpr_as_fun(closed)))(rows)
+    np.testing.assert_array_equal(ours[0], np.argmax(rows, 1))
+    np.testing.assert_array_equal(ours[1], np.argmin(rows, 1))
+    assert all(one.invars[0].aval.dtype == jnp.int32 for one in closed.jaxpr.eqns if one.primitive.name.startswith("arg"))
+
+
+def test_halves_pass_no_comparison():
+    """What a comparison makes of arrays that are passed anyway is made again."""
+
+    def step(part, x, y, n):
+        arm = jnp.argmax(jnp.where(x > 0, x, y))
+        return jnp.where((x > 0) & (arm == 2), y, x), y + part, n + arm
+
+    arguments = np.float32(1), numbers(5), numbers(5, seed=1), np.int32(0)
+    closed = optimised(jax.make_jaxpr(step)(*arguments))
+    first, last, passed = in_two(closed.jaxpr, 1)
+    assert not any(var.aval.dtype == bool and var.aval.shape == (5,) for var in passed)
+    env = dict(zip(closed.jaxpr.invars, arguments, strict=True)) | dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def run(equations, env):
+        for one in equations:
+            env.update(zip(one.outvars, bind(one, [read(atom, env) for atom in one.invars]), strict=True))
+        return env
+
+    middle = run(first, dict(env))
+    after = run(last, {var: middle[var] for var in passed} | {closed.jaxpr.invars[0]: arguments[0]} | {
+        var: env[var] for var in closed.jaxpr.constvars})
+    for ours, theirs in zip((read(atom, after) for atom in closed.jaxpr.outvars), step(*arguments), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_draws_know_what_they_depend_on():
     """The draws of a round, which of them depend on others, and which change with the pulled arm alone."""
 
@@ -180,7 +286,8 @@ def test_built_in_policies_are_vectorised_by_rules(name):
     own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
     table = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
     start = jax.eval_shape(table.start)
-    jax.eval_shape(step := table.step(start), own, start.now)
+    step = table.step(start)
+    jax.eval_shape(lambda own, now: step(own, now, step.carried(own, now)), own, start.now)
     assert step.vector.fallbacks == set()
 
 

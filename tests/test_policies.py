@@ -1,6 +1,5 @@
 """The policies' rules: by hand, and step by step against the reference in float64."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -21,11 +20,19 @@ from bts_jax.policies.omega_ucb import interval
 KEY = jax.random.key(0)
 
 
-def statistics(keep, pulls, *totals, fact=()):
-    """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) where they are kept."""
+def statistics(pulls, *totals, fact=()):
+    """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) if they are summed."""
     pulls, totals = jnp.array(pulls, jnp.int32), jnp.array(totals, jnp.float32)
-    return ArmStatistics(pulls=pulls, totals=Sum.of(totals.T), rounds=pulls.sum(),
-                         kept=keep(pulls.astype(jnp.float32), *totals / pulls), fact=fact)
+    return ArmStatistics(pulls=pulls, totals=Sum.of(totals.T), rounds=pulls.sum(), fact=fact)
+
+
+def with_costs(state, means):
+    """The same statistics, with average costs that are right to the bit."""
+
+    class Known(ArmStatistics):
+        cost_mean = means  # type: ignore
+
+    return Known(*state)
 
 
 def facts(policy, **known):
@@ -52,7 +59,7 @@ def test_choose():
 
 def test_kube_by_hand():
     """Arm 0: r̄ = 1/2, c̄ = 1/4, n = 4; arm 1: no cost seen; arm 2: n = 1. Next round: t = 8."""
-    state = statistics(bj.KUBE.keep, [4, 2, 1], [2, 1, 0], [1, 0, 0.5])
+    state = statistics([4, 2, 1], [2, 1, 0], [1, 0, 0.5])
     index = bj.KUBE().index(state)
     np.testing.assert_allclose(index[0], (0.5 + np.sqrt(2 * np.log(8) / 4)) / 0.25, rtol=1e-6)
     assert index[1] == np.inf
@@ -66,7 +73,7 @@ def test_ucb_bv1_by_hand():
     """λ = 1/2; 1000 pulls so far. e = √(ln 1000 / n): 0.0840 at n = 979, 0.5877 at n = 20, 2.628 at n = 1."""
     policy, explore = bj.UCBBV1(explore=0), bj.UCBBV1(explore=1)
     floor = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.5))).fact
-    state = statistics(policy.keep, [979, 20, 1], [400, 10, 1], [600, 10, 1], fact=floor)
+    state = statistics([979, 20, 1], [400, 10, 1], [600, 10, 1], fact=floor)
     e = np.sqrt(np.log(1000) / np.array([979, 20, 1]))
     expected = np.array([2 / 3, 1, 1]) + 3 * e / (0.5 - e)
     np.testing.assert_allclose(policy.index(state), expected, rtol=2e-5)
@@ -74,10 +81,10 @@ def test_ucb_bv1_by_hand():
     index = explore.index(state)
     np.testing.assert_allclose(index[0], expected[0], rtol=1e-5)
     assert index[1] == np.inf and index[2] == np.inf and int(explore(state, KEY)[0]) == 2, "λ ≤ e"
-    costless = statistics(policy.keep, [979, 10, 11], [1, 1, 1], [0, 1, 1], fact=floor)
+    costless = statistics([979, 10, 11], [1, 1, 1], [0, 1, 1], fact=floor)
     for each in (policy, explore):
         assert each.index(costless)[0] == np.inf, "c̄ = 0"
-        free = statistics(policy.keep, [5, 4], [2, 0], [1, 1], fact=jnp.float32(0))
+        free = statistics([5, 4], [2, 0], [1, 1], fact=jnp.float32(0))
         assert (each.index(free) == np.inf).all() and int(each(free, KEY)[0]) == 1, "λ = 0: all arms in turn"
     given = bj.UCBBV1(min_cost=0.25).init(Problem(num_arms=3, min_cost=jnp.float32(0.5)))
     assert given.fact == 0.25, "a λ that is given counts"
@@ -89,13 +96,13 @@ def test_ucb_bv_where_the_radius_is_the_floor():
     floors = [e, jnp.nextafter(e, jnp.float32(1)), jnp.nextafter(e, jnp.float32(0))]
     for explore in (0.0, 1.0):
         policy = bj.UCBBV1(explore=explore)
-        same, above, below = (policy.index(statistics(policy.keep, [980, 20], [400, 10], [600, 10], fact=floor))[1]
+        same, above, below = (policy.index(statistics([980, 20], [400, 10], [600, 10], fact=floor))[1]
                               for floor in floors)
         assert same == np.inf and 1e6 < above < np.inf and (below == np.inf if explore else -np.inf < below < -1e6)
         other = bj.UCBBV2(explore=explore)
-        state = statistics(other.keep, [980, 20], [400, 10], [600, 10])
-        kept = [state.kept._replace(cost=jnp.stack([jnp.float32(0.9), floor])) for floor in floors]
-        same, above, below = (other.index(state._replace(kept=each))[1] for each in kept)
+        state = statistics([980, 20], [400, 10], [600, 10])
+        costs = [jnp.stack([jnp.float32(0.9), floor]) for floor in floors]
+        same, above, below = (other.index(with_costs(state, each))[1] for each in costs)
         assert same == np.inf and 1e6 < above < np.inf and (below == np.inf if explore else -np.inf < below < -1e6)
 
 
@@ -103,7 +110,7 @@ def test_pd_bwk_by_hand():
     """B = 1000, K = 3: ν = 0.25 ln 3000 = 2.0016. Arm 0 plain; arm 1's reward is clamped at 1, arm 2's cost at 0."""
     policy = bj.PDBwK()
     start = policy.init(Problem(num_arms=3, budget=jnp.float32(1000)))
-    state = statistics(partial(policy.keep, start.fact), [400, 50, 4], [100, 45, 1], [200, 40, 2], fact=start.fact)
+    state = statistics([400, 50, 4], [100, 45, 1], [200, 40, 2], fact=start.fact)
     nu = 0.25 * np.log(3000)
     np.testing.assert_allclose(state.fact, nu, rtol=1e-6)
     index = policy.index(state)
@@ -118,7 +125,7 @@ def test_pd_bwk_by_hand():
 def test_ucb_bv2_by_hand():
     """1000 pulls so far, λ = 1/2, of arm 0. e = √(ln 1000 / n) is below λ but for n = 20."""
     policy, explore = bj.UCBBV2(explore=0), bj.UCBBV2(explore=1)
-    state = statistics(policy.keep, [600, 380, 20], [400, 190, 10], [300, 300, 18])
+    state = statistics([600, 380, 20], [400, 190, 10], [300, 300, 18])
     e = np.sqrt(np.log(1000) / np.array([600, 380, 20]))
     expected = np.array([4 / 3, 19 / 30, 5 / 9]) + 2 * (1 + 1 / (0.5 - e)) * e
     np.testing.assert_allclose(policy.index(state), expected, rtol=2e-5)
@@ -126,7 +133,7 @@ def test_ucb_bv2_by_hand():
     index = explore.index(state)
     np.testing.assert_allclose(index[:2], expected[:2], rtol=1e-5)
     assert index[2] == np.inf and int(explore(state, KEY)[0]) == 2, "λ ≤ e"
-    unseen = statistics(policy.keep, [600, 20, 380], [400, 10, 190], [300, 10, 0])
+    unseen = statistics([600, 20, 380], [400, 10, 190], [300, 10, 0])
     assert (explore.index(unseen) == np.inf).all() and int(explore(unseen, KEY)[0]) == 1, "λ = 0: all are explored"
     np.testing.assert_allclose(policy.index(unseen), [4 / 3, 1, np.inf], rtol=1e-6)
     assert int(policy(unseen, KEY)[0]) == 2, "λ = 0: the arm that has not cost anything"
@@ -136,7 +143,7 @@ def test_fractional_kube_by_hand():
     """t = 8. The costs that were seen do not count; an arm that never costs anything is always explored."""
     policy = bj.FractionalKUBE()
     start = policy.init(Problem(num_arms=3, cost_mean=jnp.array([0.25, 0.5, 0.0])))
-    state = statistics(policy.keep, [4, 2, 1], [2, 1, 0], [1, 0, 0.5], fact=start.fact)
+    state = statistics([4, 2, 1], [2, 1, 0], [1, 0, 0.5], fact=start.fact)
     expected = [(0.5 + np.sqrt(2 * np.log(8) / 4)) / 0.25, (0.5 + np.sqrt(np.log(8))) / 0.5, np.inf]
     np.testing.assert_allclose(policy.index(state), expected, rtol=1e-6)
 
@@ -145,19 +152,19 @@ def test_budget_ucb_by_hand():
     """λ = 0.2; 1000 pulls so far. Arm 0 plain; arm 1's reward is cut at 1 and its cost at λ; arm 2 has not cost anything."""
     policy = bj.BudgetUCB()
     start = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.2)))
-    state = statistics(policy.keep, [900, 50, 50], [400, 45, 0], [600, 20, 0], fact=start.fact)
+    state = statistics([900, 50, 50], [400, 45, 0], [600, 20, 0], fact=start.fact)
     e, f = np.sqrt(2 * np.log(1000) / np.array([900, 50]))
     c, d = 2 / 3, 0.4
     expected = [(4 / 9 + e + e * (4 / 9 + e) / (c - e)) / c, (0.9 + f + f * 1 / 0.2) / d, np.inf]
     np.testing.assert_allclose(policy.index(state), expected, rtol=1e-5)
     free = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0)))
-    first = statistics(policy.keep, [1, 0, 0], [0, 0, 0], [0, 0, 0], fact=free.fact)
+    first = statistics([1, 0, 0], [0, 0, 0], [0, 0, 0], fact=free.fact)
     assert policy.index(first)[0] == np.inf, "t = 2, no reward, no cost, λ = 0"
 
 
 def test_i_c_and_m_ucb_by_hand():
     """1000 pulls so far. Arm 0 plain; arm 1 has only earned; arm 2 has not cost anything."""
-    state = statistics(bj.IUCB.keep, [900, 50, 50], [400, 50, 0], [600, 20, 0])
+    state = statistics([900, 50, 50], [400, 50, 0], [600, 20, 0])
     mean, cost = np.array([4 / 9, 1]), np.array([2 / 3, 0.4])
     e = np.sqrt(np.log(1000) / np.array([900, 50]))
     for policy, expected in ((bj.IUCB(), mean / cost + e / 4), (bj.CUCB(), (mean + e / 8) / cost),
@@ -169,45 +176,45 @@ def test_i_c_and_m_ucb_by_hand():
 def test_b_greedy_explores_with_the_right_probability():
     """From one state with K = 4 and t = 21: each arm with probability 1/21, the best with the rest. 6 standard errors."""
     policy, runs = bj.BGreedy(), 40_000
-    state = statistics(policy.keep, [5, 5, 5, 5], [1, 2, 3, 2], [2, 2, 2, 4])
+    state = statistics([5, 5, 5, 5], [1, 2, 3, 2], [2, 2, 2, 4])
     arm = np.asarray(jax.jit(jax.vmap(lambda key: policy(state, key)[0]))(jax.random.split(KEY, runs)))
     chance = np.array([1 / 21, 1 / 21, 18 / 21, 1 / 21])
     assert (np.abs(np.bincount(arm, minlength=4) / runs - chance) < 6 * np.sqrt(chance * (1 - chance) / runs)).all()
     assert int(bj.BGreedy(scale=0)(state, KEY)[0]) == 2
-    unseen = statistics(policy.keep, [5, 5, 0, 5], [1, 2, 0, 2], [2, 2, 0, 4])
+    unseen = statistics([5, 5, 0, 5], [1, 2, 0, 2], [2, 2, 0, 4])
     assert int(bj.BGreedy(scale=100)(unseen, KEY)[0]) == 2, "first every arm is pulled once"
 
 
 def test_omega_ucb_by_hand():
     """The roots of A x² − Bq x + C at t = 1000, ρ = 1/4; the lower one is 0, exactly, if and only if no cost was seen."""
     pulls, rewards, costs = [700, 198, 100, 1], [350, 198, 0, 1], [140, 1, 0, 1]
-    state = statistics(bj.OmegaUCB.keep, pulls, rewards, costs)
+    state = statistics(pulls, rewards, costs)
     z_square = 0.5 * np.log(1001)
-    lower, upper = interval(state.kept.cost, jnp.float32(z_square))
+    lower, upper = interval(bj.OmegaUCB().sides(state)[1], jnp.float32(z_square))
     for i, (n, x) in enumerate(zip(pulls, np.array(costs) / pulls, strict=True)):
         roots = np.sort(np.roots([n + z_square, -(2 * n * x + z_square), n * x**2]).real)
         np.testing.assert_allclose([lower[i], upper[i]], roots, rtol=3e-6, atol=1e-300)
     assert lower[2] == 0 and (lower[np.array([0, 1, 3])] > 0).all()
     index = bj.OmegaUCB().index(state)
-    np.testing.assert_allclose(index[0], interval(state.kept.reward, jnp.float32(z_square))[1][0] / lower[0], rtol=1e-6)
+    reward = interval(bj.OmegaUCB().sides(state)[0], jnp.float32(z_square))[1]
+    np.testing.assert_allclose(index[0], reward[0] / lower[0], rtol=1e-6)
     assert index[2] == np.inf
     np.testing.assert_allclose(index[1], 1 / lower[1], rtol=1e-6, err_msg="a reward that never failed: at most 1")
-    assert bj.OmegaUCB().index(statistics(bj.OmegaUCB.keep, [1, 0], [0, 0], [0, 0]))[0] == np.inf
-    many = statistics(bj.OmegaUCB.keep, [2 * 10**9, 10**6], [10**9, 10], [10**9, 1])
+    assert bj.OmegaUCB().index(statistics([1, 0], [0, 0], [0, 0]))[0] == np.inf
+    many = statistics([2 * 10**9, 10**6], [10**9, 10], [10**9, 1])
     np.testing.assert_allclose(bj.OmegaUCB().index(many)[0], 1, rtol=1e-3)
 
 
 def test_omega_star_ucb_by_hand():
     """200 pulls: half of them 0.5 and half 1, so that x̄ = 3/4, s² = n/(n − 1)/16 and η̂ = 1/3; too few; Bernoulli feedback."""
-    keep = bj.OmegaStarUCB.keep
-    state = statistics(keep, [200, 20, 780], [150, 15, 390], [150, 15, 78], [25, 2.5, 0], [25, 2.5, 0])
-    np.testing.assert_allclose(state.kept.reward.scale * state.pulls, [1 / 3, 1, 1], rtol=1e-6)
+    state = statistics([200, 20, 780], [150, 15, 390], [150, 15, 78], [25, 2.5, 0], [25, 2.5, 0])
+    np.testing.assert_allclose(bj.OmegaStarUCB().sides(state)[0].scale * state.pulls, [1 / 3, 1, 1], rtol=1e-6)
     z_square = 0.5 * np.log(1002) / 3
     lower, upper = np.sort(np.roots([200 + z_square, -(300 + z_square), 200 * 0.75**2]).real)
     np.testing.assert_allclose(bj.OmegaStarUCB().index(state)[0], upper / lower, rtol=1e-6)
-    plain = statistics(bj.OmegaUCB.keep, [200, 20, 780], [150, 15, 390], [150, 15, 78])
+    plain = statistics([200, 20, 780], [150, 15, 390], [150, 15, 78])
     np.testing.assert_array_equal(bj.OmegaStarUCB().index(state)[1:], bj.OmegaUCB().index(plain)[1:])
-    certain = statistics(keep, [100, 100, 800], [50, 0, 800], [50, 0, 800], [25, 0, 0], [25, 0, 0])
+    certain = statistics([100, 100, 800], [50, 0, 800], [50, 0, 800], [25, 0, 0], [25, 0, 0])
     index = bj.OmegaStarUCB().index(certain)
     assert index[0] == 1 and index[1] == np.inf and 1 < index[2] < 1.02, "always 1/2: nothing is uncertain; always 0; always 1"
 
@@ -215,7 +222,7 @@ def test_omega_star_ucb_by_hand():
 def test_ucb_sc_plus_by_hand():
     """The largest x/y over the disc around (r̄, c̄), by going round it; infinite where it reaches the axis."""
     pulls, rewards, costs = [600, 390, 9], [300, 0, 5], [240, 390, 1]
-    state = statistics(bj.UCBSCPlus.keep, pulls, rewards, costs)
+    state = statistics(pulls, rewards, costs)
     index = bj.UCBSCPlus().index(state)
     angle = np.linspace(0, 2 * np.pi, 1_000_001)
     for i, (n, reward, cost) in enumerate(zip(pulls[:2], rewards, costs, strict=False)):
@@ -223,13 +230,13 @@ def test_ucb_sc_plus_by_hand():
         best = ((reward / n + radius * np.cos(angle)) / (cost / n + radius * np.sin(angle))).max()
         np.testing.assert_allclose(index[i], best, rtol=1e-5)
     assert index[2] == np.inf
-    assert np.isfinite(bj.UCBSCPlus().index(statistics(bj.UCBSCPlus.keep, [10**9, 5], [10**8, 1], [10**9, 1]))[0]), "n ≈ t"
+    assert np.isfinite(bj.UCBSCPlus().index(statistics([10**9, 5], [10**8, 1], [10**9, 1]))[0]), "n ≈ t"
 
 
 def test_kl_ucb_sc_by_hand():
     """Against the best split of the divergence between reward and cost, each side solved by SciPy; closed forms at 0 and 1."""
     pulls, rewards, costs = [500, 400, 60, 30, 6, 2, 1], [250, 300, 0, 30, 6, 1, 0], [100, 399, 30, 30, 1, 0, 1]
-    state = statistics(bj.KLUCBSC.keep, pulls, rewards, costs)
+    state = statistics(pulls, rewards, costs)
     index, tuned, half = (bj.KLUCBSC(tuned=tuned).index(state) for tuned in (0, 1, 0.5))
 
     def largest(reward, cost, level):
@@ -261,7 +268,7 @@ def test_kl_ucb_sc_by_hand():
 
 def test_kl_ucb_sc_without_exploration_is_the_plain_ratio():
     """t = n to float32 after 2²⁵ pulls of one arm: ln(t/n) = 0, and the index is r̄/c̄ to the bit; a level of 0, and around."""
-    state = statistics(bj.KLUCBSC.keep, [2**25, 1], [2**24, 1], [3 * 2**22, 1])
+    state = statistics([2**25, 1], [2**24, 1], [3 * 2**22, 1])
     assert bj.KLUCBSC(tuned=1).index(state)[0] == jnp.float32(0.5) / jnp.float32(0.375)
     r, c = (x.ravel() for x in jnp.meshgrid(*[jnp.array([1e-12, 1e-3, 0.3, 1], jnp.float32)] * 2))
     assert (largest_gain(r, c, 0 * r) == 0).all()
@@ -296,7 +303,7 @@ def test_kl_ucb_sc_everywhere(tuned):
 
 def test_ucb_b2_by_hand():
     """100,000 pulls so far. Arm 0: Bernoulli feedback; arm 1: always 1/2, no variance; arm 2: cost not known well enough."""
-    state = statistics(bj.UCBB2.keep, [60_000, 39_999, 1], [30_000, 19_999.5, 1], [20_000, 19_999.5, 1], [0, 9_999.75, 0],
+    state = statistics([60_000, 39_999, 1], [30_000, 19_999.5, 1], [20_000, 19_999.5, 1], [0, 9_999.75, 0],
                        [0, 9_999.75, 0])
     log = 2.01 * np.log(100_001)
     epsilon, eta = (np.sqrt(2 * v * log / 60_000) + 3 * log / 60_000 for v in (1 / 4, 2 / 9))
@@ -312,13 +319,13 @@ def test_ucb_b2_by_hand():
 def test_ucb_b2_tests_the_cost_or_the_reward():
     """After 10,000 pulls, η = 0.029 + 3α ln t/n = 0.0407 for n = 4999. Arm 0: r̄ = 0.03 < η < 0.22c̄; arm 1: 0.22c̄ < η < r̄;
     arm 2: no cost, η < r̄."""
-    state = statistics(bj.UCBB2.keep, [4999, 4999, 2], [150, 2499, 2], [2499, 750, 0], [0, 0, 0], [0, 0, 0])
+    state = statistics([4999, 4999, 2], [150, 2499, 2], [2499, 750, 0], [0, 0, 0], [0, 0, 0])
     log = 2.01 * np.log(10_001)
     eta = [np.sqrt(2 * c * (1 - c) * log / 4999) + 3 * log / 4999 for c in (2499 / 4999, 750 / 4999)]
     assert 150 / 4999 < eta[0] < 0.21 * 0.49 and 0.22 * 0.151 < eta[1] < 0.49
     cost, reward = (np.isfinite(bj.UCBB2(reward_test=test).index(state)).tolist() for test in (0, 1))
     assert cost == [True, False, False] and reward == [False, True, False]
-    many = statistics(bj.UCBB2.keep, [10**8, 10**8], [10**8, 10**7], [0, 10**7], [0, 0], [0, 0])
+    many = statistics([10**8, 10**8], [10**8, 10**7], [0, 10**7], [0, 0], [0, 0])
     assert bj.UCBB2(reward_test=1).index(many)[0] == np.inf, "c̄ = 0"
 
 
@@ -366,7 +373,7 @@ def test_epsilon_first_commits_to_an_arm_that_has_earned():
     ]:
         policy = bj.EpsilonFirst()
         state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
-        arms = statistics(policy.keep, [4, 4, 4], rewards, costs)
+        arms = statistics([4, 4, 4], rewards, costs)
         found, state = policy(state._replace(arms=arms, spent=Sum.of(jnp.float32(sum(costs) + 1))), KEY)
         assert int(found) == int(state.committed) == arm, (rewards, costs)
 
@@ -398,11 +405,10 @@ def as_statistics(seen, policy, fact=()):
     """What the policy keeps of these histories, one in each row."""
     pulls = jnp.array(seen.n, jnp.int32)
     totals = [seen.reward, seen.cost]
-    if getattr(policy, "variances", False):
+    if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
     totals = jnp.array(np.stack(totals, -1), jnp.float32)
-    kept = policy.keep(pulls.astype(jnp.float32), *(totals[..., i] / pulls for i in range(totals.shape[-1])))
-    return ArmStatistics(pulls=pulls, totals=Sum.of(totals), rounds=pulls.sum(1), kept=kept, fact=fact)
+    return ArmStatistics(pulls=pulls, totals=Sum.of(totals), rounds=pulls.sum(1), fact=fact)
 
 
 @pytest.mark.parametrize(("name", "options"), [
@@ -531,19 +537,18 @@ def test_gaussian_bts_learns_variances():
     """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
     policy = bj.GaussianBTS(variance=0.2, learn=0.5)
     state = policy.init(Problem(num_arms=2))
-    np.testing.assert_allclose(state.kept.reward_spread, np.sqrt(0.2), rtol=1e-6)
+    np.testing.assert_allclose(policy.posterior(state)[2], np.sqrt(0.2), rtol=1e-6)
     for reward, cost in ((0, 0.5), (0.5, 0.5), (1, 0.5)):
         state = policy.update(state, jnp.int32(1), jnp.float32(reward), jnp.float32(cost), KEY)
     # Σ(r − r̄)² = 1/2, Σ(c − c̄)² = 0.
-    kept = state.kept
-    np.testing.assert_allclose(kept.reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
-    np.testing.assert_allclose(kept.cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
-    np.testing.assert_allclose(kept.cost_spread[0], np.sqrt(0.2), rtol=1e-6)
+    _, _, reward_spread, cost_spread = policy.posterior(state)
+    np.testing.assert_allclose(reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
+    np.testing.assert_allclose(cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
+    np.testing.assert_allclose(cost_spread[0], np.sqrt(0.2), rtol=1e-6)
     seen = histories()
     for variance, learn in ((0.25, 0), (0.25, 1), (0.1, 0.1)):
         policy = bj.GaussianBTS(variance=variance, learn=learn)
-        kept = as_statistics(seen, policy).kept
-        for ours, theirs in zip((kept.reward_spread, kept.cost_spread), seen.variances(), strict=True):
+        for ours, theirs in zip(policy.posterior(as_statistics(seen, policy))[2:], seen.variances(), strict=True):
             exact = np.sqrt((variance + learn * seen.n * theirs) / (1 + learn * seen.n) / (seen.n + 1))
             np.testing.assert_allclose(ours, exact, rtol=1e-4)
 
@@ -551,11 +556,8 @@ def test_gaussian_bts_learns_variances():
 def test_gaussian_bts_always_has_a_draw():
     """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
     policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
-    assert policy.variances
-    state = policy.init(Problem(num_arms=2))
-    pulls = jnp.full(2, 2.0e9, jnp.float32)
-    one, cost, none = jnp.ones(2), jnp.array([0.0, 1.0]), jnp.zeros(2)
-    state = state._replace(kept=policy.keep(pulls, one, cost, none, none))
+    pulls, none = [2 * 10**9] * 2, [0, 0]
+    state = statistics(pulls, pulls, [0, pulls[0]], none, none)
     arm, calls = decisions(policy, state, 500, 4)
     assert (arm == 0).all() and 1.2 < calls < 2.5
 

@@ -3,7 +3,6 @@
 Options of XLA for GPUs are those of jaxlib 0.11.2. `bts-jax bench` on a GPU shows what they are worth; README has the numbers.
 """
 
-import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -56,6 +55,7 @@ class Graphed:
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the way that has been compiled
+        self.failed: list[str] = []  # why others were given up
         self.lock = RLock()
 
     def lower(self, batches: list) -> "Lowered":
@@ -85,6 +85,7 @@ class Graphed:
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
                 raise error
             self.ways, self.ready = self.ways[1:], ()
+            self.failed.append(reason[:200])
         _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
 
     def clear_cache(self) -> None:
@@ -147,12 +148,20 @@ _TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUB
 
 
 @lru_cache
-def graphs(device: Any) -> dict | None:
-    """The options of all programs, those that its compiler knows: another one, or another version, may know fewer, or none."""
+def graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
+    """The options of all programs, those that the compiler knows, and the names of the others, which are logged.
+
+    Another compiler, or another version, may know fewer, or none.
+    """
     if device.platform != "gpu":
-        return None
-    for options in (_GRAPHS | _REGISTERS, _GRAPHS):
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda x: x + 1, compiler_options=options | _UNROLLED).lower(jax.device_put(0, device)).compile()
-            return options
-    return None
+        return None, ()
+    refused: list[str] = []
+    for some in (_GRAPHS | _UNROLLED, _REGISTERS):
+        try:
+            jax.jit(lambda x: x + 1, compiler_options=some).lower(jax.device_put(0, device)).compile()
+        except jax.errors.JaxRuntimeError as error:
+            refused += some
+            _LOG.warning("the compiler for %s does not accept %s, and programs are slower without (%s)", device.device_kind,
+                         ", ".join(some), str(error).split("\n")[0][:200])
+    options = {name: value for name, value in (_GRAPHS | _REGISTERS).items() if name not in refused}
+    return (options if _GRAPHS.keys() <= options.keys() else None), tuple(refused)

@@ -19,7 +19,7 @@ class _Family(IndexPolicy):
 
     def _radius(self, state: ArmStatistics) -> jax.Array:
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
-        return self.alpha * jnp.sqrt(log_t) * (1 / jnp.sqrt(state.n))
+        return 1 / jnp.sqrt(state.n) * (self.alpha * jnp.sqrt(log_t))
 
 
 @pytree
