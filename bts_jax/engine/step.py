@@ -2,7 +2,8 @@
 
 The passes, in this order: sums in a fixed order (`summation`), rounded products (`rounding`), comparisons of integers
 (`ordering`), operations that are needed, once (`jaxprs.merged`), masked scatters (`masking`), values that one step computes for
-the next (`carrying`); for a CPU values that are stored (`storing`), for a GPU two halves of a step (`rotation`).
+the next (`carrying`); for a CPU values that are stored (`storing`); for a GPU updates of all arms (`spreading`) and two halves
+of a step (`rotation`).
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from bts_jax.engine.masking import mask_scatters
 from bts_jax.engine.ordering import compare_integers
 from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
+from bts_jax.engine.spreading import spread_updates
 from bts_jax.engine.summation import without_reductions
 
 
@@ -27,9 +29,12 @@ def optimised(closed: Any) -> Any:
     """The same closed jaxpr after the passes that all platforms share. The hash alone remains a call."""
     closed = write_out_keys(closed)
     closed = without_reductions(round_products(closed, returned=False))
-    closed = retrace(compare_integers(closed), opaque=is_hash)
-    closed = core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
-    closed = mask_scatters(closed)
+    return _clean(mask_scatters(_clean(compare_integers(closed))))
+
+
+def _clean(closed: Any) -> Any:
+    """With calls inlined, but for the hash; operations that are needed, once."""
+    closed = retrace(closed, opaque=is_hash)
     return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
 
 
@@ -46,6 +51,8 @@ class Step:
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
         closed, parts = optimised(closed), len(jax.tree.leaves(part))
+        if platform != "cpu":
+            closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
