@@ -23,7 +23,7 @@ KEY = jax.random.key(0)
 def statistics(pulls, *totals, fact=()):
     """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) if they are summed."""
     pulls, totals = jnp.array(pulls, jnp.int32), jnp.array(totals, jnp.float32)
-    return ArmStatistics(pulls=pulls, totals=Sum.of(totals.T), rounds=pulls.sum(), fact=fact)
+    return ArmStatistics(pulls=pulls, totals=tuple(map(Sum.of, totals)), rounds=pulls.sum(), fact=fact)
 
 
 def with_costs(state, means):
@@ -407,8 +407,8 @@ def as_statistics(seen, policy, fact=()):
     totals = [seen.reward, seen.cost]
     if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
-    totals = jnp.array(np.stack(totals, -1), jnp.float32)
-    return ArmStatistics(pulls=pulls, totals=Sum.of(totals), rounds=pulls.sum(1), fact=fact)
+    totals = tuple(Sum.of(jnp.array(total, jnp.float32)) for total in totals)
+    return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), fact=fact)
 
 
 @pytest.mark.parametrize(("name", "options"), [

@@ -21,10 +21,15 @@ def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
     at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
     wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
     passed = [var for var in wanted if var not in at_hand]
-    # What one comparison makes of what is passed anyway is made again, and not passed.
+    # What is made of nothing, and what one comparison makes of what is passed anyway, is made again, and not passed.
     at_hand.update(passed)
-    again = [one for one in first if one.primitive.name in COMPARISONS and one.outvars[0] in passed
-             and not is_number(one.outvars[0]) and at_hand.issuperset(variables(one.invars))]
+
+    def cheap(equation: Any) -> bool:
+        if equation.primitive.name not in COMPARISONS:
+            return not variables(equation.invars) and not equation.effects
+        return not is_number(equation.outvars[0]) and at_hand.issuperset(variables(equation.invars))
+
+    again = [one for one in first if one.outvars and one.outvars[0] in passed and cheap(one)]
     return first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)]
 
 

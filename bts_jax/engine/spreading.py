@@ -89,18 +89,18 @@ class _Spread:
         slicing = self.maker.get(equation.invars[0])
         if slicing is None or slicing.primitive.name != "dynamic_slice" or slicing.invars[1] is not self.index:
             return None
-        x = slicing.invars[0]
-        whole = isinstance(x, core.Var) and x.aval.shape[0] == self.arms and (
-            slicing.params["slice_sizes"] == (1, *x.aval.shape[1:]))
-        return x if whole else None
+        x, sizes = slicing.invars[0], slicing.params["slice_sizes"]
+        shape = tuple(x.aval.shape)
+        return x if isinstance(x, core.Var) and shape[0] == self.arms and sizes == (1, *shape[1:]) else None
 
 
 def _widened(x: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(x.reshape(len(x), *[1] * (len(shape) - x.ndim), *x.shape[1:]), shape)
 
 
-def _plain_index(atom: Any, maker: dict) -> Any:
+def _plain_index(index: Any, maker: dict) -> Any:
     """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found."""
+    atom: Any = index
     while isinstance(atom, core.Var) and atom in maker:
         equation = maker[atom]
         if equation.primitive.name == "select_n" and len(equation.invars) == 3 and atom.aval.shape == (1,):

@@ -16,13 +16,14 @@ class ArmStatistics(NamedTuple):
     """How often each arm was pulled, and what it earned and cost."""
 
     pulls: jax.Array  # [K] int32
-    totals: Sum  # [K, 2], rewards r and costs c; or [K, 4], also r(1 − r) and c(1 − c), of which variances are made
+    totals: tuple[Sum, ...]  # [K] each: of rewards r and costs c; also of r(1 − r) and c(1 − c), if variances are made of them
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
     fact: Any = ()  # what the policy was told, and keeps
 
     @classmethod
     def zeros(cls, num_arms: int, variances: bool = False) -> "ArmStatistics":
-        return cls(jnp.zeros(num_arms, jnp.int32), Sum.zeros((num_arms, 4 if variances else 2)), jnp.int32(0))
+        totals = tuple(Sum.zeros((num_arms,)) for _ in range(4 if variances else 2))
+        return cls(jnp.zeros(num_arms, jnp.int32), totals, jnp.int32(0))
 
     @property
     def n(self) -> jax.Array:
@@ -50,19 +51,20 @@ class ArmStatistics(NamedTuple):
         return self._average(3)
 
     def _average(self, i: int) -> jax.Array:
-        return jax.tree.map(lambda x: x[..., i], self.totals).value() / self.n
+        return self.totals[i].value() / self.n
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
         """These statistics and one more pull."""
         amounts = [reward, cost]
-        if self.totals.whole.shape[1] == 4:
+        if len(self.totals) == 4:
             amounts += [x * (1 - x) for x in amounts]
-        totals = jax.tree.map(lambda x: x[arm], self.totals).add(coins(jnp.stack(amounts)))
-        return self._replace(
-            pulls=self.pulls.at[arm].add(1),
-            totals=jax.tree.map(lambda new, old: old.at[arm].set(new), totals, self.totals),
-            rounds=self.rounds + 1,
-        )
+
+        def added(total: Sum, amount: jax.Array) -> Sum:
+            new = Sum(total.whole[arm], total.rest[arm]).add(coins(amount))
+            return Sum(total.whole.at[arm].set(new.whole), total.rest.at[arm].set(new.rest))
+
+        totals = tuple(added(total, amount) for total, amount in zip(self.totals, amounts, strict=True))
+        return self._replace(pulls=self.pulls.at[arm].add(1), totals=totals, rounds=self.rounds + 1)
 
 
 class IndexPolicy:
