@@ -21,7 +21,8 @@ from bts_jax.engine.masking import mask_scatters
 from bts_jax.engine.ordering import compare_integers
 from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
-from bts_jax.engine.step import optimised
+from bts_jax.engine.spreading import spread_updates
+from bts_jax.engine.step import Step, optimised
 
 
 def names(jaxpr):
@@ -162,35 +163,90 @@ def played(function, constant, state, steps):
     return found
 
 
+def example_step(constant, state):
+    """Reads and writes entries of one arm, by `add`, by `set` and by both, under a condition; with keys and random numbers."""
+    words, n, total, table, t = (state[name] for name in ("words", "n", "total", "table", "t"))
+    first, second = jax.random.split(random.as_key(tuple(words)))
+    mean = total / jnp.maximum(n, 1)
+    spread = jnp.sqrt(table[:, 0] * jnp.exp(constant["scale"]) + table[:, 1]) / jnp.log(constant["each"] + 2)
+    index = mean + spread * jnp.log(t) + jax.random.uniform(first, (8,))
+    arm = jnp.argmax(index)
+    go = jax.random.bits(second) % 3 > 0
+
+    def kept(new, old):
+        return jnp.where(go, new, old)
+
+    both = state["high"][arm] * 10 + state["low"][arm] + jnp.int32(7)
+    return {
+        "words": jnp.stack(random.threefry(tuple(words), (jnp.uint32(3), jnp.uint32(4)))),
+        "n": kept(n.at[arm].add(1), n),
+        "total": kept(total.at[arm].add(0.3).at[arm].add(index[arm] * 0.1), total),
+        "table": kept(table.at[arm].set(jnp.stack([index[arm], t])), table),
+        "t": t + 1,
+        "low": kept(state["low"].at[arm].set(both % 10), state["low"]),
+        "high": kept(state["high"].at[arm].set(both // 10), state["high"]),
+        "unread": kept(state["unread"].at[arm].add(0.7), state["unread"]),
+        "roll": jnp.roll(state["roll"], 1).at[arm].add(1),
+    }
+
+
+def example_state(seed=0):
+    zeros = jnp.zeros(8, jnp.int32)
+    return {"words": jnp.arange(2, dtype=jnp.uint32) + seed, "n": zeros, "total": jnp.array(numbers(8, seed=seed)),
+            "table": jnp.array(numbers(8, 2, seed=seed)), "t": jnp.float32(1), "low": zeros, "high": zeros,
+            "unread": jnp.array(numbers(8, seed=seed + 1)), "roll": zeros}
+
+
+CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3))}
+
+
 def test_steps_carry_what_the_next_one_needs():
-    """Words of keys that arrays are made of; rows of the arm that was pulled: by `add`, by `set`, both, or by none."""
-
-    def step(constant, state):
-        words, n, total, table, t = (state[name] for name in ("words", "n", "total", "table", "t"))
-        first, second = jax.random.split(random.as_key(tuple(words)))
-        mean = total / jnp.maximum(n, 1)
-        spread = jnp.sqrt(table[:, 0] * jnp.exp(constant["scale"]) + table[:, 1]) / jnp.log(constant["each"] + 2)
-        index = mean + spread * jnp.log(t) + jax.random.uniform(first, (8,))
-        arm = jnp.argmax(index)
-        go = jax.random.bits(second) % 3 > 0
-
-        def kept(new, old):
-            return jnp.where(go, new, old)
-
-        return {
-            "words": jnp.stack(random.threefry(tuple(words), (jnp.uint32(3), jnp.uint32(4)))),
-            "n": kept(n.at[arm].add(1), n),
-            "total": kept(total.at[arm].add(0.3).at[arm].add(index[arm] * 0.1), total),
-            "table": kept(table.at[arm].set(jnp.stack([index[arm], t])), table),
-            "t": t + 1,
-        }
-
-    constant = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3))}
-    state = {"words": jnp.arange(2, dtype=jnp.uint32), "n": jnp.zeros(8, jnp.int32), "total": jnp.array(numbers(8)),
-             "table": jnp.array(numbers(8, 2)), "t": jnp.float32(1)}
-    found = played(step, constant, state, 12)
+    """Words of keys that arrays are made of; rows of the arm that was pulled."""
+    found = played(example_step, CONSTANT_PART, example_state(), 12)
     assert found["ahead"] == ["uint32[1]"] * 2, "the words of the first of two keys; the second makes numbers alone"
     assert found["cache_rows"] == ["float32[8]"] * 2, "mean and spread"
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_step_in_lanes_is_the_step_of_each_run(platform):
+    """All passes together, for either platform: the bits of the same operations one by one."""
+    runs = [example_state(seed) for seed in range(4)]
+    now = jax.tree.map(lambda *leaves: jnp.stack(leaves, -1), *runs)
+    part = jax.tree.map(lambda x: jnp.stack([x] * 4, -1), CONSTANT_PART)
+    step = Step(example_step, part, now, platform)
+    closed = optimised(jax.make_jaxpr(example_step)(CONSTANT_PART, runs[0]))
+
+    @jax.jit
+    def play(part, now):
+        state = step.enter(part, now)
+        for _ in range(5):
+            state = step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
+        return step.leave(state)
+
+    ours = play(part, now)
+    if platform == "cpu":
+        names = [sorted(now)[i] for i in step.columns]
+        assert names == ["high", "low", "n", "total", "unread"], "of which the pulled arm's entry alone is read and written"
+    for i, run in enumerate(runs):
+        leaves = jax.tree.leaves(run)
+        for _ in range(5):
+            leaves = jaxpr_as_fun(closed)(*jax.tree.leaves(CONSTANT_PART), *leaves)
+        for mine, theirs in zip(jax.tree.leaves(ours), leaves, strict=True):
+            assert np.asarray(mine[..., i]).tobytes() == np.asarray(theirs).tobytes()
+
+
+def test_updates_are_spread_over_all_arms():
+    """What is read and written at one index has no index any more; what is read at another stays."""
+
+    def update(x, y, arm, other, amount):
+        return x.at[arm].set(x[arm] * 2 + amount), y.at[arm].set(jnp.stack([amount, 1.0]) + y[arm]), x.at[arm].set(x[other])
+
+    for arm in (0, 3, -1, 7, -9):
+        arguments = jnp.array(numbers(5)), jnp.array(numbers(5, 2, seed=1)), jnp.int32(arm), jnp.int32(2), jnp.float32(0.3)
+        closed = optimised(jax.make_jaxpr(update)(*arguments))
+        spread = merged(retrace(spread_updates(closed)).jaxpr)
+        assert_same(spread_updates(closed), jaxpr_as_fun(closed), *arguments)
+        assert names(spread).count("scatter") == 1 and names(spread).count("dynamic_slice") == 1
 
 
 def test_nothing_is_cached_that_is_cheap_or_changes_in_other_ways():
@@ -287,7 +343,7 @@ def test_built_in_policies_are_vectorised_by_rules(name):
     table = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
     start = jax.eval_shape(table.start)
     step = table.step(start)
-    jax.eval_shape(lambda own, now: step(own, now, step.carried(own, now)), own, start.now)
+    jax.eval_shape(lambda own, now: step.leave(step(own, step.enter(own, now))), own, start.now)
     assert step.vector.fallbacks == set()
 
 

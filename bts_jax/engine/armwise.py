@@ -93,3 +93,31 @@ def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
         indices.append(equation.invars[1])
         new = equation.invars[0]
     return indices
+
+
+def plain_index(index: Any, maker: dict) -> Any:
+    """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found."""
+    atom: Any = index
+    while isinstance(atom, core.Var) and atom in maker:
+        equation = maker[atom]
+        if equation.primitive.name == "select_n" and len(equation.invars) == 3 and _shape(atom) == (1,):
+            others = [one for one in equation.invars[1:] if not _is_constant(one, maker)]
+            if len(others) != 1:
+                return None
+            atom = others[0]
+        elif equation.primitive.name in ("broadcast_in_dim", "reshape") and _shape(atom) == (1,):
+            atom = equation.invars[0]
+        else:
+            break
+    return atom if isinstance(atom, core.Var) and _shape(atom) == () else None
+
+
+def _is_constant(atom: Any, maker: dict) -> bool:
+    if isinstance(atom, core.Literal):
+        return True
+    equation = maker.get(atom)
+    return equation is not None and equation.primitive.name == "broadcast_in_dim" and not variables(equation.invars)
+
+
+def _shape(atom: Any) -> tuple:
+    return atom.aval.shape

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes
+from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes, plain_index
 from bts_jax.engine.jaxprs import ELEMENTWISE, bind, is_hash, is_number, merged, read, variables
 from bts_jax.engine.storing import weight_of
 
@@ -118,6 +118,9 @@ class _Rows:
         state = jaxpr.invars[len(jaxpr.invars) - len(jaxpr.outvars) :]
         self.updated = {old: new for old, new in zip(state, jaxpr.outvars, strict=True) if changes.of(old) == ARMWISE}
         self.rows: dict[Any, Any] = {}
+        # Behind the mask of `masking`, so that it is the index by which the policy itself reads these arrays.
+        plain = plain_index(changes.index, self.maker)
+        self.index = env[changes.index][0] if plain is None else env[plain]
 
     def of(self, var: Any) -> Any:
         """The row of a variable of the next step, as an array whose first axis has length 1."""
@@ -153,8 +156,7 @@ class _Rows:
         return self._scattered(equation.invars[0], old) + update
 
     def _taken(self, value: Any) -> Any:
-        index = self.env[self.changes.index][0]
-        value = jnp.asarray(value)
+        index, value = self.index, jnp.asarray(value)
         zeros = [jnp.zeros((), index.dtype)] * (value.ndim - 1)
         return lax.dynamic_slice_p.bind(value, index, *zeros, slice_sizes=(1, *value.shape[1:]))
 

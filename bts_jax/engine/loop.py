@@ -90,28 +90,25 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
         if not steps:
             steps.extend(lane.step(state) for lane, state in zip(tables, states, strict=True))
         parts = [lane.part(state) for lane, state in zip(tables, states, strict=True)]
-        nows = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [state.now for state in states])
+        entered = [step.enter(part, state.now) for step, part, state in zip(steps, parts, states, strict=True)]
+        left = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, entered)
+        nows = [step.leave(state) for step, state in zip(steps, left, strict=True)]
         return [lane.after_block(state, now) for lane, state, now in zip(tables, states, nows, strict=True)]
 
-    def carried(parts: list, nows: list) -> list:
-        """What the loop carries: where each run stands, and values for the next step."""
-        return [(now, step.carried(part, now)) for step, part, now in zip(steps, parts, nows, strict=True)]
-
-    def play_on_cpu(parts: list, nows: list) -> list:
+    def play_on_cpu(parts: list, states: list) -> list:
         def call(_: jax.Array, states: list) -> list:
-            return [step(part, *state) for step, part, state in zip(steps, parts, states, strict=True)]
+            return [step(part, state) for step, part, state in zip(steps, parts, states, strict=True)]
 
-        return [now for now, _ in lax.fori_loop(0, BLOCK[platform], call, carried(parts, nows))]
+        return lax.fori_loop(0, BLOCK[platform], call, states)
 
-    def play_on_gpu(parts: list, nows: list) -> list:
+    def play_on_gpu(parts: list, states: list) -> list:
         def begin(states: list) -> list:
-            return [step.begin(part, *state) for step, part, state in zip(steps, parts, states, strict=True)]
+            return [step.begin(part, state) for step, part, state in zip(steps, parts, states, strict=True)]
 
         def end(begun: list) -> list:
             return [step.end(part, one) for step, part, one in zip(steps, parts, begun, strict=True)]
 
-        begun = begin(carried(parts, nows))
-        return [now for now, _ in end(lax.fori_loop(0, BLOCK[platform] - 1, lambda _, begun: begin(end(begun)), begun))]
+        return end(lax.fori_loop(0, BLOCK[platform] - 1, lambda _, begun: begin(end(begun)), begin(states)))
 
     def goes_on(states: list[_Table]) -> jax.Array:
         return reduce(jnp.logical_or, [lane.goes_on(state) for lane, state in zip(tables, states, strict=True)])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from bts_jax.engine.armwise import plain_index
 from bts_jax.engine.jaxprs import ELEMENTWISE, bind, read, variables
 from bts_jax.engine.lanes import is_one_entry
 
@@ -45,7 +46,7 @@ class _Spread:
     def __init__(self, scatter: Any, jaxpr: Any, maker: dict, env: dict):
         self.scatter, self.maker, self.env = scatter, maker, env
         self.arms = scatter.invars[0].aval.shape[0]
-        self.index = _plain_index(scatter.invars[1], maker)
+        self.index = plain_index(scatter.invars[1], maker)
         self.read: set[Any] = set()  # variables that are made of entries at the scatter's own index
         self.values: dict[Any, Any] = {}
         for equation in jaxpr.eqns:
@@ -96,27 +97,3 @@ class _Spread:
 
 def _widened(x: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(x.reshape(len(x), *[1] * (len(shape) - x.ndim), *x.shape[1:]), shape)
-
-
-def _plain_index(index: Any, maker: dict) -> Any:
-    """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found."""
-    atom: Any = index
-    while isinstance(atom, core.Var) and atom in maker:
-        equation = maker[atom]
-        if equation.primitive.name == "select_n" and len(equation.invars) == 3 and atom.aval.shape == (1,):
-            others = [one for one in equation.invars[1:] if not _is_constant(one, maker)]
-            if len(others) != 1:
-                return None
-            atom = others[0]
-        elif equation.primitive.name in ("broadcast_in_dim", "reshape") and atom.aval.shape == (1,):
-            atom = equation.invars[0]
-        else:
-            break
-    return atom if isinstance(atom, core.Var) and atom.aval.shape == () else None
-
-
-def _is_constant(atom: Any, maker: dict) -> bool:
-    if isinstance(atom, core.Literal):
-        return True
-    equation = maker.get(atom)
-    return equation is not None and equation.primitive.name == "broadcast_in_dim" and not variables(equation.invars)

@@ -19,6 +19,7 @@ from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import Lanes, Vectoriser
 from bts_jax.engine.masking import mask_scatters
 from bts_jax.engine.ordering import compare_integers
+from bts_jax.engine.packing import pack_columns, packed, unpacked
 from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
 from bts_jax.engine.spreading import spread_updates
@@ -41,9 +42,9 @@ def _clean(closed: Any) -> Any:
 class Step:
     """A function `(part, now) -> now` of one run, for all lanes, in a loop.
 
-    What the loop carries are `now` and values that one step computes for the next (`carrying`): `step.carried(part, now)` are
-    the first of these. On a CPU, `step(part, now, carried)` gives both. On a GPU, `step.begin(part, now, carried)` and
-    `step.end(part, begun)` are the halves of it.
+    The loop carries a list of arrays: `step.enter(part, now)` makes it of `now`, and `step.leave(state)` makes `now` of it. It
+    also has values that one step computes for the next (`carrying`). On a CPU, `step(part, state)` gives the next list. On a
+    GPU, `step.begin(part, state)` and `step.end(part, begun)` are the halves of it.
     """
 
     def __init__(self, function: Callable, part: Any, now: Any, platform: str):
@@ -57,6 +58,11 @@ class Step:
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
             self.firsts.append(first)
+        self.dtypes = [var.aval.dtype for var in closed.jaxpr.invars[parts:]]
+        self.columns: list[int] = []
+        if platform == "cpu":
+            closed, self.columns = pack_columns(closed, parts)
+            closed = _clean(closed)
         self.closed = closed
         self.vector = Vectoriser(leaves[0].shape[-1], platform)
         if platform == "cpu":
@@ -65,39 +71,40 @@ class Step:
         else:
             self.first, self.last, self.passed = in_two(self.closed.jaxpr, parts)
 
-    def carried(self, part: Any, now: Any) -> list[jax.Array]:
-        values = jax.tree.leaves((part, now))
-        known = len(values)
+    def enter(self, part: Any, now: Any) -> list[jax.Array]:
+        parts, values = len(jax.tree.leaves(part)), jax.tree.leaves((part, now))
         for first in self.firsts:
             outputs = self.vector.evaluate(first.jaxpr, first.consts, [Lanes(value) for value in values])
             values += [self.vector.spread(x) for x in outputs]
-        return values[known:]
+        return packed(values[parts:], self.columns)
 
-    def __call__(self, part: Any, now: Any, carried: list[jax.Array]) -> tuple[Any, list[jax.Array]]:
-        jaxpr, env = self.closed.jaxpr, self._known(jax.tree.leaves((part, now, carried)))
+    def leave(self, state: list[jax.Array]) -> Any:
+        return jax.tree.unflatten(self.structure, unpacked(state, self.columns, self.dtypes)[: self.structure.num_leaves])
+
+    def __call__(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
+        env = self._known([*jax.tree.leaves(part), *state])
         for level in self.levels:
             self.vector.evaluate_all(level.equations, env)
             self._store(level.stored, env)
-        return self._result([read(atom, env) for atom in jaxpr.outvars])
+        return self._outputs(env)
 
-    def begin(self, part: Any, now: Any, carried: list[jax.Array]) -> list[jax.Array]:
-        env = self._known(jax.tree.leaves((part, now, carried)))
+    def begin(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
+        env = self._known([*jax.tree.leaves(part), *state])
         self.vector.evaluate_all(self.first, env)
         return [self.vector.spread(env[var]) for var in self.passed]
 
-    def end(self, part: Any, begun: list[jax.Array]) -> tuple[Any, list[jax.Array]]:
+    def end(self, part: Any, begun: list[jax.Array]) -> list[jax.Array]:
         env = self._known(jax.tree.leaves(part)) | {var: Lanes(x) for var, x in zip(self.passed, begun, strict=True)}
         self.vector.evaluate_all(self.last, env)
-        return self._result([read(atom, env) for atom in self.closed.jaxpr.outvars])
+        return self._outputs(env)
 
     def _known(self, values: list[jax.Array]) -> dict:
         jaxpr = self.closed.jaxpr
         mapped = [Lanes(value) for value in values]
         return dict(zip(jaxpr.constvars, self.closed.consts, strict=True)) | dict(zip(jaxpr.invars, mapped, strict=False))
 
-    def _result(self, values: list) -> tuple[Any, list[jax.Array]]:
-        arrays, count = [self.vector.spread(x) for x in values], self.structure.num_leaves
-        return jax.tree.unflatten(self.structure, arrays[:count]), arrays[count:]
+    def _outputs(self, env: dict) -> list[jax.Array]:
+        return [self.vector.spread(read(atom, env)) for atom in self.closed.jaxpr.outvars]
 
     def _store(self, variables: list, env: dict) -> None:
         """Stores the values of these variables."""
