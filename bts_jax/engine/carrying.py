@@ -9,6 +9,7 @@ kinds are worth it:
   reciprocal roots. It changes for the pulled arm alone (`armwise`), and is computed again for that arm alone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -94,13 +95,16 @@ def _worth_caching(changes: Changes) -> list:
     used = {var for equation in jaxpr.eqns if armwise.isdisjoint(equation.outvars) for var in variables(equation.invars)}
     used.update(variables(jaxpr.outvars))
     cones: dict[Any, frozenset] = {}
+    whole = sum(weight_of(equation) for equation in jaxpr.eqns if not all(map(is_number, equation.outvars)))
     for i, equation in enumerate(jaxpr.eqns):
         if armwise.isdisjoint(equation.outvars):
             continue
         cone = frozenset([i]).union(*(cones.get(var, ()) for var in variables(equation.invars)))
         for var in equation.outvars:
             dear = sum(weight_of(jaxpr.eqns[j]) for j in cone)
-            if var in used and var.aval.dtype.itemsize == 4 and dear >= DEAR and (dear - LOAD) * changes.entries > CACHE:
+            # A small part of long computations costs little: a core works at several at a time.
+            cost = CACHE * max(1, whole / (10 * dear)) if dear else math.inf
+            if var in used and var.aval.dtype.itemsize == 4 and dear >= DEAR and (dear - LOAD) * changes.entries > cost:
                 chosen.append(var)
                 cones[var] = frozenset()
             else:
