@@ -3,6 +3,9 @@
 Skipped without a GPU. On one: `python -m pytest -n 0 tests/test_gpu.py tests/test_engine.py tests/test_batch.py`.
 """
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import chex
@@ -102,3 +105,28 @@ def test_three_of_them_in_one_sweep():
     for name, policy in policies.items():
         alone = bj.sweep({name: policy}, {"arms": BANDIT}, [10, 20], 40)
         assert not np.isnan(alone.regret).any() and (alone.regret.values == together.regret.sel(policy=[name]).values).all()
+
+
+PLAY = """
+import jax
+import numpy as np
+import bts_jax as bj
+
+bandit, devices = bj.Bernoulli(reward=[0.9, 0.5, 0.3], cost=[0.5, 0.6, 0.4]), jax.devices("cpu")
+with jax.default_device(devices[0]):
+    keys = jax.random.split(jax.random.key(0), 40)
+    for name in ("bts", "kube", "omega-ucb"):
+        runs = bj.simulate_batch(bj.POLICIES[name](), bandit, 50, keys, devices=devices)
+        print(np.asarray(runs.reward).tobytes().hex(), np.asarray(runs.pulls).tobytes().hex())
+    results = bj.sweep(["bts", "kube"], {"three": bandit}, [10, 20], 30, devices=devices, quiet=True)
+    print(results.attrs["device"], np.asarray(results.reward).tobytes().hex())
+"""
+
+
+def test_cpu_devices_have_the_bits_of_a_machine_without_a_gpu():
+    def output(**environment):
+        result = subprocess.run([sys.executable, "-c", PLAY], env=os.environ | environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[-2000:]
+        return result.stdout
+
+    assert output() == output(JAX_PLATFORMS="cpu")
