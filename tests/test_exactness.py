@@ -147,3 +147,33 @@ def test_logarithms_have_the_same_bits_in_any_number_of_lanes():
         ours = bj.simulate_batch(Logarithms(), bandit, 30, many, lanes=width, devices=jax.devices()[:1])
         assert_same_bits(ours, whole)
     assert_same_bits(batch(Logarithms(), bandit, 30, many[:5]), take(whole, slice(0, 5)))
+
+
+@pytree
+class Shared:
+    """Decides by the last bits of quotients by a hyperparameter."""
+
+    theta: float = 0.7371
+
+    def init(self, problem):
+        return jnp.zeros(problem.num_arms), jnp.zeros(problem.num_arms)
+
+    def __call__(self, state, key):
+        mean = state[1] / jnp.maximum(state[0], 1) + jnp.float32(0.1)
+        scores = jnp.stack([mean / self.theta, mean / (self.theta * jnp.arange(len(mean)) + jnp.float32(1.1))])
+        mixed = (jax.lax.bitcast_convert_type(scores, jnp.uint32) * jnp.uint32(2654435761)).sum(0, dtype=jnp.uint32)
+        return jnp.argmax((mixed >> 7) + jnp.arange(len(mean), dtype=jnp.uint32)), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state[0].at[arm].add(1), state[1].at[arm].add(cost * 0.3 + 0.01)
+
+
+def test_what_runs_share_does_not_change_their_bits():
+    """A hyperparameter that all runs share, one for each run, and runs that pause at checkpoints."""
+    bandit, many = INSTANCES["bernoulli"], keys(20)
+    shared = bj.simulate_batch(Shared(), bandit, 30, many)
+    assert len(np.unique(shared.pulls[:, 0], axis=0)) > 10
+    assert_same_bits(batch(Shared(), bandit, 30, many), shared)
+    assert_same_bits(bj.simulate_batch(Shared(theta=np.full(20, 0.7371, np.float32)), bandit, 30, many, lanes=8), shared)
+    pausing = bj.simulate_batch(Shared(), bandit, 30, many, checkpoints=[2, 5, 11, 30])
+    np.testing.assert_array_equal(pausing.pulls[:, -1], shared.pulls[:, 0])

@@ -10,8 +10,9 @@ from jax.extend.core import jaxpr_as_fun
 import bts_jax as bj
 from bts_jax import game, random
 from bts_jax.engine import storing
-from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes
+from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_index
 from bts_jax.engine.carrying import ahead, cache_rows
+from bts_jax.engine.dividing import divide_truly
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.keys import write_out_keys
@@ -22,7 +23,7 @@ from bts_jax.engine.ordering import compare_integers
 from bts_jax.engine.rotation import in_two
 from bts_jax.engine.rounding import round_products
 from bts_jax.engine.spreading import spread_updates
-from bts_jax.engine.step import Step, optimised
+from bts_jax.engine.step import Step, _clean, optimised
 
 
 def names(jaxpr):
@@ -176,7 +177,8 @@ def example_step(constant, state):
     def kept(new, old):
         return jnp.where(go, new, old)
 
-    both = state["high"][arm] * 10 + state["low"][arm] + jnp.int32(7)
+    both = state["high"][arm] * 10 + state["low"][arm] + jnp.int32(7) + lax.dynamic_slice(state["low"], (0,), (1,))[0]
+    bytes_of = lax.bitcast_convert_type(total[arm] + jnp.float32(0.3), jnp.uint8)
     return {
         "words": jnp.stack(random.threefry(tuple(words), (jnp.uint32(3), jnp.uint32(4)))),
         "n": kept(n.at[arm].add(1), n),
@@ -186,15 +188,19 @@ def example_step(constant, state):
         "low": kept(state["low"].at[arm].set(both % 10), state["low"]),
         "high": kept(state["high"].at[arm].set(both // 10), state["high"]),
         "unread": kept(state["unread"].at[arm].add(0.7), state["unread"]),
+        "more": kept(state["more"].at[arm].add(2).at[arm].add(3), state["more"]),
         "roll": jnp.roll(state["roll"], 1).at[arm].add(1),
+        "bytes": kept(state["bytes"].at[arm].set(bytes_of), state["bytes"]),
+        "half": kept(state["half"].at[arm].apply(lambda x: x * 0.5 + 1), state["half"]),
     }
 
 
 def example_state(seed=0):
     zeros = jnp.zeros(8, jnp.int32)
     return {"words": jnp.arange(2, dtype=jnp.uint32) + seed, "n": zeros, "total": jnp.array(numbers(8, seed=seed)),
-            "table": jnp.array(numbers(8, 2, seed=seed)), "t": jnp.float32(1), "low": zeros, "high": zeros,
-            "unread": jnp.array(numbers(8, seed=seed + 1)), "roll": zeros}
+            "table": jnp.array(numbers(8, 2, seed=seed)), "t": jnp.float32(1), "low": zeros, "high": zeros, "more": zeros,
+            "unread": jnp.array(numbers(8, seed=seed + 1)), "roll": zeros, "bytes": jnp.zeros((8, 4), jnp.uint8),
+            "half": jnp.array(numbers(8, seed=seed + 2))}
 
 
 CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3))}
@@ -203,8 +209,8 @@ CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3)
 def test_steps_carry_what_the_next_one_needs():
     """Words of keys that arrays are made of; rows of the arm that was pulled."""
     found = played(example_step, CONSTANT_PART, example_state(), 12)
-    assert found["ahead"] == ["uint32[1]"] * 2, "the words of the first of two keys; the second makes numbers alone"
-    assert found["cache_rows"] == ["float32[8]"] * 2, "mean and spread"
+    assert found["ahead"] == ["uint32[1]"] * 2 + ["bool[]"], "the words of one key, and what is made of the other"
+    assert found["cache_rows"] == ["float32[8]"], "the spread, which is dear"
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -226,13 +232,43 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
     ours = play(part, now)
     if platform == "cpu":
         names = [sorted(now)[i] for i in step.columns]
-        assert names == ["high", "low", "n", "total", "unread"], "of which the pulled arm's entry alone is read and written"
+        assert names == ["high", "more", "unread"], "of which the pulled arm's entry alone is read and written"
     for i, run in enumerate(runs):
         leaves = jax.tree.leaves(run)
         for _ in range(5):
             leaves = jaxpr_as_fun(closed)(*jax.tree.leaves(CONSTANT_PART), *leaves)
         for mine, theirs in zip(jax.tree.leaves(ours), leaves, strict=True):
             assert np.asarray(mine[..., i]).tobytes() == np.asarray(theirs).tobytes()
+
+
+def test_the_index_behind_a_mask():
+    """A choice between an index and the number of arms is the mask of `masking`; one between two arms is not."""
+
+    def update(x, arm, go):
+        index = jnp.reshape(arm, (1,))
+        masked, chosen = (jnp.where(go, index, lax.full_like(index, other)) for other in (5, 0))
+        return masked, chosen, index
+
+    closed = optimised(jax.make_jaxpr(update)(jnp.zeros(5), jnp.int32(1), jnp.bool_(True)))
+    maker = {var: equation for equation in closed.jaxpr.eqns for var in equation.outvars}
+    masked, chosen, index = closed.jaxpr.outvars
+    arm = closed.jaxpr.invars[1]
+    assert [plain_index(one, 5, maker) for one in (masked, chosen, index)] == [arm, None, arm]
+
+
+def test_quotients_are_divided():
+    """Also by broadcasts, for which XLA would multiply by the reciprocal."""
+    x, each, one = numbers(7, 40) + 0.1, numbers(7, 1, seed=1) + 0.3, np.float32(0.7371)
+
+    def function(x, one):
+        return x / one, x / each, x / jnp.sqrt(each * one), x / x[0]
+
+    closed = _clean(divide_truly(_clean(jax.make_jaxpr(function)(x, one))))
+    ours = jax.jit(jaxpr_as_fun(closed))(x, one)
+    for mine, theirs in zip(ours, (x / one, x / each, x / np.sqrt(each * one), x / x[0]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    plain = jax.jit(function)(x, one)
+    assert any((np.asarray(a) != b).any() for a, b in zip(ours, plain, strict=True)), "without the pass, XLA multiplies"
 
 
 def test_updates_are_spread_over_all_arms():

@@ -1,8 +1,8 @@
 """What a round changes: of which arrays only the entries of the pulled arm.
 
 Most policies keep statistics of the arms and update those of the pulled arm, by `x.at[arm].add(...)` or `x.at[arm].set(...)`.
-What is computed from such statistics arm by arm changes for that arm alone. The engine makes use of this twice: draws of other
-arms stay valid (`draws`), and their indices need not be computed again (`caching`).
+What is computed from such statistics arm by arm changes for that arm alone. The engine makes use of this: draws of other arms
+stay valid (`draws`), and what a policy computes of them need not be computed again (`carrying`).
 """
 
 from collections.abc import Sequence
@@ -95,13 +95,16 @@ def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
     return indices
 
 
-def plain_index(index: Any, maker: dict) -> Any:
-    """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found."""
+def plain_index(index: Any, entries: int, maker: dict) -> Any:
+    """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found.
+
+    The mask is a choice between the index and `entries`, which is out of range.
+    """
     atom: Any = index
     while isinstance(atom, core.Var) and atom in maker:
         equation = maker[atom]
         if equation.primitive.name == "select_n" and len(equation.invars) == 3 and _shape(atom) == (1,):
-            others = [one for one in equation.invars[1:] if not _is_constant(one, maker)]
+            others = [one for one in equation.invars[1:] if _constant(one, maker) != entries]
             if len(others) != 1:
                 return None
             atom = others[0]
@@ -112,11 +115,14 @@ def plain_index(index: Any, maker: dict) -> Any:
     return atom if isinstance(atom, core.Var) and _shape(atom) == () else None
 
 
-def _is_constant(atom: Any, maker: dict) -> bool:
-    if isinstance(atom, core.Literal):
-        return True
-    equation = maker.get(atom)
-    return equation is not None and equation.primitive.name == "broadcast_in_dim" and not variables(equation.invars)
+def _constant(atom: Any, maker: dict) -> Any:
+    """The number that an array is filled with, if it is written in the program."""
+    while isinstance(atom, core.Var):
+        equation = maker.get(atom)
+        if equation is None or equation.primitive.name != "broadcast_in_dim":
+            return None
+        atom = equation.invars[0]
+    return atom.val
 
 
 def _shape(atom: Any) -> tuple:

@@ -123,7 +123,7 @@ class _Rows:
         self.updated = {old: new for old, new in zip(state, jaxpr.outvars, strict=True) if changes.of(old) == ARMWISE}
         self.rows: dict[Any, Any] = {}
         # Behind the mask of `masking`, so that it is the index by which the policy itself reads these arrays.
-        plain = plain_index(changes.index, self.maker)
+        plain = plain_index(changes.index, changes.entries, self.maker)
         self.index = env[changes.index][0] if plain is None else env[plain]
 
     def of(self, var: Any) -> Any:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, bind, body_of_call, read
+from bts_jax.engine.jaxprs import ELEMENTWISE, bind, body_of_call, has_bodies, read
 from bts_jax.engine.summation import in_fixed_order
 
 # Their parameters name axes counted from the front, which stay where they are.
@@ -127,6 +127,8 @@ class Vectoriser:
             if name not in _REPORTED:
                 _REPORTED.add(name)
                 _LOG.info("the operation %s has no rule for lanes and is mapped by jax.vmap, which may be slower", name)
+        if has_bodies(equation):  # whose quotients `dividing` does not see: what all runs share is no broadcast there
+            inputs = [x if isinstance(x, Lanes) else Lanes(self.spread(x)) for x in inputs]
         axes = [-1 if isinstance(x, Lanes) else None for x in inputs]
         arrays = [x.array if isinstance(x, Lanes) else x for x in inputs]
         return [Lanes(x) for x in jax.vmap(lambda *args: bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
@@ -226,6 +228,8 @@ def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: An
 def is_one_entry(equation: Any) -> bool:
     """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)`, i being a number; one that is out of range changes nothing."""
     if equation.primitive.name not in ("scatter", "scatter-add"):
+        return False
+    if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:  # `x.at[i].apply(f)`
         return False
     operand, indices, _ = (atom.aval for atom in equation.invars)
     one = lax.ScatterDimensionNumbers(tuple(range(operand.ndim - 1)), (0,), (0,))

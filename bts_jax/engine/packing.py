@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from bts_jax.engine.armwise import ARMWISE, Changes, plain_index
 from bts_jax.engine.jaxprs import bind, read, variables
@@ -37,9 +38,7 @@ def pack_columns(closed: Any, parts: int) -> Packed:
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     by_index, otherwise = Counter(variables(jaxpr.outvars)), Counter()  # how often variables are used
     for equation in jaxpr.eqns:
-        indexed = equation.params.get("slice_sizes") == (1,) if equation.primitive.name == "dynamic_slice" else (
-            is_one_entry(equation))
-        (by_index if indexed else otherwise).update(variables(equation.invars))
+        (by_index if _is_indexed(equation) else otherwise).update(variables(equation.invars))
 
     def is_column(old: Any, new: Any) -> bool:
         """Whether entries of the pulled arm alone are read and written."""
@@ -55,7 +54,7 @@ def pack_columns(closed: Any, parts: int) -> Packed:
     updated = {state[i]: jaxpr.outvars[i] for i in columns}
     others = [i for i in range(len(state)) if i not in columns]
     replaced = {id(equation) for old, new in updated.items() for equation in _chain(new, old, maker)}
-    plain = plain_index(changes.index, maker)
+    plain = plain_index(changes.index, changes.entries, maker)
 
     def function(*arguments: Any) -> list:
         *given, table = arguments
@@ -99,6 +98,13 @@ def pack_columns(closed: Any, parts: int) -> Packed:
     inputs = [*jaxpr.invars[:parts], *(state[i] for i in others)]
     arguments = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
     return Packed(jax.make_jaxpr(function)(*arguments, table), columns)
+
+
+def _is_indexed(equation: Any) -> bool:
+    """Whether this reads or writes one entry by a number of the run."""
+    if equation.primitive.name == "dynamic_slice":
+        return equation.params["slice_sizes"] == (1,) and not isinstance(equation.invars[1], core.Literal)
+    return is_one_entry(equation)
 
 
 def _chain(new: Any, old: Any, maker: dict) -> list:

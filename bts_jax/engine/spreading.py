@@ -46,7 +46,7 @@ class _Spread:
     def __init__(self, scatter: Any, jaxpr: Any, maker: dict, env: dict):
         self.scatter, self.maker, self.env = scatter, maker, env
         self.arms = scatter.invars[0].aval.shape[0]
-        self.index = plain_index(scatter.invars[1], maker)
+        self.index = plain_index(scatter.invars[1], self.arms, maker)
         self.read: set[Any] = set()  # variables that are made of entries at the scatter's own index
         self.values: dict[Any, Any] = {}
         for equation in jaxpr.eqns:
@@ -73,7 +73,10 @@ class _Spread:
         if source is not None:
             return self.env[source]
         shapes = [atom.aval.shape for atom in equation.invars]
-        if equation.primitive.name not in ELEMENTWISE or any(one not in ((), var.aval.shape) for one in shapes):
+        name = equation.primitive.name
+        if name not in ELEMENTWISE or any(one not in ((), var.aval.shape) for one in shapes):
+            return None
+        if name == "bitcast_convert_type" and shapes[0] != var.aval.shape:  # one number becomes several
             return None
         inputs = []
         for atom in equation.invars:

@@ -1,9 +1,10 @@
 """One step of the loop in all lanes: a function of one run, rewritten by passes and vectorised.
 
-The passes, in this order: sums in a fixed order (`summation`), rounded products (`rounding`), comparisons of integers
-(`ordering`), operations that are needed, once (`jaxprs.merged`), masked scatters (`masking`), values that one step computes for
-the next (`carrying`); for a CPU values that are stored (`storing`); for a GPU updates of all arms (`spreading`) and two halves
-of a step (`rotation`).
+The passes, in this order: keys as integers (`keys`), rounded products (`rounding`), sums in a fixed order (`summation`),
+comparisons of integers (`ordering`), true quotients (`dividing`), masked scatters (`masking`); for a GPU updates of all arms
+(`spreading`); values that one step computes for the next (`carrying`); for a CPU the pulled arm's statistics in one array
+(`packing`) and values that are stored (`storing`); for a GPU two halves of a step (`rotation`). After each of them, operations
+that nothing needs, or that another one has done, are dropped (`jaxprs.merged`).
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from jax.extend import core
 
 from bts_jax.engine import storing
 from bts_jax.engine.carrying import ahead, cache_rows
+from bts_jax.engine.dividing import divide_truly
 from bts_jax.engine.jaxprs import is_hash, merged, read, retrace
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import Lanes, Vectoriser
@@ -30,7 +32,8 @@ def optimised(closed: Any) -> Any:
     """The same closed jaxpr after the passes that all platforms share. The hash alone remains a call."""
     closed = write_out_keys(closed)
     closed = without_reductions(round_products(closed, returned=False))
-    return _clean(mask_scatters(_clean(compare_integers(closed))))
+    closed = _clean(divide_truly(_clean(compare_integers(closed))))
+    return _clean(mask_scatters(closed))
 
 
 def _clean(closed: Any) -> Any:

@@ -1,0 +1,59 @@
+"""Quotients that are divided, not multiplied by a reciprocal.
+
+XLA replaces x / w by x · (1 / w) where w is a broadcast of fewer numbers, which rounds twice. Whether w is one depends on what
+the runs of a batch share, and on whether one arm is computed or all of them. Here a divisor that may be a broadcast gets a zero
+of the numerator's bits added to its own. XLA does not see that this is zero; LLVM does, and nothing is left of it in the end
+(jaxlib 0.10.2; `test_exactness.py`).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from bts_jax.engine.jaxprs import ELEMENTWISE, bind, read, variables
+
+
+def divide_truly(closed: Any) -> Any:
+    """The same closed jaxpr, whose divisors of float32 are no broadcasts. Its constants are what all runs share."""
+    jaxpr, small = closed.jaxpr, _broadcasts(closed.jaxpr)
+
+    def function(*arguments: Any) -> list:
+        env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+        for equation in jaxpr.eqns:
+            inputs = [read(atom, env) for atom in equation.invars]
+            if _is_hidden(equation, small):
+                inputs[1] = _hidden(*inputs)
+            env.update(zip(equation.outvars, bind(equation, inputs), strict=True))
+        return [read(atom, env) for atom in jaxpr.outvars]
+
+    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars))
+
+
+def _broadcasts(jaxpr: Any) -> set:
+    """The variables that XLA may take for broadcasts: constants, broadcasts, and what is made of these alone."""
+    small = set(jaxpr.constvars)
+    for equation in jaxpr.eqns:
+        name, used = equation.primitive.name, variables(equation.invars)
+        if name in ("broadcast_in_dim", "iota") or (
+            name in {*ELEMENTWISE, "reshape", "squeeze", "slice"} and used and small.issuperset(used)
+        ):
+            small.update(equation.outvars)
+    return small
+
+
+def _is_hidden(equation: Any, small: set) -> bool:
+    if equation.primitive.name != "div" or equation.outvars[0].aval.dtype != jnp.float32:
+        return False
+    shapes = [atom.aval.shape for atom in equation.invars]
+    over, under = equation.invars
+    varies = isinstance(over, core.Var) and over not in small and shapes[0] == equation.outvars[0].aval.shape
+    return varies and isinstance(under, core.Var) and (under in small or shapes[0] != shapes[1])
+
+
+def _hidden(over: jax.Array, under: jax.Array) -> jax.Array:
+    bits = [lax.bitcast_convert_type(jnp.broadcast_to(x, over.shape), jnp.uint32) for x in (over, under)]
+    zero = lax.shift_right_logical(bits[0] & jnp.uint32(1), jnp.uint32(1))
+    return lax.bitcast_convert_type(bits[1] | zero, jnp.float32)
