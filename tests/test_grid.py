@@ -79,7 +79,7 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
 
 
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
-    monkeypatch.setattr(grid, "_small_call", lambda: 2**13)
+    monkeypatch.setattr(grid, "_small_call", lambda _: 2**13)
     sizes = []
     monkeypatch.setattr(grid, "play", lambda batches: sizes.append(len(batches)) or play(batches))
     jax.config.update("jax_log_compiles", True)
@@ -96,7 +96,7 @@ def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, cap
 
 
 def test_the_first_party_is_halved_if_others_follow(monkeypatch):
-    monkeypatch.setattr(grid, "_small_call", lambda: 2**13)
+    monkeypatch.setattr(grid, "_small_call", lambda _: 2**13)
     policies = {name: bj.POLICIES[name]() for name in ("kube", "pd-bwk", "uniform")}
     for families, sizes in ((3, [2, 1, 3, 3]), (2, [3, 3])):
         bandits = {f"{arms}": bj.Bernoulli.random(jax.random.key(arms), arms) for arms in range(2, 2 + families)}
@@ -276,8 +276,8 @@ def test_how_many_bandits_a_group_has(monkeypatch):
     assert group_of({**same(4), **same(6, 3), **same(1, 4)}, 1) == 1
     mine = {f"{i}": Own(reward_mean=np.full(2, 0.5), cost_mean=np.full(2, 0.5)) for i in range(4)}
     assert group_of(mine, 1) == 1, "bandits of one's own are alone"
-    monkeypatch.setattr(grid, "_usual_runs", lambda: 2**15)
-    monkeypatch.setattr(grid, "_grouped_runs", lambda: 2**10)
+    monkeypatch.setattr(grid, "_usual_runs", lambda _: 2**15)
+    monkeypatch.setattr(grid, "_grouped_runs", lambda _: 2**10)
     assert group_of(same(600), 1) == 200, "at most 256 bandits"
 
 

@@ -439,7 +439,7 @@ def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, littl
     assert old in SMALL
     Path("bad.toml").write_text(SMALL.replace(old, new))
     if what == "chunks":
-        monkeypatch.setattr(grid, "_usual_runs", lambda: 100)
+        monkeypatch.setattr(grid, "_usual_runs", lambda _: 100)
         monkeypatch.setattr("bts_jax.specification.MOST_CHUNKS", 10**4)
     refused(["sweep", "bad.toml", "--quiet"], named, capsys)
     assert not Path("bad.zarr").exists()
