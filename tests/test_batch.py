@@ -110,10 +110,24 @@ def test_under_vmap_it_says_what_to_do():
         jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
 
 
+def steps(function, out, part, *now):
+    """The outputs of `function(part, *now)` in all lanes, of the shapes of `out`, after one step of a loop: on a CPU and a GPU."""
+    state = now, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), out)
+
+    def play(part, state):
+        return state[0], function(part, *state[0])
+
+    for platform in ("cpu", "gpu"):
+        step = Step(play, part, state, platform)
+        entered = step.enter(part, state)
+        left = step(part, entered) if platform == "cpu" else step.end(part, step.begin(part, entered))
+        yield step.leave(left)[1]
+
+
 def halves(function, part, now):
-    """The two halves of a step on a GPU."""
+    """The two halves of a step on a GPU, and what the loop carries at its start."""
     step = Step(function, part, now, "gpu")
-    return step.begin, step.end
+    return step.begin, step.end, step.enter(part, now), step.leave
 
 
 @pytest.mark.parametrize("function", [
@@ -147,9 +161,8 @@ def test_lanes_are_vmap(function):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
     check(lanes(function)(x, y, s))
-    check(Step(lambda part, now: function(part, *now), x, (y, s), "cpu")(x, (y, s)))
-    begin, end = halves(lambda part, now: function(part, *now), x, (y, s))
-    check(end(x, begin(x, (y, s))))
+    for ours in steps(function, theirs, x, y, s):
+        check(ours)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -199,10 +212,11 @@ def test_the_second_half_has_the_arrays_that_no_number_needs():
 
     rng = np.random.default_rng(0)
     weight, now = rng.random(5, np.float32), {name: rng.random((7, 2, 5), np.float32) for name in ("counts", "sums")}
+    now |= {"least": np.zeros(5, np.int32), "weight": weight, "one": np.ones(5, np.float32)}
     whole = jax.jit(lanes(play))(weight, now)
-    begin, end = halves(play, weight, now)
-    begun = jax.jit(begin)(weight, now)
-    assert_same_bits(jax.jit(end)(weight, begun), whole)
+    begin, end, entered, leave = halves(play, weight, now)
+    begun = jax.jit(begin)(weight, entered)
+    assert_same_bits(leave(jax.jit(end)(weight, begun)), whole)
     assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], "arm, most, least; the counts before, the sums after"
     jax.effects_barrier()
     assert len(told) == 10 and sorted(told[:5]) == sorted(told[5:])
@@ -224,20 +238,20 @@ def test_what_prints_alike_is_not_the_same():
         return tuple(jax.pure_callback(Times(factor), shape, now, vmap_method="expand_dims") for factor in (1, 2))
 
     x = np.arange(3, dtype=np.float32)
-    begin, end = halves(both, x, x)
-    assert_same_bits(end(x, begin(x, x)), (x, 2 * x))
+    for ours in steps(both, (x, x), x, x):
+        assert_same_bits(ours, (x, 2 * x))
 
 
 def test_what_is_worked_out_twice_is_passed_on_once():
     def play(part, now):
         arm = jnp.argmax(now)
         one, other = (jnp.where(arm < 3, arm, 7) for _ in range(2))  # which are calls of a jitted function
-        return now.at[one].add(1), now.at[other].add(part)
+        return now.at[one].add(1).at[other].add(part)
 
     now = np.random.default_rng(0).random((7, 5), np.float32)
-    begin, end = halves(play, now[0], now)
-    begun = begin(now[0], now)
-    assert_same_bits(end(now[0], begun), lanes(play)(now[0], now))
+    begin, end, entered, leave = halves(play, now[0], now)
+    begun = begin(now[0], entered)
+    assert_same_bits(leave(end(now[0], begun)), lanes(play)(now[0], now))
     assert sorted(x.size for x in begun) == [5, 35]
 
 

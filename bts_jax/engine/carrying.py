@@ -76,6 +76,8 @@ def cache_rows(closed: Any, parts: int) -> Carried:
     chosen = _worth_caching(changes)
 
     def carried(evaluated: "_Evaluated") -> list:
+        if not chosen:
+            return []
         env, rows = evaluated.env, _Rows(changes, evaluated.env)
         index = env[changes.index]
         values = [_set(env[var], index, rows.of(var)) for var in chosen]

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, bind, body_of_call, has_bodies, read
+from bts_jax.engine.jaxprs import ELEMENTWISE, bind, body_of_call, read
 from bts_jax.engine.summation import in_fixed_order
 
 # Their parameters name axes counted from the front, which stay where they are.
@@ -127,7 +127,7 @@ class Vectoriser:
             if name not in _REPORTED:
                 _REPORTED.add(name)
                 _LOG.info("the operation %s has no rule for lanes and is mapped by jax.vmap, which may be slower", name)
-        if has_bodies(equation):  # whose quotients `dividing` does not see: what all runs share is no broadcast there
+        if name in ("while", "scan", "cond"):  # whose quotients `dividing` does not see: what all runs share is no broadcast there
             inputs = [x if isinstance(x, Lanes) else Lanes(self.spread(x)) for x in inputs]
         axes = [-1 if isinstance(x, Lanes) else None for x in inputs]
         arrays = [x.array if isinstance(x, Lanes) else x for x in inputs]
