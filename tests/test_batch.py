@@ -111,7 +111,7 @@ def test_under_vmap_it_says_what_to_do():
 
 
 def steps(function, out, part, *now):
-    """The outputs of `function(part, *now)` in all lanes, of the shapes of `out`, after one step of a loop: on a CPU and a GPU."""
+    """The outputs of `function(part, *now)` in all lanes, shaped as `out`, after one step of a loop: on a CPU and a GPU."""
     state = now, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), out)
 
     def play(part, state):

@@ -127,7 +127,7 @@ class Vectoriser:
             if name not in _REPORTED:
                 _REPORTED.add(name)
                 _LOG.info("the operation %s has no rule for lanes and is mapped by jax.vmap, which may be slower", name)
-        if name in ("while", "scan", "cond"):  # whose quotients `dividing` does not see: what all runs share is no broadcast there
+        if name in ("while", "scan", "cond"):  # `dividing` does not see quotients there: what all runs share is no broadcast
             inputs = [x if isinstance(x, Lanes) else Lanes(self.spread(x)) for x in inputs]
         axes = [-1 if isinstance(x, Lanes) else None for x in inputs]
         arrays = [x.array if isinstance(x, Lanes) else x for x in inputs]
