@@ -64,14 +64,14 @@ from bts_jax.policies import (
 )
 
 if TYPE_CHECKING:
-    from bts_jax.grid import sweep
     from bts_jax.learn import fit
-    from bts_jax.results import open_results
+    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.run import sweep
 
 claim_cores()
 
 # Imported when used: storage is heavy.
-_LATER = {"sweep": "bts_jax.grid", "open_results": "bts_jax.results", "fit": "bts_jax.learn"}
+_LATER = {"sweep": "bts_jax.sweeps.run", "open_results": "bts_jax.sweeps.results", "fit": "bts_jax.learn"}
 
 
 def __getattr__(name: str) -> Any:

@@ -309,7 +309,7 @@ def _theory(arguments: argparse.Namespace) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
-    from bts_jax.gridfile import EXAMPLE, read_toml
+    from bts_jax.sweeps.gridfile import EXAMPLE, read_toml
 
     if arguments.example:
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
@@ -329,10 +329,10 @@ def _sweep(arguments: argparse.Namespace) -> None:
     meeting = None
     with _resumable(store, f"to go on: bts-jax sweep --resume {shlex.quote(store)}"):
         if arguments.distributed:
-            from bts_jax.processes import Meeting
+            from bts_jax.sweeps.processes import Meeting
 
             meeting = Meeting(arguments.coordinator, arguments.processes, arguments.process, arguments.timeout)
-        from bts_jax.grid import fill, stored
+        from bts_jax.sweeps.run import fill, stored
 
         with meeting or nullcontext():
             what = stored(store) if arguments.resume else read_toml(arguments.file)
@@ -354,7 +354,7 @@ def _resumable(store: str, how: str) -> AbstractContextManager:
 
 def _print_table(arguments: argparse.Namespace) -> None:
     from bts_jax.metrics import measured
-    from bts_jax.results import open_results
+    from bts_jax.sweeps.results import open_results
 
     results = open_results(arguments.store)
     names, bandits = ([str(name) for name in results[axis].values] for axis in ("policy", "bandit"))
@@ -383,7 +383,7 @@ def _print_table(arguments: argparse.Namespace) -> None:
 def _plot(arguments: argparse.Namespace) -> None:
     from bts_jax.metrics import kinds
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
-    from bts_jax.results import open_results
+    from bts_jax.sweeps.results import open_results
 
     out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
     image_format(out)

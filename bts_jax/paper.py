@@ -71,7 +71,7 @@ def figure1(
     Returns:
         The Dataset of all runs, and the report.
     """
-    from bts_jax.grid import sweep
+    from bts_jax.sweeps.run import sweep
 
     if scale not in SCALES:
         raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, SCALES))}")

@@ -14,8 +14,9 @@ from common import INSTANCES, assert_same_bits, keys
 from scipy import stats
 
 import bts_jax as bj
-from bts_jax import grid, gridfile
 from bts_jax.bandits.multinomial import WRITTEN_OUT, _draw
+from bts_jax.sweeps import gridfile, run
+from bts_jax.sweeps.specification import entry_of, remade
 
 DRAWS = 50_000
 
@@ -272,8 +273,8 @@ def test_scaled_costs_by_hand():
 
 @pytest.mark.parametrize("family", bj.BANDITS)
 def test_a_store_keeps_every_family(family):
-    entry = json.loads(json.dumps(grid._entry(INSTANCES[family], bj.BANDITS)))
-    again = grid._remade("bandits", entry, bj.BANDITS)
+    entry = json.loads(json.dumps(entry_of(INSTANCES[family], bj.BANDITS)))
+    again = remade("bandits", entry, bj.BANDITS)
     assert type(again) is bj.BANDITS[family]
     assert_same_bits(again, INSTANCES[family])
 
@@ -283,7 +284,7 @@ def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
     whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk=2)
     (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
     assert "incomplete" in bj.open_results(tmp_path / "store").state
-    assert bj.sweep(**grid.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
+    assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
 
 
 FILE = """

@@ -15,9 +15,10 @@ import pytest
 from test_results import assert_same, attributes, files, fill, snapshot
 
 import bts_jax as bj
-from bts_jax import grid, gridfile
-from bts_jax.processes import Meeting
-from bts_jax.results import begin, join
+from bts_jax.sweeps import gridfile, run, schedule
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.processes import Meeting
+from bts_jax.sweeps.results import begin, join
 
 TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
 
@@ -79,12 +80,12 @@ def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(sm
 def test_shares_are_a_partition_and_take_about_as_long(count):
     costs = np.geomspace(0.02, 1, 25)
     bandits = {f"{i}": bj.Bernoulli(reward=[0.5] * (2 + i % 2), cost=[cost] * (2 + i % 2)) for i, cost in enumerate(costs)}
-    whole = grid._Grid(["kube", "epsilon-first"], bandits, [10, 500], 40, 0)
+    whole = Grid(["kube", "epsilon-first"], bandits, [10, 500], 40, 0)
     results = begin(whole.attributes(), 10, None)
-    shares = grid._shares(whole, results, results.units, count)
+    shares = schedule.shards(whole, results, results.units, count)
     assert len(shares) == count and sorted(unit for share in shares for unit in share) == results.units
-    loads = [sum(grid._work(whole, results, unit) for unit in share) for share in shares]
-    longest = max(grid._work(whole, results, unit) for unit in results.units)
+    loads = [sum(schedule.work_of(whole, results, unit) for unit in share) for share in shares]
+    longest = max(schedule.work_of(whole, results, unit) for unit in results.units)
     assert max(loads) <= max(sum(loads) / count * 1.1, longest * 5), loads
 
 
@@ -149,9 +150,9 @@ def test_a_process_that_dies_takes_nothing_with_it(start, tmp_path, whole):
     first, second = start(2)
     store = tmp_path / "grid.zarr"
     made = gridfile.read_toml(tmp_path / "grid.toml")
-    plan = grid._Grid(made["policies"], made["bandits"], made["budgets"], made["seeds"], 0)
+    plan = Grid(made["policies"], made["bandits"], made["budgets"], made["seeds"], 0)
     results = begin(plan.attributes(), 100, None)
-    shares = grid._shares(plan, results, results.units, 2)
+    shares = schedule.shards(plan, results, results.units, 2)
     saved = lambda share: sum((store / "checksum" / ".".join(map(str, ("c", *unit)))).exists() for unit in share)  # noqa: E731
     assert [len(share) for share in shares] == [15, 15]
     while not saved(shares[0]):
@@ -187,7 +188,7 @@ def test_when_process_0_refuses_the_others_are_told_so(tmp_path):
 
     def process(index, budgets):
         with Meeting(address, 2, index, timeout=30) as meeting:
-            return grid.fill(["uniform"], TWO, budgets, 7, out=tmp_path / "store", meeting=meeting)
+            return run.fill(["uniform"], TWO, budgets, 7, out=tmp_path / "store", meeting=meeting)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.submit(process, 0, [10, 5]), pool.submit(process, 1, [5, 10])

@@ -25,10 +25,13 @@ import xarray as xr
 from test_results import assert_same
 
 import bts_jax as bj
-from bts_jax import grid, gridfile, progress
+from bts_jax import progress
 from bts_jax.batch import play
 from bts_jax.cli import main
-from bts_jax.results import VARIABLES, Results, begin
+from bts_jax.sweeps import gridfile, run, schedule
+from bts_jax.sweeps.bar import Bar, progress_bar
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import VARIABLES, Results, begin
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
 BANDITS = {
@@ -54,11 +57,11 @@ def test_it_is_simulate_with_the_documented_keys(whole):
         runs = {"KUBE": play(POLICIES["KUBE"], 20, checkpoints=BUDGETS)}
         told = [play(POLICIES["ε-first"], budget) for budget in BUDGETS]
         runs["ε-first"] = jax.tree.map(lambda *x: jnp.concatenate(x, 1), *told)
-        for policy, run in runs.items():
+        for policy, played in runs.items():
             cell = whole.sel(policy=policy, bandit=name)
-            assert (cell.pulls.transpose("seed", "budget", "arm").values == run.pulls).all()
-            for variable, value in [(v, getattr(run, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
-                    ("regret", bj.regret(run, bandit)), ("pseudo_regret", bj.pseudo_regret(run, bandit))]:
+            assert (cell.pulls.transpose("seed", "budget", "arm").values == played.pulls).all()
+            for variable, value in [(v, getattr(played, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
+                    ("regret", bj.regret(played, bandit)), ("pseudo_regret", bj.pseudo_regret(played, bandit))]:
                 ours = cell[variable].transpose("seed", "budget").values
                 assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
 
@@ -79,9 +82,9 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
 
 
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
-    monkeypatch.setattr(grid, "_small_call", lambda _: 2**13)
+    monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     sizes = []
-    monkeypatch.setattr(grid, "play", lambda batches: sizes.append(len(batches)) or play(batches))
+    monkeypatch.setattr(run, "play", lambda batches: sizes.append(len(batches)) or play(batches))
     jax.config.update("jax_log_compiles", True)
     try:
         part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
@@ -96,14 +99,14 @@ def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, cap
 
 
 def test_the_first_party_is_halved_if_others_follow(monkeypatch):
-    monkeypatch.setattr(grid, "_small_call", lambda _: 2**13)
+    monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     policies = {name: bj.POLICIES[name]() for name in ("kube", "pd-bwk", "uniform")}
     for families, sizes in ((3, [2, 1, 3, 3]), (2, [3, 3])):
         bandits = {f"{arms}": bj.Bernoulli.random(jax.random.key(arms), arms) for arms in range(2, 2 + families)}
-        whole = grid._Grid(policies, bandits, [5, 9], 10, 0)
-        results = grid.begin(whole.attributes(), 10, None)
-        calls = grid._calls(whole, results, results.missing, most=2**15)
-        parties = grid._parties(whole, results, calls, 2**15)
+        whole = Grid(policies, bandits, [5, 9], 10, 0)
+        results = begin(whole.attributes(), 10, None)
+        calls = schedule.calls(whole, results, results.missing, most=2**15)
+        parties = schedule.fused(whole, results, calls, 2**15)
         assert [len(party) for party in parties] == sizes
         assert sorted(unit for party in parties for call in party for unit in call.units) == sorted(results.missing)
 
@@ -118,7 +121,7 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     """Interrupted after each call to the device in turn."""
-    store, play, calls = tmp_path / "store", grid.play, []
+    store, play, calls = tmp_path / "store", run.play, []
 
     def once(batches):
         calls.append(batches)
@@ -126,8 +129,8 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return play(batches)
 
-    monkeypatch.setattr(grid, "play", once)
-    monkeypatch.setattr(grid, "UNDER_WAY", 1)
+    monkeypatch.setattr(run, "play", once)
+    monkeypatch.setattr(run, "UNDER_WAY", 1)
     interruptions = 0
     while True:
         try:
@@ -143,7 +146,7 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     assert_same(results, whole)
     played = len(calls)
     assert_same(bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4, out=store), whole)
-    assert_same(bj.sweep(**grid.stored(store), out=store), whole)
+    assert_same(bj.sweep(**run.stored(store), out=store), whole)
     assert len(calls) == played, "nothing is left to play"
 
 
@@ -166,7 +169,7 @@ def test_policies_of_ones_own(tmp_path):
     assert not results.pulls.sel(policy="first", arm=1).any() and not results.pulls.sel(policy="second", arm=0).any()
     assert_same(bj.open_results(tmp_path / "store"), results)
     with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
-        grid.stored(tmp_path / "store")
+        run.stored(tmp_path / "store")
     with pytest.warns(RuntimeWarning, match=r"policies\['third'\] on bandits\['two'\] came to nothing for 3 seeds, where all"):
         results = bj.sweep({"second": Always(arm=1.0), "third": Always(arm=2.0)}, bandits, [5, 6], 3)
     assert (np.isnan(results.pseudo_regret).all(("bandit", "budget", "seed")) == [False, True]).all()
@@ -212,7 +215,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "play", lambda *_, **__: pytest.fail("played"))
+    monkeypatch.setattr(run, "play", lambda *_, **__: pytest.fail("played"))
     arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "out": tmp_path / "store"}
     with pytest.raises(ValueError, match=named):
         bj.sweep(**{**arguments, **changes})
@@ -221,9 +224,9 @@ def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named,
 
 def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypatch):
     bandits = {f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms in (2, 3) for i in range(3)}
-    whole = grid._Grid({"x": bj.KUBE(scale=1.0), "y": bj.KUBE(scale=2.0)}, bandits, [5], 10, 0)
-    results = grid.begin(whole.attributes(), 4, None)
-    calls = grid._calls(whole, results, results.missing, most=8)
+    whole = Grid({"x": bj.KUBE(scale=1.0), "y": bj.KUBE(scale=2.0)}, bandits, [5], 10, 0)
+    results = begin(whole.attributes(), 4, None)
+    calls = schedule.calls(whole, results, results.missing, most=8)
     assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
     assert sorted(unit for call in calls for unit in call.units) == results.missing
 
@@ -241,7 +244,7 @@ MANY_GRID = {"policies": {**ANY, "ε-first": POLICIES["ε-first"]}, "bandits": M
 @pytest.fixture
 def few(monkeypatch):
     """Groups in a grid of ten bandits, which usually has none."""
-    monkeypatch.setattr(grid, "FEWEST_GROUPS", 1)
+    monkeypatch.setattr(schedule, "FEWEST_GROUPS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -250,9 +253,9 @@ def ungrouped():
 
 
 def group_of(bandits, seeds, **options):
-    plan = grid._Grid(["uniform"], bandits, [5], seeds, 0)
-    usual, _ = grid._sizes(plan, options.get("memory"), 1)
-    return grid._group(plan, options.get("chunk", seeds), usual)
+    plan = Grid(["uniform"], bandits, [5], seeds, 0)
+    usual, _ = schedule.sizes(plan, options.get("memory"), 1)
+    return schedule.group_size(plan, options.get("chunk", seeds), usual)
 
 
 def test_how_many_bandits_a_group_has(monkeypatch):
@@ -267,7 +270,7 @@ def test_how_many_bandits_a_group_has(monkeypatch):
     same = lambda count, arms=2: {f"{arms}-{i}": bj.Bernoulli([0.5] * arms, [0.5] * arms) for i in range(count)}  # noqa: E731
     assert group_of(same(10), 1) == 1, "a small grid has as many units as ever"
     assert group_of(same(320), 1) == 20, "16 groups"
-    monkeypatch.setattr(grid, "FEWEST_GROUPS", 1)
+    monkeypatch.setattr(schedule, "FEWEST_GROUPS", 1)
     assert group_of(same(320), 1) == 80, "a divisor, with at most 100 runs"
     assert group_of(same(320), 25) == 4 and group_of(same(320), 51) == 1, "seeds that fill a unit"
     assert group_of(same(320), 4, chunk=2) == 1, "seeds in several ranges"
@@ -276,8 +279,8 @@ def test_how_many_bandits_a_group_has(monkeypatch):
     assert group_of({**same(4), **same(6, 3), **same(1, 4)}, 1) == 1
     mine = {f"{i}": Own(reward_mean=np.full(2, 0.5), cost_mean=np.full(2, 0.5)) for i in range(4)}
     assert group_of(mine, 1) == 1, "bandits of one's own are alone"
-    monkeypatch.setattr(grid, "_usual_runs", lambda _: 2**15)
-    monkeypatch.setattr(grid, "_grouped_runs", lambda _: 2**10)
+    monkeypatch.setattr(schedule, "usual_runs", lambda _: 2**15)
+    monkeypatch.setattr(schedule, "_grouped_runs", lambda _: 2**10)
     assert group_of(same(600), 1) == 200, "at most 256 bandits"
 
 
@@ -302,8 +305,8 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     assert np.argwhere(lost).tolist() == [[0, 2], [0, 3], [1, 8], [1, 9]] and np.isnan(part.regret.values).sum() == 4 * 2 * 2
     calls = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "FEWEST_GROUPS", 16)  # a store keeps its own
-        patch.setattr(grid, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
+        patch.setattr(schedule, "FEWEST_GROUPS", 16)  # a store keeps its own
+        patch.setattr(run, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
         assert_same(bj.sweep(**MANY_GRID, out=store), ungrouped)
     assert sorted(calls) == [2 * 2, 2 * 2 * 2], "two bandits with two seeds, once for each budget if that is told"
     shared = lambda share: bj.sweep(**{**MANY_GRID, "policies": ANY}, out=tmp_path / "shared", shard=share)  # noqa: E731
@@ -314,21 +317,21 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
 def test_a_store_from_before_groups_is_gone_on_with(few, ungrouped, tmp_path, monkeypatch):
     store = tmp_path / "store"
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "FEWEST_GROUPS", 16)
+        patch.setattr(schedule, "FEWEST_GROUPS", 16)
         bj.sweep(**MANY_GRID, out=store)
     root = json.loads((store / "zarr.json").read_text())
     assert "group" not in root["attributes"]
     assert json.loads((store / "checksum" / "zarr.json").read_text())["dimension_names"] == ["policy", "bandit", "range"]
     assert_same(bj.open_results(store), ungrouped)
     (store / "checksum" / "c.1.7.0").unlink()
-    results = grid.fill(**MANY_GRID, out=store)
+    results = run.fill(**MANY_GRID, out=store)
     assert results.group == 1 and results.done.shape == (2, 10, 1)
     assert_same(results.dataset(), ungrouped)
 
 
 def test_groups_of_bandits_that_cannot_be_played_together_are_refused(few, tmp_path):
     store = tmp_path / "store"
-    begin(grid._Grid(**MANY_GRID).attributes(), 2, store, group=5)
+    begin(Grid(**MANY_GRID).attributes(), 2, store, group=5)
     with pytest.raises(ValueError, match="groups of 5 bandits, and bandits of different kinds in one, from '3-0' on"):
         bj.sweep(**MANY_GRID, out=store)
 
@@ -348,7 +351,7 @@ def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
         reward = np.where(mine[:, None], np.float32(np.nan), runs.reward)
         return [(dataclasses.replace(runs, reward=reward), *rest)]
 
-    monkeypatch.setattr(grid, "play", broken)
+    monkeypatch.setattr(run, "play", broken)
     with pytest.warns(RuntimeWarning) as caught:
         results = bj.sweep(**{**MANY_GRID, "policies": ANY})
     assert [re.match(r".* for 1 seed", str(one.message)).group() for one in caught] == [
@@ -413,13 +416,13 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
 
     shown = Mock()
     monkeypatch.setattr(IPython.display, "display", lambda widget, display_id: shown)
-    two = grid._Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
+    two = Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
     monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.std.tqdm)
-    with grid._progress(two, quiet=False) as bar:
-        assert not isinstance(bar, grid._Bar)
+    with progress_bar(two, quiet=False) as bar:
+        assert not isinstance(bar, Bar)
     monkeypatch.setattr(tqdm.auto, "tqdm", NotebookBar)
-    with grid._progress(two, quiet=False) as bar:
-        assert isinstance(bar, grid._Bar)
+    with progress_bar(two, quiet=False) as bar:
+        assert isinstance(bar, Bar)
     bar = progress.bar(quiet=False)(total=10)
     bar.total = 4  # sweep learns how long runs are
     bar.refresh()
@@ -441,7 +444,7 @@ def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
         for variable in ("reward", "cost", "rounds", "regret"):
             np.testing.assert_array_equal(results.sel(bandit=[name])[variable], alone[variable])
     (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
-    assert bj.sweep(**grid.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(results.drop_attrs())
+    assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(results.drop_attrs())
     with pytest.raises(ValueError, match="another grid"):
         bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, out=tmp_path / "store")
 
@@ -477,7 +480,7 @@ def test_the_example_describes_a_sweep(capsys, tmp_path):
     assert arguments["policies"]["KUBE, less curious"].scale == 0.5
     expected = bj.Bernoulli.random(jax.random.fold_in(jax.random.key(1), 2), 10, cost_range=(0.1, 1.0))
     assert (arguments["bandits"]["ten-2"].cost == expected.cost).all()
-    grid._Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "seeds", "seed")})
+    Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "seeds", "seed")})
 
 
 def test_sweep_table_and_plot(folder, capsys):

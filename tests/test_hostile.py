@@ -22,10 +22,12 @@ from test_results import assert_same, snapshot
 from test_studies import TINY, made_up_sweep
 
 import bts_jax as bj
-from bts_jax import grid, progress, specification
+from bts_jax import progress
 from bts_jax.cli import main
-from bts_jax.grid import _Grid
-from bts_jax.results import VARIABLES, _seal, begin
+from bts_jax.sweeps import run, schedule, specification
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import VARIABLES, begin
+from bts_jax.sweeps.store import seal_of
 
 BANDITS = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5]),
            "deep": bj.Scaled(bandit=bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.5, 0.5, 0.25]), scale=0.5)}
@@ -65,7 +67,7 @@ def fill(results):
 
 
 def attributes():
-    return _Grid(**GRID).attributes()
+    return Grid(**GRID).attributes()
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +186,7 @@ def rewrite(store, change, chunk=3, **group):
     found = json.loads(root["attributes"]["specification"])
     found = change(found) or found
     root["attributes"]["specification"] = found if isinstance(found, str) else json.dumps(found)
-    root["attributes"] |= {"chunk": chunk, "seal": _seal(root["attributes"], chunk, *group.values()), **group}
+    root["attributes"] |= {"chunk": chunk, "seal": seal_of(root["attributes"], chunk, *group.values()), **group}
     (store / "zarr.json").write_text(json.dumps(root))
 
 
@@ -428,7 +430,7 @@ FILES = {
 
 @pytest.mark.parametrize("what", FILES)
 def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, little_memory):
-    monkeypatch.setattr(grid, "play", lambda *_: pytest.fail("played"))
+    monkeypatch.setattr(run, "play", lambda *_: pytest.fail("played"))
     os.mkfifo("fifo")
     with Path("sparse.csv").open("wb") as file:
         file.truncate(2**35)
@@ -439,8 +441,8 @@ def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, littl
     assert old in SMALL
     Path("bad.toml").write_text(SMALL.replace(old, new))
     if what == "chunks":
-        monkeypatch.setattr(grid, "_usual_runs", lambda _: 100)
-        monkeypatch.setattr("bts_jax.specification.MOST_CHUNKS", 10**4)
+        monkeypatch.setattr(schedule, "usual_runs", lambda _: 100)
+        monkeypatch.setattr("bts_jax.sweeps.specification.MOST_CHUNKS", 10**4)
     refused(["sweep", "bad.toml", "--quiet"], named, capsys)
     assert not Path("bad.zarr").exists()
 
@@ -449,7 +451,7 @@ def test_a_table_is_found_beside_the_file_that_names_it(folder, capsys):
     (folder / "there").mkdir()
     (folder / "there" / "seen.csv").write_text("arm,reward,cost\n" + "a\x1b[2J,1,1\nb,1,1\n" * 10)
     (folder / "there" / "grid.toml").write_text("\ufeff" + SMALL.replace(*load("seen.csv")), encoding="utf-8")
-    from bts_jax.gridfile import read_toml
+    from bts_jax.sweeps.gridfile import read_toml
 
     assert read_toml("there/grid.toml")["bandits"]["two"].num_arms == 2
     err = capsys.readouterr().err
@@ -585,7 +587,7 @@ def test_a_study_keeps_its_files_until_the_new_ones_are_whole(folder, capsys, mo
     from bts_jax import plots, studies
 
     monkeypatch.setitem(studies.STUDIES["worst-case"].sizes, "quick", TINY["worst-case"])
-    monkeypatch.setattr(grid, "sweep", made_up_sweep)
+    monkeypatch.setattr(run, "sweep", made_up_sweep)
     command = ["study", "worst-case", "--out", "here"]
     monkeypatch.setattr(plots, "save", lambda *_: None)
     main(command)
@@ -632,5 +634,5 @@ def test_too_little_memory_is_one_line(saved, capsys, monkeypatch):
     def greedy(*_):
         raise MemoryError("Unable to allocate 1 TiB")
 
-    monkeypatch.setattr("bts_jax.results.open_results", greedy)
+    monkeypatch.setattr("bts_jax.sweeps.results.open_results", greedy)
     refused(["table", str(saved)], "not enough memory .Unable to allocate 1 TiB", capsys, 1)

@@ -22,7 +22,7 @@ from test_results import assert_same, attributes, fill, snapshot
 
 import bts_jax as bj
 from bts_jax import cli, devices
-from bts_jax.results import Results, begin
+from bts_jax.sweeps.results import Results, begin
 
 
 def start(*arguments, **options):
@@ -222,7 +222,7 @@ def test_ctrl_c_during_the_import_shows_no_traceback():
 
 
 MEETING = """
-import bts_jax.processes as processes
+import bts_jax.sweeps.processes as processes
 
 class Noted(processes.subprocess.Popen):
     def __init__(self, *arguments, **options):
@@ -318,7 +318,7 @@ import os, random, re, shutil, signal, sys, time
 from pathlib import Path
 import numpy as np
 import bts_jax as bj
-from bts_jax.grid import sweep
+from bts_jax.sweeps.run import sweep
 
 def play(store):
     if not (child := os.fork()):

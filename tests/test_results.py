@@ -14,9 +14,9 @@ import xarray as xr
 from common import INSTANCES
 
 import bts_jax as bj
-import bts_jax.results
-from bts_jax.grid import _Grid
-from bts_jax.results import VARIABLES, Results, Unit, begin
+import bts_jax.sweeps.results
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import VARIABLES, Results, Unit, begin
 
 BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
 BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}
@@ -24,7 +24,7 @@ BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}
 
 def attributes(**changes):
     arguments = {"policies": ["kube", "epsilon-first"], "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "seed": 0}
-    return _Grid(**{**arguments, **changes}).attributes()
+    return Grid(**{**arguments, **changes}).attributes()
 
 
 def made_up(results, unit):
@@ -234,7 +234,7 @@ def test_an_unwritable_folder_is_named(tmp_path, store):
 @pytest.mark.parametrize("after", [0, 1, 7, 8, 20])
 def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole):
     results = begin(attributes(), CHUNK, tmp_path / "store")
-    writes, write = iter(range(10**6)), bts_jax.results._replace
+    writes, write = iter(range(10**6)), bts_jax.sweeps.results.replace
 
     def full(*args, **kwargs):
         if next(writes) >= after:
@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole
         return write(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bts_jax.results, "_replace", full)
+        patch.setattr(bts_jax.sweeps.results, "replace", full)
         with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
             fill(results)
     again = begin(attributes(), CHUNK, tmp_path / "store")

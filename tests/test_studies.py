@@ -8,14 +8,15 @@ import pytest
 import xarray as xr
 
 import bts_jax as bj
-from bts_jax import grid, plots, studies
+from bts_jax import plots, studies
 from bts_jax.cli import main
-from bts_jax.grid import _Grid
 from bts_jax.intervals import ratio_interval
 from bts_jax.metrics import measured
-from bts_jax.results import VARIABLES, begin
 from bts_jax.studies import STUDIES, common, correlated, omega, tails, worst_case
 from bts_jax.studies.common import Size
+from bts_jax.sweeps import run
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import VARIABLES, begin
 
 TINY = {
     "omega": Size((3,), (20, 40), (4,), 1),
@@ -30,7 +31,7 @@ FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "r
 
 def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relative=False):
     """What `sweep` returns, with numbers that nobody has played."""
-    attributes = _Grid(policies, bandits, budgets, seeds, seed, relative).attributes()
+    attributes = Grid(policies, bandits, budgets, seeds, seed, relative).attributes()
     results = begin(attributes, seeds, None)
     rng = np.random.default_rng(0)
     for unit in results.missing:
@@ -51,7 +52,7 @@ def written(name, out):
 def test_what_a_study_writes(name, tmp_path, monkeypatch):
     """With all policies, and made-up runs."""
     monkeypatch.setitem(STUDIES[name].sizes, "quick", TINY[name])
-    monkeypatch.setattr(grid, "sweep", made_up_sweep)
+    monkeypatch.setattr(run, "sweep", made_up_sweep)
     dataset, report = studies.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"

@@ -65,7 +65,7 @@ def study(
     Returns:
         The Dataset of all runs, and the report.
     """
-    from bts_jax.grid import sweep
+    from bts_jax.sweeps.run import sweep
 
     if name not in STUDIES:
         raise ValueError(f"name = {name!r} is not a study: give {', '.join(map(repr, STUDIES))}")

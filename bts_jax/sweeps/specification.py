@@ -4,12 +4,18 @@ A checksum protects it from damage, not from an author with bad intentions. Afte
 limited, and so are the memory and the time that it takes to open the store.
 """
 
+import dataclasses
+import inspect
 import json
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import jax
 import numpy as np
 
-from bts_jax import checks
+from bts_jax import checks, game
 from bts_jax.engine.fixed_point import LARGEST, UNIT
 from bts_jax.text import counted, shown
 
@@ -106,6 +112,48 @@ def increasing(budgets: Any) -> np.ndarray:
     if bad.size:
         raise ValueError(f"budgets has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
     return amounts
+
+
+# The entry of a policy or a bandit.
+
+
+def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A policy or bandit as JSON: its class and its numbers, as they are computed with."""
+    entry = {"class": type(thing).__name__, **more}
+    if not is_ours(thing, registry):
+        entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
+        with suppress(OSError, TypeError):  # no source at hand
+            entry["code"] = zlib.crc32(inspect.getsource(type(thing)).encode())
+    fields = {}
+    for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
+        inner = is_ours(leaf, registry)  # a bandit made from another
+        fields[jax.tree_util.keystr(path).removeprefix(".")] = entry_of(leaf, registry) if inner else listed(leaf)
+    return {**entry, "fields": fields}
+
+
+def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
+    """Whether a thing is one of ours, and so is all that it is made of."""
+    if type(thing) not in registry.values():
+        return False
+    parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
+    return all(part is None or jax.tree_util.all_leaves([part]) or is_ours(part, registry) for part in parts)
+
+
+def listed(leaf: Any) -> Any:
+    return np.asarray(game.settle(leaf)).tolist()
+
+
+def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
+    classes = {made.__name__: made for made in registry.values()}
+    if "structure" in entry or entry["class"] not in classes:
+        raise ValueError(f"{where} is a {entry['class']:.60}, which is none of ours: go on with this sweep from Python, by the "
+                         "call that began it")
+    fields = {name: remade(where, value, registry) if isinstance(value, dict) else value
+              for name, value in entry["fields"].items()}
+    try:
+        return classes[entry["class"]](**fields)
+    except (TypeError, ValueError) as error:  # such as a field that the class does not have
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:

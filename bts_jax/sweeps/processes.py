@@ -34,7 +34,7 @@ class Meeting:
         self.timeout = checks.whole("timeout", timeout, 1)
         if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
             raise ValueError(f"coordinator = {coordinator!r} has no port: give HOST:PORT of process 0, such as node1:12345")
-        code = f"import sys; sys.path[:] = {sys.path!r}; from bts_jax.processes import _join; _join()"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from bts_jax.sweeps.processes import _join; _join()"
         arguments = json.dumps([coordinator, processes, process, self.timeout, os.getpid()])
         self._child = subprocess.Popen([sys.executable, "-c", code, arguments], text=True,
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

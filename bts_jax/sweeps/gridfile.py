@@ -15,10 +15,10 @@ from bts_jax import checks, files
 from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
 from bts_jax.policies import POLICIES
-from bts_jax.specification import DEEPEST
+from bts_jax.sweeps.specification import DEEPEST
 from bts_jax.text import printable, shown
 
-EXAMPLE = Path(__file__).parent / "examples" / "grid.toml"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "grid.toml"
 MOST_BYTES = 2**21  # tomllib reads about a megabyte in a second
 MOST_INSTANCES = 100_000
 # The memory of tomllib grows with the square of the number of parts in a dotted key (Python 3.11.7, 3.12.1 and 3.13.0): 385 MB

@@ -1,0 +1,65 @@
+"""The progress bar of a sweep."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from bts_jax import progress
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import Results, Unit
+
+
+class Bar:
+    """A bar of the work in pulls. How many there will be is known roughly, and better with every unit."""
+
+    def __init__(self, grid: Grid, bar: Any):
+        self.grid, self.bar = grid, bar
+
+    def begin(self, units: list[Unit], results: Results) -> None:
+        """Counts what is to be played."""
+        self.results = results
+        self.bar.total = sum(map(self._expected, units))
+        self.bar.unpause()
+
+    def say(self, units: list[Unit], doing: str = "") -> None:
+        policies, bandits = list(self.grid.policies), list(self.grid.bandits)
+        count = len(units) * self.results.group
+        more = f" and {count - 1} more" if count > 1 else ""
+        first = bandits[self.results.bandits(units[0])[0]]
+        self.bar.set_description(f"{doing}{policies[units[0].policy]} on {first}{more}")
+
+    def tick(self) -> None:
+        self.bar.refresh()
+
+    def advance(self, units: list[Unit], rounds: list[np.ndarray]) -> None:
+        """Puts the pulls that units made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
+        for unit, of_unit in zip(units, rounds, strict=True):
+            made = int((of_unit if self.grid.told_budget(unit) else of_unit[:, -1]).sum(dtype=np.int64))
+            self.bar.total += made - self._expected(unit)
+            self.bar.update(made)
+        self.bar.refresh()
+
+    def _expected(self, unit: Unit) -> int:
+        seeds = self.results.seeds(unit)
+        return int((seeds.stop - seeds.start) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
+
+
+class NoBar:
+    def begin(self, *_: Any) -> None: ...
+
+    say = tick = advance = begin
+
+
+@contextmanager
+def progress_bar(grid: Grid, quiet: bool) -> Iterator[Any]:
+    """A bar on the terminal or in the notebook. Elsewhere, or without tqdm, there is none."""
+    tqdm = progress.bar(quiet)
+    if tqdm is None:
+        yield NoBar()
+        return
+    everywhere = range(len(grid.bandits))
+    total = sum(int(grid.seeds * grid.expected_pulls(Unit(policy, 0, 0), everywhere)) for policy in range(len(grid.policies)))
+    with tqdm(total=total, unit="pull", unit_scale=True, leave=False, desc="starting", dynamic_ncols=True) as bar:
+        yield Bar(grid, bar)

@@ -1,0 +1,177 @@
+"""What a sweep plays, checked: named policies and bandits, budgets and seeds."""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from bts_jax import checks, game
+from bts_jax._version import __version__
+from bts_jax.bandits import BANDITS
+from bts_jax.batch import best_cost
+from bts_jax.contract import Bandit, Means, Policy, told
+from bts_jax.policies import POLICIES
+from bts_jax.sweeps.results import Unit, now
+from bts_jax.sweeps.specification import entry_of, increasing, is_ours, listed
+
+RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
+
+
+@contextmanager
+def _about(where: str) -> Iterator[None]:
+    """Says what a `ValueError` is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+class Grid:
+    """What is to be played, checked."""
+
+    def __init__(
+        self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None
+    ):
+        self.device = jax.local_devices()[0] if device is None else device  # one of those that play
+        self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
+        self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
+        self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
+        amounts = increasing(budgets)
+        exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
+        self.budgets = amounts.astype(np.int32) if exact else amounts
+        self.key = jax.random.key(self.seed, impl="threefry2x32")
+        if not isinstance(relative, bool):
+            raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
+        self.relative = relative
+        self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
+        costs, self.means, checked = [1.0] * len(self._bandits), [], set()
+        for place, (name, bandit) in enumerate(self.bandits.items()):
+            where = f"bandits[{name!r}]"
+            made = is_ours(bandit, BANDITS)
+            if not made or kind_of(bandit) not in checked:  # ours were checked when they were made, all but their shapes
+                with _about(where):
+                    game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
+            if made:
+                checked.add(kind_of(bandit))
+            means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+            self.means.append(means)
+            if relative:
+                costs[place] = float(np.min(means.cost_mean))
+                if costs[place] <= 0:
+                    raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
+                                     "expected cost: leave it out")
+                with _about(where):
+                    amounts = self.budgets * costs[place]
+                    game.check_values(means, amounts[-1], amounts, None)
+        self.amounts = np.array([self.budgets * cost if relative else self.budgets for cost in costs])
+        for name, policy in self.policies.items():
+            with _about(f"policies[{name!r}]"):
+                game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], None)
+        self.words = np.array([zlib.crc32(name.encode()) for name in self.bandits], np.uint32)
+        self._count_work()
+        self._sort_by_kind()
+
+    def _count_work(self) -> None:
+        """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
+        best_costs = np.array([float(best_cost(means)) for means in self.means])
+        arms = np.array([means.cost_mean.shape[-1] for means in self.means])
+        self.most_arms = int(arms.max())
+        # By whether the policy is told the budget: if so it plays once with every budget, and otherwise once with the largest.
+        budgets = {True: self.amounts.sum(1, dtype=np.float64), False: self.amounts[:, -1].astype(np.float64)}
+        self._pulls = {told: budget / best_costs for told, budget in budgets.items()}
+        self._work = {told: np.round(pulls * arms).astype(np.int64) for told, pulls in self._pulls.items()}
+
+    def _sort_by_kind(self) -> None:
+        """Which bandits may share a call, with their arrays stacked."""
+        numbers: dict[Any, int] = {}
+        members: dict[int, list[int]] = {}
+        self.kinds: list[tuple[int, int | None]] = []  # those that are equal may
+        self._rows = np.zeros(len(self._bandits), np.int64)
+        for place, bandit in enumerate(self._bandits):
+            kind = numbers.setdefault(kind_of(bandit), len(numbers))
+            # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
+            self.kinds.append((kind, None if is_ours(bandit, BANDITS) else place))
+            self._rows[place] = len(members.setdefault(kind, []))
+            members[kind].append(place)
+        self._members, self._stacks = members, {}
+
+    def told_budget(self, unit: Unit) -> bool:
+        return "budget" in told(self.policy(unit))
+
+    def policy(self, unit: Unit) -> Policy:
+        return self._policies[unit.policy]
+
+    def bandit(self, place: int) -> Bandit:
+        return self._bandits[place]
+
+    def batch(self, places: Sequence[int] | np.ndarray) -> Bandit:
+        """A batch of bandits of the same kind."""
+        kind, _ = self.kinds[places[0]]
+        if kind not in self._stacks:
+            bandits = [self._bandits[place] for place in self._members[kind]]
+            self._stacks[kind] = jax.tree.map(lambda *leaves: np.stack(leaves), *bandits)
+        rows = self._rows[places]
+        return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])
+
+    def expected_pulls(self, unit: Unit, bandits: range) -> float:
+        """Roughly how many pulls a seed of that unit makes on these bandits together."""
+        return float(self._pulls[self.told_budget(unit)][bandits.start : bandits.stop].sum())
+
+    def work(self, unit: Unit, bandits: range) -> int:
+        """Roughly how long a seed of that unit takes on these bandits together."""
+        return int(self._work[self.told_budget(unit)][bandits.start : bandits.stop].sum())
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the Dataset."""
+        specification = {
+            "policies": {name: entry_of(policy, POLICIES, told=list(told(policy))) for name, policy in self.policies.items()},
+            "bandits": {
+                name: entry_of(bandit, BANDITS, reward_mean=listed(means.reward_mean), cost_mean=listed(means.cost_mean))
+                for (name, bandit), means in zip(self.bandits.items(), self.means, strict=True)
+            },
+            "budgets": [float(budget) for budget in self.budgets],
+            "seeds": self.seeds,
+            "seed": self.seed,
+            **({"relative": True} if self.relative else {}),
+            "bts_jax": __version__,
+            "jax": jax.__version__,
+            "platform": self.device.platform,  # CPU and GPU agree in law, not in bits
+        }
+        return {
+            "bts_jax": __version__,
+            "jax": jax.__version__,
+            "device": self.device.device_kind,
+            "seed": self.seed,
+            "run_key": RUN_KEY,
+            "created": now(),
+            "specification": json.dumps(specification, ensure_ascii=False),
+        }
+
+
+def kind_of(thing: Any) -> Any:
+    leaves, structure = jax.tree.flatten(thing)
+    return structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, Any]:
+    """`value` as a dict by name: one already, or a list of names in the registry."""
+    example = '{"BTS": BTS()}' if registry else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
+    if not isinstance(value, Mapping):
+        if not registry or isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{argument} = {value!r} has no names: give a dict such as {example}")
+        for name in value:
+            if not isinstance(name, str) or name not in registry:
+                raise ValueError(f"{argument} has {name!r}, which is not a name: give a dict such as {example}, or some of "
+                                 f"{', '.join(registry)}")
+            if list(value).count(name) > 1:
+                raise ValueError(f"{argument} has {name!r} twice: name each once")
+        value = {name: registry[name]() for name in value}
+    if not value:
+        raise ValueError(f"{argument} is empty: give a dict such as {example}")
+    for name in value:
+        checks.name(argument, name)
+    return dict(value)

@@ -1,0 +1,151 @@
+"""How the chunks of a sweep are divided: among processes, into batches, and into programs. Pure functions.
+
+A chunk is one policy on one bandit with a range of seeds. Where there are many bandits and few seeds, a chunk has a group of
+consecutive bandits of the same kind instead: otherwise there would be as many chunks as runs, and saving them would take longer
+than playing. `group_size` chooses how many bandits a group has.
+
+Chunks of the same policy and kind of bandit form a batch (`Call`); small batches are fused into one program.
+"""
+
+import heapq
+import math
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from bts_jax.sweeps.grid import Grid, kind_of
+from bts_jax.sweeps.results import Results, Unit
+
+PARTY = 6  # batches in a program: with more it takes long to compile
+LARGEST_GROUP = 256  # bandits in a unit
+FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to share out and little is lost by an interruption
+
+
+class Call(NamedTuple):
+    """A batch of runs. Calls of the same program have the same shapes."""
+
+    units: list[Unit]  # which have the policy in common, and the kind of bandit
+    size: int  # how many units the call is made for: the rest is filled up with repeats
+    alike: bool  # all units have the same bandit, as all of that program
+    program: Any  # what tells programs apart
+
+
+def group_size(grid: Grid, chunk: int, usual: int) -> int:
+    """How many bandits a unit of `chunk` seeds has, where a unit usually has up to `usual` runs.
+
+    Consecutive bandits of the same kind form a stretch. The number divides the lengths of all stretches, so that no group has
+    bandits of two kinds. It is 1 where the seeds alone make a unit large enough.
+    """
+    if chunk < grid.seeds:
+        return 1
+    lengths = [len(list(stretch)) for _, stretch in groupby(grid.kinds)]
+    most = min(min(usual, _grouped_runs(grid)) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
+    common = math.gcd(*lengths)
+    return max((number for number in range(1, min(most, common) + 1) if common % number == 0), default=1)
+
+
+def _check_groups(grid: Grid, results: Results) -> None:
+    """Raises if a store has groups of bandits that cannot be played together, as `sweep` does not make them."""
+    for start in range(0, len(grid.kinds), results.group):
+        if len(set(grid.kinds[start : start + results.group])) > 1:
+            raise ValueError(f"the store {str(results.path)!r} has groups of {results.group} bandits, and bandits of different "
+                             f"kinds in one, from {list(grid.bandits)[start]!r} on: it was changed; name another folder as out")
+
+
+def work_of(grid: Grid, results: Results, unit: Unit) -> int:
+    return grid.work(unit, results.bandits(unit))
+
+
+def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Unit]]:
+    """Units that may share a call, the longest first."""
+    _check_groups(grid, results)
+    alike: dict[Any, list[Unit]] = {}
+    for unit in sorted(units, key=partial(work_of, grid, results), reverse=True):
+        alike.setdefault((unit.policy, *grid.kinds[results.bandits(unit)[0]]), []).append(unit)
+    return alike
+
+
+def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
+    """Deals units out to processes, so that all will take about as long.
+
+    This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
+    What would make a call on one device stays together, unless there is too little of it for all.
+    """
+    lists, size = _alike(grid, results, units).values(), max(usual_runs(grid) // results.runs, 1)
+    while count > 1 and size > 1 and sum(-(-len(alike) // size) for alike in lists) < 4 * count:
+        size = -(-size // 2)
+    hands = [alike[start : start + size] for alike in lists for start in range(0, len(alike), size)]
+    shares: list[list[Unit]] = [[] for _ in range(count)]
+    loads = [(0, place) for place in range(count)]
+    of_a_unit = partial(work_of, grid, results)
+    for work, hand in sorted(((sum(map(of_a_unit, hand)), hand) for hand in hands), key=lambda pair: -pair[0]):
+        load, place = heapq.heappop(loads)
+        shares[place] += hand
+        heapq.heappush(loads, (load + work, place))
+    return shares
+
+
+def calls(grid: Grid, results: Results, units: list[Unit], most: int) -> list[Call]:
+    """All calls that these units take, the longest first: so none is left over that others would wait for."""
+    lists = _alike(grid, results, units)
+    largest, groups = {}, {}
+    for (_, *kind), alike in lists.items():
+        largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
+        groups.setdefault(tuple(kind), set()).update(unit.bandit for unit in alike)
+    calls = []
+    for (_, *kind), alike in lists.items():
+        size = min(max(most // results.runs, 1), largest[tuple(kind)])
+        one_bandit = results.group == 1 and len(groups[tuple(kind)]) == 1
+        for start in range(0, len(alike), size):
+            part = alike[start : start + size]
+            calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], size)))
+    return sorted(calls, key=lambda call: -sum(work_of(grid, results, unit) for unit in call.units))
+
+
+def fused(grid: Grid, results: Results, calls: list[Call], most: int) -> list[list[Call]]:
+    """Calls that are played side by side in one program: small ones of several policies on the same bandits.
+
+    The first party is halved, if others follow: its programs compile sooner, and the device need not wait for the others'.
+    """
+    same: dict[Any, list[Call]] = {}
+    for place, call in enumerate(calls):
+        seeds = call.size * results.runs
+        runs = seeds * (len(grid.budgets) if grid.told_budget(call.units[0]) else 1)
+        alone = runs > _small_call(grid) or seeds > most // PARTY
+        same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
+    parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
+    parties = [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
+    if len(parties) > 2 and len(parties[0]) > 2:
+        parties[:1] = parties[0][::2], parties[0][1::2]
+    return parties
+
+
+def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:
+    """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
+    of_a_seed = 3 * len(grid.budgets) * (4 * grid.most_arms + 40)  # recorded, stored and fetched
+    cpu, usual = _on_cpu(grid), usual_runs(grid)
+    fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
+    # Saved is the same number on any number of devices.
+    return max(min(usual, fit), 1), max(min(max(usual, 50 * devices) if cpu else usual * devices, fit), 1)
+
+
+def _on_cpu(grid: Grid) -> bool:
+    return grid.device.platform == "cpu"
+
+
+def usual_runs(grid: Grid) -> int:
+    """How many runs at a time suit a device."""
+    return 100 if _on_cpu(grid) else 2**15
+
+
+def _grouped_runs(grid: Grid) -> int:
+    """Up to how many runs bandits are put into one unit for: with more, its eight files no longer matter.
+
+    A GPU plays many units at a time, and fills a call better with small ones.
+    """
+    return 100 if _on_cpu(grid) else 2**10
+
+
+def _small_call(grid: Grid) -> int:
+    """How many runs leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
+    return 0 if _on_cpu(grid) else 2**13

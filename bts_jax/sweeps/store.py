@@ -1,0 +1,283 @@
+"""The files of a store: its root, its frame of empty arrays, and how they are written and compared."""
+
+import contextlib
+import json
+import os
+import re
+import time
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import zarr
+from numcodecs.zstd import Zstd
+from zarr.codecs import ZstdCodec
+from zarr.storage import MemoryStore
+
+from bts_jax import files
+from bts_jax.sweeps import specification
+from bts_jax.text import shown
+
+AXES = ("policy", "bandit", "budget", "seed")
+# What is stored, its type, and what stands where it is missing. `pulls` has the arms as a further axis.
+VARIABLES = {
+    "reward": (np.float32, np.nan),
+    "cost": (np.float32, np.nan),
+    "rounds": (np.int32, 0),
+    "truncated": (np.bool_, False),
+    "pulls": (np.int32, 0),
+    "regret": (np.float64, np.nan),
+    "pseudo_regret": (np.float64, np.nan),
+}
+EXPLAINED = {
+    "reward": "reward earned",
+    "cost": "cost paid, at most the budget",
+    "rounds": "pulls of all arms",
+    "truncated": "the limit of rounds came before the budget's end",
+    "pulls": "pulls of each arm",
+    "regret": "reward that always pulling the best arm would have earned more",
+    "pseudo_regret": "expected regret of the arms that were pulled",
+}
+STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, of which each unit has a chunk
+ZSTD = Zstd(level=1)
+
+
+def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
+    """The coordinates that a specification implies."""
+    policies, bandits = described["policies"], described["bandits"]
+    num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
+
+    def padded(name: str) -> np.ndarray:
+        means = np.full((len(bandits), max(num_arms)), np.nan)
+        for row, bandit in zip(means, bandits.values(), strict=True):
+            row[: len(bandit[name])] = bandit[name]
+        return means
+
+    return {
+        "policy": ("policy", _texts(policies)),
+        "bandit": ("bandit", _texts(bandits)),
+        "budget": ("budget", np.array(described["budgets"], np.float64)),
+        "seed": ("seed", np.arange(described["seeds"])),
+        "arm": ("arm", np.arange(max(num_arms))),
+        "told": ("policy", _texts(", ".join(policy["told"]) or "nothing" for policy in policies.values())),
+        "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
+        "num_arms": ("bandit", np.array(num_arms)),
+        "reward_mean": (("bandit", "arm"), padded("reward_mean")),
+        "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+    }
+
+
+def _texts(values: Any) -> np.ndarray:
+    return np.array(list(values), str)
+
+
+def axes_of(name: str) -> tuple[str, ...]:
+    return {"pulls": (*AXES, "arm"), "checksum": ("policy", "group", "range")}.get(name, AXES)
+
+
+def axis_sizes(labels: dict[str, tuple], chunk: int, group: int) -> dict[str, int]:
+    """The lengths of all axes."""
+    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
+    return {**sizes, "group": sizes["bandit"] // group, "range": -(-sizes["seed"] // chunk)}
+
+
+def chunk_shape(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> tuple[int, ...]:
+    """The shape of what a unit of so many seeds and bandits has of an array."""
+    of_a_unit = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
+    return tuple(of_a_unit[axis] for axis in axes_of(name))
+
+
+def seal_of(attributes: dict[str, Any], chunk: int, group: int = 1) -> int:
+    """What shows that the root of a store is as it was written. Where a group is one bandit, the root does not mention it."""
+    sizes = f"{chunk}" if group == 1 else f"{chunk} {group}"
+    return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
+
+
+def _root_file(attributes: dict[str, Any], chunk: int, group: int, labels: dict[str, tuple]) -> bytes:
+    """The root of a store, which says what the store is."""
+    files: dict[str, Any] = {}
+    others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
+    sizes = {"chunk": chunk, **({} if group == 1 else {"group": group})}
+    root = {**attributes, **sizes, "seal": seal_of(attributes, chunk, group), "coordinates": others}
+    zarr.create_group(MemoryStore(files), attributes=root)
+    return files["zarr.json"].to_bytes()
+
+
+def _frame(labels: dict[str, tuple], chunk: int, bandits: int) -> dict[str, bytes]:
+    """All files of an empty store but its root, by name. A unit has so many seeds and bandits."""
+    files: dict[str, Any] = {}
+    group = zarr.create_group(MemoryStore(files))
+    for name, (axes, values) in labels.items():
+        text = values.dtype.kind == "U"
+        array = group.create_array(name, shape=values.shape, dtype="str" if text else values.dtype, compressors=None,
+                                   dimension_names=[axes] if isinstance(axes, str) else axes)
+        array[...] = values.astype(object) if text else values
+    sizes = axis_sizes(labels, chunk, bandits)
+    for name, (dtype, fill) in STORED.items():
+        group.create_array(
+            name,
+            shape=[sizes[axis] for axis in axes_of(name)],
+            chunks=chunk_shape(name, sizes, chunk, bandits),
+            dtype=dtype,
+            fill_value=fill,
+            compressors=ZstdCodec(level=ZSTD.level),
+            chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
+            dimension_names=["bandit" if axis == "group" and bandits == 1 else axis for axis in axes_of(name)],
+            attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
+        )
+    return {name: buffer.to_bytes() for name, buffer in files.items() if name != "zarr.json"}
+
+
+def create(path: Path, attributes: dict[str, Any], chunk: int, group: int, described: dict[str, Any]) -> None:
+    """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
+    path = Path(os.path.realpath(path))  # where a dangling link points to
+    content = _root_file(attributes, chunk, group, labels_of(described))
+    try:
+        specification.check_length(content)
+    except ValueError as error:
+        raise ValueError(f"{error}: give fewer bandits or arms, or tables with fewer rows; or leave out out") from None
+    path.mkdir(parents=True, exist_ok=True)
+    root = path / "zarr.json"
+    building = files.beside(root)
+    try:
+        building.write_bytes(content)
+        try:
+            os.link(building, root)  # which fails if there is a root, unlike a renaming
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            building.replace(root)
+    finally:
+        building.unlink(missing_ok=True)
+
+
+def mend(path: Path, labels: dict[str, tuple], chunk: int, group: int) -> None:
+    """Writes what is missing or damaged in the frame of a store."""
+    try:
+        for name, content in _frame(labels, chunk, group).items():
+            for parent in list((path / name).relative_to(path).parents)[-2::-1]:
+                folder = path / parent  # a link might lead out of the store
+                set_aside(folder, folder.is_symlink() or (folder.exists() and not folder.is_dir()))
+            if not _same(path / name, content):
+                replace(path / name, content)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def tidy(path: Path) -> None:
+    """Removes the temporary files of processes that were killed while they wrote: those that are an hour old.
+
+    A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can start again.
+    """
+    for file in (*path.glob(".*"), *path.glob("*/.*")):
+        with contextlib.suppress(OSError):  # another process has removed it
+            if re.fullmatch(r"\.[0-9a-f]{32}", file.name) and file.is_file() and time.time() - file.stat().st_mtime > 3600:
+                file.unlink()
+
+
+def _same(file: Path, content: bytes) -> bool:
+    try:
+        found = files.read(file, 2 * len(content) + 1024)
+        return found == content or (file.name == "zarr.json" and json.loads(found) == json.loads(content))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def replace(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    set_aside(file, file.is_dir())
+    files.replace(file, content)
+
+
+def set_aside(path: Path, wrong: bool) -> None:
+    """Renames what is in the place of a file or folder of the store, if it is the wrong thing: it is not ours to delete."""
+    if wrong:
+        path.rename(files.beside(path))
+
+
+def on_disk(file: Path) -> int:
+    """How many bytes a file takes, without the gaps of a sparse one. Some file systems report no blocks for small files."""
+    status = file.lstat()
+    return max(512 * getattr(status, "st_blocks", status.st_size // 512), min(status.st_size, 4096))
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a store can be made there: there may be what other processes are about to make one of."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to go on with")
+    try:
+        return not path.exists() or all(re.fullmatch(r"\.[0-9a-f]{32}", file.name) for file in path.iterdir())
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+class Root(NamedTuple):
+    """What the root of a store says, checked."""
+
+    attributes: dict[str, Any]  # of the Dataset
+    chunk: int  # how many seeds a unit has
+    group: int  # how many bandits a unit has
+    specification: dict[str, Any]  # as in the attributes, parsed
+
+
+def read_root(path: Path) -> Root:
+    """Reads the root of a store."""
+    if not path.exists():
+        raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
+    try:
+        content = files.read(path / "zarr.json", specification.MOST_BYTES)
+        specification.check_length(content)
+        root = specification.parse(content)
+        del content
+        attributes = root.get("attributes") if isinstance(root, dict) else None
+        if not isinstance(attributes, dict) or not isinstance(attributes.get("specification"), str):
+            raise ValueError("no specification")
+        chunk, seal, _ = (attributes.pop(name, None) for name in ("chunk", "seal", "coordinates"))
+        group = attributes.pop("group", 1)  # the first stores did not have groups
+        if not isinstance(chunk, int) or not isinstance(group, int) or seal != seal_of(attributes, chunk, group):
+            raise ValueError("changed since it was written")
+        for name, value in attributes.items():
+            if not isinstance(value, (str, int, float)):
+                raise ValueError(f"{shown(name)} is neither text nor a number")
+        described = specification.parse(attributes["specification"])
+        specification.check(described, chunk, group)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "
+                         "folder, one that is not there yet for a new sweep") from None
+    return Root(attributes, chunk, group, described)
+
+
+def compare(path: Path, root: Root, attributes: dict[str, Any]) -> None:
+    """Raises unless the store at `path` has the same specification."""
+    if root.attributes["specification"] == attributes["specification"]:
+        return
+    ours = specification.parse(attributes["specification"])
+    if differences := differences_in_words(root.specification, ours, "in the store", "asked for"):
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({differences}): name another "
+                         "folder as out, or read it with bts_jax.open_results")
+
+
+def differences_in_words(theirs: Any, ours: Any, there: str, here: str) -> str:
+    """How two specifications differ, in words; nothing if they do not."""
+    found = [f"{where}: {_shortly(x)} {there}, {_shortly(y)} {here}" for where, x, y in _differences(theirs, ours)]
+    return "; ".join([*found[:3], *[f"and {len(found) - 3} more"] * (len(found) > 3)])
+
+
+def _differences(theirs: Any, ours: Any, where: str = "") -> Any:
+    if isinstance(theirs, dict) and isinstance(ours, dict) and list(theirs) == list(ours):
+        for name in theirs:
+            yield from _differences(theirs[name], ours[name], f"{where}.{name}" if where else name)
+    elif theirs != ours or type(theirs) is not type(ours) or isinstance(theirs, dict):
+        yield where, theirs, ours
+
+
+def _shortly(value: Any) -> str:
+    value = list(value) if isinstance(value, dict) else value
+    return value if isinstance(value, str) and len(value) <= 60 else shown(value, 60)
+
+
+def unwritable(path: Path | None, error: OSError) -> OSError:
+    return OSError(f"cannot write to {str(path)!r} ({error.strerror or error}): see to that and start the same sweep again; "
+                   "what is complete stays")
