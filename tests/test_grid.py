@@ -66,6 +66,19 @@ def test_it_is_simulate_with_the_documented_keys(whole):
                 assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
 
 
+def test_bandits_have_coordinates_of_their_own(tmp_path):
+    bandits = {name: BANDITS[name] for name in ("two", "a")}
+    coords = {"gap": [0.1, 0.2], "kind": ["easy", "hard"]}
+    results = bj.sweep(["uniform"], bandits, [5], 2, out=tmp_path / "store", bandit_coords=coords)
+    assert results.gap.values.tolist() == [0.1, 0.2] and results.sel(bandit=results.kind == "hard").bandit.item() == "a"
+    assert bj.open_results(tmp_path / "store").identical(results)
+    assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").identical(results)
+    for bad, message in (({"gap": [1]}, "bandit_coords.*2 bandits"), ({"seed": [1, 2]}, "'seed'"), ({"a b": [1, 2]}, "'a b'"),
+                         ([1, 2], "no names")):
+        with pytest.raises(ValueError, match=message):
+            bj.sweep(["uniform"], bandits, [5], 2, bandit_coords=bad)
+
+
 def test_a_bandit_with_fewer_arms_is_filled_up(whole):
     two = whole.sel(bandit="two")
     assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()

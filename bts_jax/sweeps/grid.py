@@ -16,7 +16,8 @@ from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, told
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.results import Unit, now
-from bts_jax.sweeps.specification import entry_of, increasing, is_ours, listed
+from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
+from bts_jax.text import counted, shown
 
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
@@ -34,7 +35,8 @@ class Grid:
     """What is to be played, checked."""
 
     def __init__(
-        self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None
+        self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None,
+        bandit_coords: Any = None,
     ):
         self.device = jax.local_devices()[0] if device is None else device  # one of those that play
         self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
@@ -47,6 +49,7 @@ class Grid:
         if not isinstance(relative, bool):
             raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
         self.relative = relative
+        self.coords = _coords(bandit_coords, list(self.bandits))
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
         for place, (name, bandit) in enumerate(self.bandits.items()):
@@ -137,6 +140,7 @@ class Grid:
             "seeds": self.seeds,
             "seed": self.seed,
             **({"relative": True} if self.relative else {}),
+            **({"coords": self.coords} if self.coords else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
             "platform": self.device.platform,  # CPU and GPU agree in law, not in bits
@@ -175,3 +179,19 @@ def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, A
     for name in value:
         checks.name(argument, name)
     return dict(value)
+
+
+def _coords(value: Any, bandits: list[str]) -> dict[str, list]:
+    """Coordinates of the bandits, by name: lists of numbers or texts, one for each bandit."""
+    example = 'bandit_coords={"gap": [0.1, 0.2]}, if there are two bandits'
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"bandit_coords = {shown(value)} has no names: give a dict such as {example}")
+    coords = {name: np.asarray(values).tolist() for name, values in value.items()}
+    try:
+        check_coords(coords, len(bandits))
+    except ValueError as error:
+        raise ValueError(f"bandit_{error}: give one number or text for each of the {counted(len(bandits), 'bandit')}, as in "
+                         f"{example}") from None
+    return coords

@@ -57,6 +57,7 @@ def sweep(
     out: str | os.PathLike | None = None,
     seed: int = 0,
     relative: bool = False,
+    bandit_coords: Mapping[str, Sequence[Any]] | None = None,
     chunk: int | None = None,
     memory: int | None = None,
     devices: int | Sequence[Any] | None = None,
@@ -79,6 +80,8 @@ def sweep(
         seed: where all randomness comes from; see the keys in `bts_jax.sweeps.run`.
         relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
             many pulls. The axis `budget` has the multiples.
+        bandit_coords: further coordinates of the bandits, by name: one number or text for each bandit, such as
+            `{"gap": [0.1, 0.2]}`. The Dataset has them along the axis `bandit`.
         chunk: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
             that, and there are many bandits of the same kind in a row, groups of bandits are saved at a time; the size of a
             group divides the number of bandits of each kind, so round numbers are saved faster. A store keeps its own sizes.
@@ -104,13 +107,13 @@ def sweep(
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
     """
-    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, relative=relative, chunk=chunk, memory=memory,
-                devices=devices, shard=shard, quiet=quiet).dataset()
+    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, relative=relative, bandit_coords=bandit_coords,
+                chunk=chunk, memory=memory, devices=devices, shard=shard, quiet=quiet).dataset()
 
 
 def fill(
     policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, relative: Any = False,
-    chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False,
+    bandit_coords: Any = None, chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False,
     meeting: Meeting | None = None,
 ) -> Results:
     """Does what `sweep` does, and leaves the results in the store.
@@ -120,7 +123,7 @@ def fill(
     check_fork()
     devices = _devices(devices)
     with on_the_host():
-        grid = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0])
+        grid = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords)
         attributes = grid.attributes()
     number, count = _share_of(shard, out)
     usual, most = sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
@@ -172,6 +175,7 @@ def stored(path: str | os.PathLike) -> dict[str, Any]:
         for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
     )
     return {"policies": policies, "bandits": bandits, "relative": specification.get("relative", False),
+            "bandit_coords": specification.get("coords"),
             **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
 
 

@@ -25,6 +25,8 @@ MOST_CHUNKS = 2**20  # units: each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
+RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward", "cost",
+            "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs"}
 DEEPEST = 8  # lists within each other, and bandits made of another
 
 
@@ -74,13 +76,15 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
             if len(means[0]) != len(means[1]):
                 raise ValueError(f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected costs")
             arms = max(arms, len(means[0]))
-    policies, bandits = found["policies"], found["bandits"]
+    policies, bandits, coords = found["policies"], found["bandits"], found.get("coords", {})
+    check_coords(coords, len(bandits))
     if len(bandits) % checks.whole("group", group, 1):
         raise ValueError(f"group = {group} does not divide the number of bandits, {len(bandits)}")
     texts = (policies, (", ".join(entry["told"]) for entry in policies.values()), bandits,
              (entry["class"] for entry in bandits.values()))
     columns = [list(map(len, column)) for column in texts]
     labels = 8 * (seeds + arms + len(budgets)) + 16 * len(bandits) * arms
+    columns += [[len(x) if isinstance(x, str) else 2 for x in column] for column in coords.values()]
     labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
     chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk)
     of_a_chunk = group * chunk * len(budgets) * bytes_of_a_run(arms)
@@ -92,6 +96,22 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
                              f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {in_a_chunk}")
     if chunks > MOST_CHUNKS:
         raise ValueError(f"there are {chunks:,} chunks of {chunk} seeds, and at most {MOST_CHUNKS:,} are allowed")
+
+
+def check_coords(coords: Any, bandits: int) -> None:
+    """Raises a `ValueError` unless these are coordinates of so many bandits."""
+    for name, values in _table("coords", coords).items():
+        where = f"coords[{shown(name)}]"
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{where} is not a name of letters, digits and underscores")
+        if name in RESERVED:
+            raise ValueError(f"{where} has a name that the results have already")
+        if not isinstance(values, list) or len(values) != bandits:
+            raise ValueError(f"{where} = {shown(values)} is not a list of {bandits}")
+        if not (all(isinstance(x, str) for x in values) or all(type(x) in (bool, int, float) for x in values)):
+            raise ValueError(f"{where} = {shown(values)} has neither numbers alone nor texts alone")
+        if any(isinstance(x, str) and "\0" in x for x in values):
+            raise ValueError(f"{where} has a null character")
 
 
 def bytes_of_a_run(arms: int) -> int:

@@ -65,6 +65,7 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
         "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+        **{name: ("bandit", np.array(values)) for name, values in described.get("coords", {}).items()},
     }
 
 
