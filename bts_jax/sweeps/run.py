@@ -113,8 +113,8 @@ def sweep(
 
 def fill(
     policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, relative: Any = False,
-    bandit_coords: Any = None, chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False,
-    meeting: Meeting | None = None,
+    bandit_coords: Any = None, chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None,
+    quiet: bool = False, meeting: Meeting | None = None,
 ) -> Results:
     """Does what `sweep` does, and leaves the results in the store.
 

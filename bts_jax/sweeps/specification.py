@@ -25,8 +25,8 @@ MOST_CHUNKS = 2**20  # units: each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
-RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward", "cost",
-            "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs"}
+RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward",
+            "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs"}
 DEEPEST = 8  # lists within each other, and bandits made of another
 
 
