@@ -354,7 +354,7 @@ def _resumable(store: str, how: str) -> AbstractContextManager:
 
 def _print_table(arguments: argparse.Namespace) -> None:
     from bts_jax.metrics import measured
-    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.opening import open_results
 
     results = open_results(arguments.store)
     names, bandits = ([str(name) for name in results[axis].values] for axis in ("policy", "bandit"))
@@ -383,7 +383,7 @@ def _print_table(arguments: argparse.Namespace) -> None:
 def _plot(arguments: argparse.Namespace) -> None:
     from bts_jax.metrics import kinds
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
-    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.opening import open_results
 
     out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
     image_format(out)
