@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import time
 import warnings
@@ -82,12 +83,13 @@ def begin(
                          "as out, or read it with bts_jax.open_results") from None
     if json.dumps(whole) != json.dumps(root.specification):
         seeds = chunk_of(root.specification["seeds"], whole["seeds"], root.chunk, chunk)
-        root = grow(path, root, whole, seeds, regroup(whole, seeds))
+        bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group has old and new ones
+        root = grow(path, root, whole, seeds, bandits)
     for name in changed:
         warnings.warn(f"{name} has other code than when the store {str(path)!r} was written: its runs are played again",
                       stacklevel=4)
     results = with_sources(path, root)
-    if json.dumps(root.specification) != json.dumps(described):
+    if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
         results.ask(attributes)
     mend(path, results.labels, results.chunk, results.group)
     tidy(path)
@@ -125,7 +127,7 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
                              "a folder on a file system that all processes share")
         time.sleep(0.2)
     results = with_sources(path, root)
-    if results.specification != json.loads(attributes["specification"]):
+    if results.attributes["specification"] != attributes["specification"]:
         results.ask(attributes)
     return results
 

@@ -43,7 +43,7 @@ from bts_jax.sweeps.opening import begin, join, read_specification
 from bts_jax.sweeps.processes import Meeting
 from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fused, group_size, shards, sizes
-from bts_jax.sweeps.specification import parse, remade
+from bts_jax.sweeps.specification import remade
 from bts_jax.text import counted, shown
 
 UNDER_WAY = 2  # parties at a time
@@ -129,7 +129,6 @@ def fill(
     with on_the_host():
         asked = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords)
         attributes = asked.attributes()
-        described = parse(attributes["specification"])
     number, count = _share_of(shard, out)
     usual, most = sizes(asked, None if memory is None else checks.whole("memory", memory, 1), len(devices))
     parts = -(-asked.seeds // usual)
@@ -138,7 +137,8 @@ def fill(
 
     @cache
     def grid_of(results: Results) -> Grid:
-        return asked if results.specification == described else asked.within(results.specification)
+        same = results.attributes["specification"] == attributes["specification"]  # the order of names counts
+        return asked if same else asked.within(results.specification)
 
     @cache
     def mine(results: Results) -> list[Unit]:

@@ -157,9 +157,8 @@ def _code(made: type) -> str:
     """The source of a class without comments, docstrings and layout."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body[0].value.value = ""
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 
 
