@@ -24,6 +24,7 @@ import xarray as xr
 
 from bts_jax import files
 from bts_jax.sweeps import specification
+from bts_jax.sweeps.accessor import Specification
 from bts_jax.sweeps.store import (
     AXES,
     EXPLAINED,
@@ -247,13 +248,13 @@ class Results:
         if self._part is not None:
             arrays, labels, attributes = self._part.of(arrays), self._part.labels, {**attributes, **self._part.attributes}
         variables = {name: (axes_of(name), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
-        return xr.Dataset(variables, labels, {**attributes, "state": self._state(len(self.missing))})
+        return xr.Dataset(variables, labels, _shown(attributes, self._state(len(self.missing))))
 
     def lazy(self) -> xr.Dataset:
         """What there is, as `dataset` has it, read when it is computed with. Nothing is checked."""
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
         variables = {name: (axes_of(name), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
-        return xr.Dataset(variables, self.labels, {**self.attributes, "state": self._state(self.done.size - self.saved())})
+        return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
 
     def _state(self, missing: int) -> str:
         total = int(self.asked.sum())
@@ -301,6 +302,10 @@ class Results:
         at = {"policy": unit.policy, "bandit": unit.bandit, "group": unit.bandit, "seed": unit.part, "range": unit.part}
         places = [at.get(axis, 0) for axis in axes_of(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
+
+
+def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
+    return {**attributes, "specification": Specification(attributes["specification"]), "state": state}
 
 
 class Gap(NamedTuple):

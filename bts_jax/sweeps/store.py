@@ -65,8 +65,26 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
         "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+        **{name: ("policy", values) for name, values in _hyperparameters(described).items()},
         **{name: ("bandit", np.array(values)) for name, values in described.get("coords", {}).items()},
     }
+
+
+def _hyperparameters(described: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The hyperparameters in which policies of the same class differ; NaN where a policy does not have it."""
+    numbers: dict[str, dict[str, float]] = {}
+    for name, entry in described["policies"].items():
+        for field, value in entry["fields"].items():
+            usable = field.isidentifier() and field not in specification.RESERVED and field not in described.get("coords", {})
+            if usable and type(value) in (int, float):
+                numbers.setdefault(field, {})[name] = value
+    classes = {name: entry["class"] for name, entry in described["policies"].items()}
+
+    def differs(values: dict[str, float]) -> bool:
+        return len({(classes[name], value) for name, value in values.items()}) > len({classes[name] for name in values})
+
+    return {field: np.array([values.get(name, np.nan) for name in classes])
+            for field, values in numbers.items() if differs(values)}
 
 
 def _texts(values: Any) -> np.ndarray:
