@@ -35,7 +35,7 @@ from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
 from bts_jax.intervals import interval
-from bts_jax.metrics import paired, pseudo_regret, ranking, regret
+from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import (
     BTS,
     CUCB,
@@ -62,6 +62,7 @@ from bts_jax.policies import (
     UCBSCPlus,
     Uniform,
 )
+from bts_jax.statistics import paired, ranking
 
 if TYPE_CHECKING:
     from bts_jax.learn import fit

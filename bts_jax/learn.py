@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bts_jax import checks, game, metrics, progress, random
+from bts_jax import checks, game, metrics, progress, random, statistics
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.engine.fixed_point import Sum, coins
@@ -329,7 +329,7 @@ def fit(
                 break
     before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
     drawn = draw(jax.random.split(jax.random.split(key_fresh)[0], fresh))
-    lost = float(np.mean(metrics.lost_run(drawn.reward_mean, drawn.cost_mean, [budget])))
+    lost = float(np.mean(statistics.lost_run(drawn.reward_mean, drawn.cost_mean, [budget])))
     middle = (sign * (before - after)).mean()
     excess = [lost if sign < 0 else max(lost - values.mean(), 0) for values in (after, before)]
     gain = interval(sign * (before - after), level=level, unseen=(middle - excess[0], middle + excess[1]))

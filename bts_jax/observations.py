@@ -58,7 +58,7 @@ import numpy as np
 
 from bts_jax.contract import ratio
 from bts_jax.intervals import interval, student
-from bts_jax.metrics import by_kind, measured, ranking
+from bts_jax.statistics import by_kind, measured, ranking
 from bts_jax.text import counted, table
 
 if TYPE_CHECKING:

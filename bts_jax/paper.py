@@ -31,9 +31,9 @@ from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, mean_interval, measured, ranking, sample
 from bts_jax.observations import error_rates, failures, observations
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
+from bts_jax.statistics import by_kind, mean_interval, measured, ranking, sample
 from bts_jax.text import table
 
 if TYPE_CHECKING:

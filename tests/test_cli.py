@@ -10,7 +10,7 @@ from common import made_up
 
 import bts_jax as bj
 from bts_jax.cli import main
-from bts_jax.metrics import measured
+from bts_jax.statistics import measured
 from bts_jax.text import ALLOWANCE
 
 

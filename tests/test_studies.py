@@ -11,7 +11,7 @@ import bts_jax as bj
 from bts_jax import plots, studies
 from bts_jax.cli import main
 from bts_jax.intervals import ratio_interval
-from bts_jax.metrics import measured
+from bts_jax.statistics import measured
 from bts_jax.studies import STUDIES, common, correlated, omega, tails, worst_case
 from bts_jax.studies.common import Size
 from bts_jax.sweeps import run

@@ -29,7 +29,7 @@ import numpy as np
 from bts_jax import checks, files, plots
 from bts_jax.batch import on_the_host
 from bts_jax.intervals import interval, tail
-from bts_jax.metrics import by_kind, measured, ranking
+from bts_jax.statistics import by_kind, measured, ranking
 from bts_jax.studies import correlated, omega, priors, tails, worst_case
 from bts_jax.studies.common import METRIC, labelled
 

@@ -10,7 +10,7 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.contract import Bandit
 from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import measured, multiples, paired, ranking, ratio_of_means, sample
+from bts_jax.statistics import measured, multiples, paired, ranking, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, counted, table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Correlated
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
+from bts_jax.statistics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
 from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
 from bts_jax.text import ALLOWANCE, table
 

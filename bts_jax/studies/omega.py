@@ -8,8 +8,8 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Beta, Multinomial
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, measured, ranking
 from bts_jax.policies import POLICIES
+from bts_jax.statistics import by_kind, measured, ranking
 from bts_jax.studies.common import (
     CRITERION,
     METRIC,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Beta
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind
 from bts_jax.policies import BTS, GaussianBTS
+from bts_jax.statistics import by_kind
 from bts_jax.studies.common import CRITERION, METRIC, Size, Study, difference, draw, sampled, standing, tally
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from bts_jax import plots
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
 from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import measured, ranking, sample
+from bts_jax.statistics import measured, ranking, sample
 from bts_jax.studies.common import METRIC, Size, Study, draw, last, look, sampled
 from bts_jax.text import ALLOWANCE, table
 

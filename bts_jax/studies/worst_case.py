@@ -7,7 +7,7 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import Bandit
-from bts_jax.metrics import mean_interval, measured, sample
+from bts_jax.statistics import mean_interval, measured, sample
 from bts_jax.studies.common import METRIC, Size, Study, look
 from bts_jax.text import ALLOWANCE, table
 
