@@ -610,7 +610,7 @@ def test_closed_streams(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
         patch.setattr(sys, "stderr", None)
-        assert progress.bar(quiet=False) is None
+        assert progress.bar(quiet=False).disable
         main(["table", str(saved)])
         with pytest.raises(SystemExit) as ended:
             main(["table", "nowhere"])
