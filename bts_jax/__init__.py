@@ -13,8 +13,7 @@ Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust t
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
-The paper   its experiments in bts_jax.paper, its observations in bts_jax.observations; studies beyond it in bts_jax.studies;
-            all of them on the command line: bts-jax --help
+The paper   its Figure 1, its observations and studies beyond it in bts_jax.experiments; on the command line: bts-jax --help
 
 Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
 computes anything: once JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one

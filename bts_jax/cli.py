@@ -397,7 +397,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _figure1(arguments: argparse.Namespace) -> None:
-    from bts_jax.paper import figure1
+    from bts_jax.experiments.figure1 import figure1
 
     out = arguments.out or f"figure1-{arguments.scale}"
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):
@@ -407,7 +407,7 @@ def _figure1(arguments: argparse.Namespace) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> None:
-    from bts_jax.studies import default_folder, study
+    from bts_jax.experiments import default_folder, study
 
     out = arguments.out or default_folder(arguments.name, arguments.scale, arguments.instances)
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):

@@ -321,7 +321,8 @@ def _least(function: Any, high: float) -> float:
     """Where a function on (0, high) with one valley is least, to about 0.002."""
     from scipy.optimize import minimize_scalar  # imported when used: `import bts_jax` stays light
 
-    return float(minimize_scalar(function, bounds=(0.0, high), method="bounded", options={"xatol": 0.002}).x)
+    found: Any = minimize_scalar(function, bounds=(0.0, high), method="bounded", options={"xatol": 0.002})
+    return float(found.x)
 
 
 @lru_cache(10_000)  # the budget does not matter: curves over budgets take the same sums again

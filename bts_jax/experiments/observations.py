@@ -151,7 +151,7 @@ def error_rates(panels: int, runs: int) -> str:
         "How far the verdicts can be trusted",
         f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. Where the contrary is",
         f"  false, its verdict is \"is contradicted\" with probability at most {rate}. If values are skewed, these rates are",
-        '  approximate: help("bts_jax.observations") has measured ones.',
+        '  approximate: help("bts_jax.experiments.observations") has measured ones.',
         "  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in",
         f"  {panels} panels is wrong with probability at most {any_rate}. If an observation holds in every panel, this is",
         f"  wrong with probability at most {rate}.",
