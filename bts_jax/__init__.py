@@ -8,8 +8,8 @@ Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCB
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
             learnt, TemperedBTS, SoftElimination; the baselines Oracle, Uniform; POLICIES names them all
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
-Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals); figures in
-            bts_jax.plots
+Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals; more of the kind in
+            bts_jax.statistics); figures in bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
