@@ -192,8 +192,9 @@ def _run(arguments: argparse.Namespace) -> None:
     import jax
 
     from bts_jax.batch import simulate_batch
-    from bts_jax.metrics import lost_run, pseudo_regret, regret
+    from bts_jax.metrics import pseudo_regret, regret
     from bts_jax.policies import POLICIES
+    from bts_jax.statistics import lost_run
 
     if arguments.seeds < 1:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
@@ -353,7 +354,7 @@ def _resumable(store: str, how: str) -> AbstractContextManager:
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
-    from bts_jax.metrics import measured
+    from bts_jax.statistics import measured
     from bts_jax.sweeps.opening import open_results
 
     results = open_results(arguments.store)
@@ -381,8 +382,8 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    from bts_jax.metrics import kinds
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
+    from bts_jax.statistics import kinds
     from bts_jax.sweeps.opening import open_results
 
     out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
@@ -396,7 +397,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _figure1(arguments: argparse.Namespace) -> None:
-    from bts_jax.paper import figure1
+    from bts_jax.experiments.figure1 import figure1
 
     out = arguments.out or f"figure1-{arguments.scale}"
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):
@@ -406,7 +407,7 @@ def _figure1(arguments: argparse.Namespace) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> None:
-    from bts_jax.studies import default_folder, study
+    from bts_jax.experiments import default_folder, study
 
     out = arguments.out or default_folder(arguments.name, arguments.scale, arguments.instances)
     with _resumable(f"{out}/runs.zarr", "the same command goes on"):
@@ -469,7 +470,7 @@ def _cell(values: Any, over: str, statistic: str) -> str:
 
     Seeds (or bandits) of which a run is missing are left out.
     """
-    from bts_jax.metrics import sample, unseen_excess
+    from bts_jax.statistics import sample, unseen_excess
 
     missing = np.isnan(values.values)
     values = values.isel(seed=~missing.any(0)) if over == "seed" else values.isel(bandit=~missing.any(1))

@@ -38,8 +38,8 @@ from bts_jax import files
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import Means, ratio
 from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import difference_interval, kinds, mean_interval, measured, multiples, split
-from bts_jax.metrics import sample as sampled
+from bts_jax.statistics import difference_interval, kinds, mean_interval, measured, multiples, split
+from bts_jax.statistics import sample as sampled
 from bts_jax.text import counted
 from bts_jax.theory import bts_bound, lower_bound_slope
 

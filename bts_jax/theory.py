@@ -318,21 +318,11 @@ def _concentration(delta: Any, *, budget: float, least: float, simple: bool, pro
 
 
 def _least(function: Any, high: float) -> float:
-    """Where a function on (0, high) with one valley is least, to about 0.005: golden section."""
-    golden = (math.sqrt(5) - 1) / 2
-    low = 0.0
-    left, right = high - golden * high, golden * high
-    at_left, at_right = function(left), function(right)
-    while high - low > 0.01:
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = function(right)
-    return left if at_left < at_right else right
+    """Where a function on (0, high) with one valley is least, to about 0.002."""
+    from scipy.optimize import minimize_scalar  # imported when used: `import bts_jax` stays light
+
+    found: Any = minimize_scalar(function, bounds=(0.0, high), method="bounded", options={"xatol": 0.002})
+    return float(found.x)
 
 
 @lru_cache(10_000)  # the budget does not matter: curves over budgets take the same sums again

@@ -10,7 +10,7 @@ from common import made_up
 
 import bts_jax as bj
 from bts_jax.cli import main
-from bts_jax.metrics import measured
+from bts_jax.statistics import measured
 from bts_jax.text import ALLOWANCE
 
 
@@ -103,8 +103,8 @@ def test_bad_input_ends_with_a_message_and_exit_code_2(arguments, named, capsys)
 
 
 def test_import_is_light():
-    """Plotting, storage, progress and learning are imported when they are used."""
-    code = ("import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'xarray', 'zarr', 'tqdm', 'optax')))\n"
+    """Plotting, storage, progress, learning, SciPy and pandas are imported when they are used."""
+    code = ("import sys\nfor name in 'matplotlib xarray zarr tqdm optax scipy pandas'.split(): sys.modules[name] = None\n"
             "import bts_jax; assert 'sweep' in dir(bts_jax)\n"
             "try: bts_jax.sweep\nexcept ImportError: print('needed when used')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

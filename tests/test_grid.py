@@ -29,7 +29,7 @@ from bts_jax import progress
 from bts_jax.batch import play
 from bts_jax.cli import main
 from bts_jax.sweeps import gridfile, run, schedule
-from bts_jax.sweeps.bar import Bar, progress_bar
+from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES, Results
@@ -433,11 +433,11 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
     two = Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
     monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.std.tqdm)
     with progress_bar(two, quiet=False) as bar:
-        assert not isinstance(bar, Bar)
+        assert bar.bar.disable
     monkeypatch.setattr(tqdm.auto, "tqdm", NotebookBar)
     with progress_bar(two, quiet=False) as bar:
-        assert isinstance(bar, Bar)
-    bar = progress.bar(quiet=False)(total=10)
+        assert not bar.bar.disable
+    bar = progress.bar(quiet=False, total=10)
     bar.total = 4  # sweep learns how long runs are
     bar.refresh()
     assert bar.container.children[1].max == 4

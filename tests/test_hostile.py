@@ -585,9 +585,10 @@ def test_an_image_is_whole_or_not_there(saved, folder, capsys):
 
 
 def test_a_study_keeps_its_files_until_the_new_ones_are_whole(folder, capsys, monkeypatch):
-    from bts_jax import plots, studies
+    from bts_jax import plots
+    from bts_jax.experiments import STUDIES
 
-    monkeypatch.setitem(studies.STUDIES["worst-case"].sizes, "quick", TINY["worst-case"])
+    monkeypatch.setitem(STUDIES["worst-case"].sizes, "quick", TINY["worst-case"])
     monkeypatch.setattr(run, "sweep", made_up_sweep)
     command = ["study", "worst-case", "--out", "here"]
     monkeypatch.setattr(plots, "save", lambda *_: None)
@@ -611,7 +612,7 @@ def test_closed_streams(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
         patch.setattr(sys, "stderr", None)
-        assert progress.bar(quiet=False) is None
+        assert progress.bar(quiet=False).disable
         main(["table", str(saved)])
         with pytest.raises(SystemExit) as ended:
             main(["table", "nowhere"])

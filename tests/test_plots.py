@@ -12,7 +12,7 @@ import bts_jax as bj
 from bts_jax import plots, theory
 from bts_jax.contract import Means
 from bts_jax.intervals import interval
-from bts_jax.metrics import measured
+from bts_jax.statistics import measured
 
 BUDGETS = [100, 200, 400]
 
