@@ -13,6 +13,7 @@ from bts_jax import plots, theory
 from bts_jax.contract import Means
 from bts_jax.intervals import interval
 from bts_jax.metrics import measured
+from bts_jax.plots.comparisons import reaches
 
 BUDGETS = [100, 200, 400]
 
@@ -210,7 +211,7 @@ def test_dominance_counts_instances():
     ([10, 20, 40], 150), ([20, 30, 40], 75), ([1, 2, 3], np.inf), ([5, 25, 10], 150), ([np.nan, 1, 2], np.nan),
 ])
 def test_budget_to_reach(curve, reached):
-    np.testing.assert_equal(plots._reaches(np.array(BUDGETS, float), np.array(curve, float), 15.0), reached)
+    np.testing.assert_equal(reaches(np.array(BUDGETS, float), np.array(curve, float), 15.0), reached)
 
 
 def test_a_policy_looks_the_same_everywhere():
