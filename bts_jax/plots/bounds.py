@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # In the colour of what each is about, and without a marker.
 LINES = {
-    "bound": ("bound on BTS", {"color": KNOWN["bts"][0], "linestyle": "-."}),
-    "leading": ("its leading term", {"color": KNOWN["bts"][0], "linestyle": "--"}),
-    "slope": ("lower bound's slope, no floor", {"color": "#000000", "linestyle": (0, (1, 1))}),
+    "bound": {"label": "bound on BTS", "color": KNOWN["bts"][0], "linestyle": "-."},
+    "leading": {"label": "its leading term", "color": KNOWN["bts"][0], "linestyle": "--"},
+    "slope": {"label": "lower bound's slope, no floor", "color": "#000000", "linestyle": (0, (1, 1))},
 }
 
 

@@ -1,7 +1,7 @@
 """Curves: regret against the budget, and pulls against the arms."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from bts_jax.intervals import Interval, interval
 from bts_jax.metrics import mean_interval
 from bts_jax.plots import looks
 from bts_jax.plots.bounds import LINES, instance, theory_lines
-from bts_jax.plots.panels import curve, legend, panelled
+from bts_jax.plots.panels import curve, shade, side_by_side
 from bts_jax.plots.samples import (
     allowing,
     among,
@@ -40,6 +40,9 @@ def regret(
     band: str = "interval",
     level: float = 0.95,
     theory: bool | str | Sequence[str] = False,
+    axes: Any = None,
+    labels: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
     """Mean regret against budget, with a band.
@@ -51,13 +54,20 @@ def regret(
             with `theory` "log-log", since the bound is hundreds of times the regret.
         band: "interval", the confidence interval of the mean, whose upper limit allows for one lost run more than the sample
             has (see `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the
-            sample. `level` is that of the interval, or the share in the middle.
+            sample. `level` is that of the interval, or the share in the middle. On a logarithmic axis, where a mean minus its
+            deviation may be 0 or less, the lower limit of a deviation is at least half the mean; the figure says so.
         theory: what `bts_jax.theory` says of the instance, in panels of a single one: one or several of "bound", what the
             paper's proof bounds the mean regret of BTS by (`bts_bound`, with the best γ for each arm); "leading", the part of
             it that Theorem 1 spells out; and "slope" (`lower_bound_slope`), a line that leaves the curve of BTS, or of the
             first policy, in the middle of the budgets. It tells how steep a curve becomes at least in the long run, and not
             how high it is: it is no floor. True is "bound" and "slope".
-        width: in inches; a column's for one panel, the page's for more.
+        axes: axes of yours to draw in: one of matplotlib's Axes if there is one panel, or as many as there are panels. They
+            keep their fonts and frames; the first has the legend; what the sample is, is left to your caption.
+        labels: the legend text of policies, by their names; the names by default. Other names are ignored, so that one
+            mapping serves all figures.
+        styles: properties of matplotlib's lines, by the names of policies, which replace those of `plots.styles`, as in
+            `{"mine": {"color": "black", "linewidth": 2}}`.
+        width: of a new figure, in inches; a column's for one panel, the page's for more.
     """
     wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
     for name in wanted:
@@ -72,38 +82,51 @@ def regret(
     if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
         raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
                          "panel = 'bandit', or select one")
-    what = {"interval": f"mean and its {level:.0%} interval{allowing(groups)}", "deviation": "mean ± one standard deviation",
+    logarithmic = scale in ("log-y", "log-log")
+    cut = " (not below half the mean)" if logarithmic else ""
+    what = {"interval": f"mean and its {level:.0%} interval{allowing(groups)}",
+            "deviation": f"mean ± one standard deviation{cut}",
             "quantiles": f"mean, and the middle {level:.0%}"}[band]
-    figure, panels = panelled(groups, width, budget_words(dataset), f"{words(metric)} (units of reward)")
-    look = looks.styles(dataset.policy.values)
-    for axes, sample in panels:
-        logarithmic, means, tops = scale in ("log-y", "log-log"), [], []
+    look = looks.chosen(dataset.policy.values, styles, labels)
+    panels = side_by_side(list(groups), budget_words(dataset), f"{words(metric)} (units of reward)", axes, width)
+    for axes, sample in zip(panels.axes, groups.values(), strict=True):
+        means, tops = [], []
         for name, values in samples(sample):
             mean, low, high = _band(values, band, level)
+            if logarithmic and band == "deviation":
+                low = np.maximum(low, mean / 2)
             means.append(positive(mean) if logarithmic else mean)
             tops.append(high)
-            curve(axes, dataset.budget.values, means[-1], low, high, look[name], name)
+            curve(axes, dataset.budget.values, means[-1], low, high, look[name], look[name]["label"], shade(len(look)))
         if wanted and sample.sizes["bandit"] == 1:
             start = next((i for i, name in enumerate(look) if name.lower() == "bts"), 0)
             bandit = instance(dataset, sample.bandit.item())
             for name, x, y in theory_lines(bandit, dataset.budget.values, means[start], wanted):
-                label, style = LINES[name]
-                axes.plot(x, y, label=label, linewidth=1.3, **style)
+                axes.plot(x, y, linewidth=1.3, **LINES[name])
                 tops.append(y)
         if logarithmic:
             span(axes, means, tops)
         rescale(axes, scale)
-    look |= {LINES[name][0]: LINES[name][1] for name in wanted}
-    legend(figure, look, f"{what}, over {sample_words(groups)}{caveats(dataset)}")
-    return figure
+    panels.legend([*look.values(), *(LINES[name] for name in wanted)], f"{what}, over {sample_words(groups)}", caveats(dataset))
+    return panels.figure
 
 
 def pulls(
-    dataset: "Dataset", *, panel: str = "bandit", budget: float | None = None, width: float | None = None
+    dataset: "Dataset",
+    *,
+    panel: str = "bandit",
+    budget: float | None = None,
+    axes: Any = None,
+    labels: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    width: float | None = None,
 ) -> "Figure":
     """Mean number of pulls of each arm in a run, at one budget (the largest unless it is given), the best arm first.
 
     Arms stand in the order of their ratios, so that instances can be averaged.
+
+    Args:
+        panel, axes, labels, styles, width: as for `regret`.
     """
     at = at_budget(dataset, budget)
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
@@ -112,14 +135,14 @@ def pulls(
     counts = at.pulls.where(np.isfinite(at.regret)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
     ordered = np.take_along_axis(counts, order[None, :, None, :], -1)  # [policy, bandit, seed, arm]
     groups = grouped(at, "regret", panel)
-    figure, panels = panelled(groups, width, "arm, by its ratio of reward to cost (1 is the best)",
-                             f"pulls per run at budget {at.budget.item():,g}")
-    look = looks.styles(at.policy.values)
-    for (axes, sample), chosen in zip(panels, groups.values(), strict=True):
-        places = [list(at.bandit.values).index(name) for name in chosen.bandit.values]
+    look = looks.chosen(at.policy.values, styles, labels)
+    panels = side_by_side(list(groups), "arm, by its ratio of reward to cost (1 is the best)",
+                          f"pulls per run at budget {at.budget.item():,g}", axes, width)
+    for axes, group in zip(panels.axes, groups.values(), strict=True):
+        places = [list(at.bandit.values).index(name) for name in group.bandit.values]
         arms = int(at.num_arms.values[places].min()) if "num_arms" in at.coords else ordered.shape[-1]
         means, tops = [], []
-        for row, (name, _) in enumerate(by_policy(sample)):
+        for row, (name, _) in enumerate(by_policy(group)):
             values = ordered[row, places, :, :arms]
             sample = values.mean(1) if len(places) > 1 else values[0]
             mean, low, high = interval(sample, axis=0)
@@ -127,13 +150,13 @@ def pulls(
             means.append(positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}
-            curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, name)
+            curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, look[name]["label"], shade(len(look)))
         span(axes, means, tops)
         decades(axes, "y")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlim(0.5, arms + 0.5)
-    legend(figure, look, f"mean and its 95% interval, over {sample_words(groups)}{caveats(at)}")
-    return figure
+    panels.legend(look.values(), f"mean and its 95% interval, over {sample_words(groups)}", caveats(at))
+    return panels.figure
 
 
 def _band(sample: "DataArray", band: str, level: float) -> Interval:

@@ -1,13 +1,14 @@
 """How regret is distributed at one budget."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bts_jax.plots import looks
-from bts_jax.plots.panels import legend, name_rows, note, panelled
+from bts_jax.plots.panels import name_rows, row_height, side_by_side
 from bts_jax.plots.samples import among, at_budget, by_policy, caveats, grouped, sample_words, unit, words
-from bts_jax.plots.scales import both_ways, decades, even
+from bts_jax.plots.scales import both_ways, decades, even, linear
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +23,9 @@ def final_regret(
     panel: str = "bandit",
     budget: float | None = None,
     scale: str = "linear",
+    axes: Any = None,
+    labels: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
     """How regret is distributed at one budget, the largest unless it is given.
@@ -30,19 +34,17 @@ def final_regret(
         kind: "box" has the quartiles, whiskers to the furthest value within 1.5 times their distance, all values beyond, and
             the mean as a marker; "violin" has the density and the mean; "histogram" counts.
         scale: "linear" or "log", of the regret; a logarithmic one is linear around 0 where some is negative.
-        metric, panel, width: as for `regret`.
+        metric, panel, axes, labels, styles, width: as for `regret`.
     """
-    from matplotlib.ticker import EngFormatter
-
     among("kind", kind, "box", "violin", "histogram")
     among("scale", scale, "linear", "log")
     at = at_budget(dataset, budget)
     groups = grouped(at, metric, panel)
     label = f"{words(metric)} at budget {at.budget.item():,g} (units of reward)"
-    figure, panels = panelled(groups, width, label, f"number of {unit(groups)}" if kind == "histogram" else "",
-                             names=0 if kind == "histogram" else at.sizes["policy"])
-    look = looks.styles(at.policy.values)
-    for axes, sample in panels:
+    look = looks.chosen(at.policy.values, styles, labels)
+    panels = side_by_side(list(groups), label, f"number of {unit(groups)}" if kind == "histogram" else "", axes, width,
+                          None if kind == "histogram" else row_height(len(look)))
+    for axes, sample in zip(panels.axes, groups.values(), strict=True):
         rows = [(name, values[0][np.isfinite(values[0])]) for name, values in by_policy(sample)]
         everything = np.concatenate([values for _, values in rows])
         if scale == "log" and (everything > 0).all():
@@ -52,7 +54,7 @@ def final_regret(
         elif scale == "log":
             both_ways(axes, "x", -everything.min(), abs(everything).max())
         else:
-            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            linear(axes, "x")
         if kind == "histogram":
             edges = even(axes, everything, 31)
             for name, values in rows:
@@ -74,12 +76,12 @@ def final_regret(
             if len(values):
                 axes.plot(values.mean(), place, marker=marker, color=color, markersize=4, markeredgecolor="white",
                           markeredgewidth=0.4)
-        name_rows(axes, [name for name, _ in rows])
+        name_rows(axes, [look[name]["label"] for name, _ in rows])
     if kind == "histogram":
-        legend(figure, look, f"{sample_words(groups)}{caveats(at)}", markers=False)
+        panels.legend(look.values(), sample_words(groups), caveats(at), markers=False)
     else:
-        note(figure, f"{sample_words(groups)} each; the marker is the mean{caveats(at)}")
-    return figure
+        panels.note(f"{sample_words(groups)} each; the marker is the mean", caveats(at))
+    return panels.figure
 
 
 def _density(axes: Any, values: np.ndarray, x: np.ndarray) -> np.ndarray:

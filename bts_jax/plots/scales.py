@@ -7,31 +7,50 @@ import numpy as np
 
 def decades(axes: Any, which: str) -> None:
     """A logarithmic axis with legible labels: 1, 2, 5, 10 … where there is room for them."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+    from bts_jax.plots import ticks
+
+    _logarithmic(axes, which, ticks.Short())
+
+
+def ratios(axes: Any, which: str) -> None:
+    """A logarithmic axis of ratios, with numbers written out: 0.5, 1, 2, 5."""
+    from bts_jax.plots import ticks
+
+    _logarithmic(axes, which, ticks.Plain())
+
+
+def _logarithmic(axes: Any, which: str, formatter: Any) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    from bts_jax.plots import ticks
 
     getattr(axes, f"set_{which}scale")("log")
-    low, high = getattr(axes, f"get_{which}lim")()
     axis = getattr(axes, f"{which}axis")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_major_locator(ticks.Logarithmic())
+    axis.set_major_formatter(formatter)
     axis.set_minor_formatter(NullFormatter())
 
 
-def rescale(axes: Any, scale: str) -> None:
-    from matplotlib.ticker import EngFormatter
+def linear(axes: Any, which: str) -> None:
+    """A linear axis, with 1k for 1,000."""
+    from bts_jax.plots import ticks
 
+    getattr(axes, f"{which}axis").set_major_formatter(ticks.Short())
+
+
+def rescale(axes: Any, scale: str) -> None:
+    """Both axes: "linear", "log-x", "log-y" or "log-log"."""
     if not np.isfinite(axes.dataLim.minpos[0]):  # nothing is drawn that has a place on a logarithmic axis
         axes.set_xlim(1, 10)
     for which, scales in (("x", ("log-x", "log-log")), ("y", ("log-y", "log-log"))):
-        if scale in scales:
-            decades(axes, which)
-        else:
-            getattr(axes, f"{which}axis").set_major_formatter(EngFormatter(sep=""))
+        (decades if scale in scales else linear)(axes, which)
 
 
 def both_ways(axes: Any, which: str, around: float, largest: float) -> None:
     """An axis that is linear `around` 0, up to the next power of ten, and logarithmic beyond on both sides."""
-    from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    from bts_jax.plots import ticks
 
     end = 10 ** np.ceil(np.log10(max(around, 1)))
     steps = end * 10.0 ** np.arange(max(np.ceil(np.log10(max(largest, 1) / end)), 0) + 1)
@@ -40,7 +59,7 @@ def both_ways(axes: Any, which: str, around: float, largest: float) -> None:
     axis = getattr(axes, f"{which}axis")
     axis.set_major_locator(FixedLocator([*-fine, 0, *fine]))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_major_formatter(ticks.Short())
 
 
 def span(axes: Any, means: list[np.ndarray], tops: list[np.ndarray]) -> None:
