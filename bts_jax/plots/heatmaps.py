@@ -95,7 +95,8 @@ def heatmap(
     bar.ax.tick_params(**({"labelsize": SMALL, "width": 0.6} if panels.new else {}))
     bar.set_label(f"mean {words(metric)} (units of reward)", **panels.text)
     panels.note(f"mean over {counted(at.sizes['bandit'], 'instance')} of {counted(at.sizes['seed'], 'run')} each at budget "
-                f"{at.budget.item():,g}; framed, the best: {x} = {columns[column]}, {y} = {rows[row]}", caveats(at))
+                f"{at.budget.item():,g}; framed, the best: {x} = {columns[column]}, {y} = {rows[row]}",
+                caveats(at.isel(policy=np.isfinite(at[x].values) & np.isfinite(at[y].values))))
     return panels.figure
 
 

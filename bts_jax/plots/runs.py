@@ -184,6 +184,7 @@ def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:
         low, middle, high = shown_rounds if len(arrays) == 3 else (None, shown_rounds[0], None)
         return Bands(low, middle, high, name)
     if asked:
-        raise ValueError(f"bands = {shown(given)} cannot be drawn: give one array over ({len(played)} rounds, arms), or three "
-                         "as a tuple (low, middle, high) or a mapping with low, high and one more")
+        kinds = " and ".join(f"array of shape {x.shape}" if x.dtype.kind in "fiub" else type(given).__name__ for x in arrays)
+        raise ValueError(f"bands = {kinds or type(given).__name__} cannot be drawn: give one array over ({len(played)} rounds, "
+                         "arms), or three as a tuple (low, middle, high) or a mapping with low, high and one more")
     return None
