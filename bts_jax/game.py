@@ -13,6 +13,7 @@ A single run is a batch of one, and all runs of a batch play in one loop (`engin
 only adds runs to it. Here is what happens in one run.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
-from bts_jax.engine.draws import Stepwise, looped
+from bts_jax.engine.draws import Attempt, Stepwise, looped
 from bts_jax.engine.fixed_point import LARGEST, UNIT, Sum, coins
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
@@ -181,8 +182,8 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run, with its checkpoints in ascending order."""
     amounts = checkpoints[0]
-    valid, sums, order = _ordered(budget, checkpoints)
-    limits = _default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
+    valid, sums, order = ordered(budget, checkpoints)
+    limits = default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
     limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
     return Setting(
         policy=policy,
@@ -197,7 +198,7 @@ def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
 def finish(record: Run, budget, checkpoints) -> Run:
     """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
     amounts = checkpoints[0]
-    valid, _, order = _ordered(budget, checkpoints)
+    valid, _, order = ordered(budget, checkpoints)
     run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
     return replace(
         run,
@@ -207,7 +208,7 @@ def finish(record: Run, budget, checkpoints) -> Run:
     )
 
 
-def _ordered(
+def ordered(
     budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]
 ) -> tuple[jax.Array, Sum, jax.Array]:
     """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
@@ -217,7 +218,7 @@ def _ordered(
     return valid, sums, jnp.lexsort((sums.rest, sums.whole))
 
 
-def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
+def default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     """(2b + 200) / (smallest positive expected cost). [C]
 
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
@@ -233,15 +234,19 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
 def _play_on(platform: str) -> Any:
     """Plays the runs on the last axis of every array in a setting, all of them at once."""
 
-    @jax.custom_batching.custom_vmap
     def play_all(setting: Setting) -> Run:
         game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
         return play([game], rules(platform, True), platform)[0][0].record
 
-    @play_all.def_vmap
-    def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
-        """A batch axis before the runs becomes more runs."""
+    return for_any_batch(play_all)
 
+
+def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
+    """A function of the runs on the last axis of a setting, for `jax.vmap`: a batch axis before the runs becomes more runs."""
+    play_all = jax.custom_batching.custom_vmap(play_all)
+
+    @play_all.def_vmap
+    def _(size: int, is_batched: list, setting: Setting) -> tuple[Any, Any]:
         def merge(leaf, batched):
             leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
             return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
@@ -333,8 +338,16 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
 
 def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
     """One attempt at a round. A run that waits stays as it is; so does one whose draws are not complete, but for the draws."""
+    return attempted(setting, now, attempt_at(round, setting, now))
+
+
+def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
     constants = setting.policy, setting.bandit, setting.key
-    attempt = round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+    return round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+
+
+def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
+    """Where a run stands after an attempt."""
     (arm, reward, cost), state = attempt.outputs
     active = ~now.waiting
     beyond = active & attempt.beyond
