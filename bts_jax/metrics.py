@@ -18,6 +18,7 @@ from bts_jax import checks, theory
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
 from bts_jax.intervals import Interval, interval, needed, ratio_interval, tail
+from bts_jax.text import shown
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -42,6 +43,7 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
         >>> (regret(run, bandit) + run.reward).tolist()
         [200.0]
     """
+    _check_order("regret", run, bandit)
     if optimum not in ("linear", "exact"):
         raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
@@ -74,6 +76,7 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
         >>> pseudo_regret(run, bandit).tolist(), regret(run, bandit).tolist()
         ([3.0], [2.0])
     """
+    _check_order("pseudo_regret", run, bandit)
     xp, (pulls, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls, run.reward))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
     costs = cost_mean > 0
@@ -329,6 +332,16 @@ def split(data: Any, titles: list[str]) -> dict[str, Any]:
 def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:
     """`values` over `base`, where that is positive; the others are left out."""
     return values[base > 0] / base[base > 0]
+
+
+def _check_order(name: str, run: Any, bandit: Any) -> None:
+    """Raises unless the arguments are a run and a bandit, in this order."""
+    for argument, value, members, example in (("run", run, ("budget", "reward", "pulls"), "as simulate returns it"),
+                                              ("bandit", bandit, ("reward_mean", "cost_mean"), "the one that was played")):
+        missing = [member for member in members if not hasattr(value, member)]
+        if missing:
+            raise ValueError(f"{argument} = {shown(value)} has no {', '.join(missing)}: call {name}(run, bandit), in this "
+                             f"order, with a {argument}, {example}")
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

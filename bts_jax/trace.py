@@ -1,6 +1,6 @@
 """One run, round by round: `trace`, and many of them at once under `jax.vmap`.
 
-A trace is the run that `simulate` plays with the same arguments, bit for bit. `simulate` keeps totals; here every round is kept.
+A trace is the run that `simulate` plays with the same arguments, bit for bit. `simulate` keeps totals, `trace` every round.
 """
 
 import warnings
@@ -89,8 +89,8 @@ def trace(
     (`bts_jax.engine.fixed_point`), so that sums of the trace in float32 may differ in the last digits. The last pull, if it
     costs more than is left, earns and pays nothing. It is still a round, and its arm is in the trace.
 
-    Pure, as `simulate` is: map over any argument but `rounds` and `record` with `jax.vmap`. Where `simulate` returns NaN, reward,
-    cost and remaining budget are NaN from the round that went wrong.
+    Pure, as `simulate` is: map over any argument but `rounds` and `record` with `jax.vmap`. Where `simulate` returns NaN,
+    reward, cost and remaining budget are NaN from the round that went wrong.
 
     Args:
         policy: who decides, such as `BTS()`.
@@ -119,7 +119,8 @@ def trace(
     """
     game.check(policy, bandit, budget, key, None, None)
     if record is not None and not isinstance(record, bool) and not callable(record):
-        raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True for the state")
+        raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to keep the "
+                         "state itself")
     rounds = _default_rounds(bandit, budget) if rounds is None else checks.whole("rounds", rounds, 1)
     keeps = record is not None and record is not False
     arguments = policy, bandit, budget, key
@@ -131,11 +132,12 @@ def trace(
     return replace(found, recorded=states)
 
 
-def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: jax.Array, rounds: int) -> str:
+def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) -> str:
     """Why a run is NaN after so many rounds, in words. The run is played again, up to the round that went wrong."""
     last = None
     if rounds < MOST_DEFAULT_ROUNDS:
-        _, _, last = _play(rounds + 1, False, policy, bandit, budget, key)
+        enough = max(64, 1 << rounds.bit_length())  # a power of 2, so that few programs are compiled
+        _, _, last = _play(enough, False, policy, bandit, budget, key)
     return _reason(policy, bandit, rounds, last)
 
 
@@ -152,14 +154,14 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
                 return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, 1]; check_bandit "
                         "looks closer")
         return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
-    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost outside [0, 1], or a draw was "
-            "never accepted: see check_policy and check_bandit")
+    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost outside [0, 1], or a draw "
+            "was never accepted: see check_policy and check_bandit")
 
 
 def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
-        raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since it is "
-                         "the length of arrays: give a whole number, such as rounds=1000")
+        raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since "
+                         "arrays need a length: give a whole number, such as rounds=1000")
     rounds = int(game.default_limits(game.money(budget)[0], jax.tree.map(game.settle, bandit)))
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed where the run may have {rounds:,} rounds, more than "
@@ -197,7 +199,8 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
 def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
     """Follows the runs on the last axis of every array in a setting, all of them at once."""
     usual = game.rules(platform, True)
-    rules = Rules(round=usual.round, start=partial(_start, usual.start), call=_call, blank=lambda setting: None, record=_send_on)
+    start = partial(_start, usual.start)
+    rules = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
 
     def follow_all(setting: Setting) -> tuple[_Seen, _End]:
         runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
