@@ -11,8 +11,10 @@ from common import INSTANCES, assert_same_bits, keys, take
 from jax.typing import ArrayLike
 
 import bts_jax as bj
+from bts_jax import game
 from bts_jax.contract import told
 from bts_jax.engine.fixed_point import UNIT, Sum, coins
+from bts_jax.trace import _trace as trace_on
 from bts_jax.trace import why_nan
 
 KEY = jax.random.key(0)
@@ -207,3 +209,10 @@ def test_bad_input_is_refused_by_name(arguments, options, named):
 def test_traced_budgets_need_rounds():
     with pytest.raises(ValueError, match=r"rounds = None.*give a whole number"):
         jax.vmap(lambda budget: bj.trace(bj.KUBE(), BERNOULLI, budget, KEY))(jnp.array([5.0, 6.0]))
+
+
+def test_programs_for_gpus_agree_as_well():
+    """Made for a GPU, and played on whatever there is: steps come in two halves there."""
+    arguments = *jax.tree.map(game.settle, (bj.BTS(), BERNOULLI)), game.money(10), KEY
+    trace = trace_on("gpu", 64, False, *arguments)[0]
+    assert_agrees(trace, game._simulate("gpu", *arguments, game.money([4, 10]), None))
