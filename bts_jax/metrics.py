@@ -18,7 +18,6 @@ from bts_jax import checks, theory
 from bts_jax.contract import Bandit, ratio
 from bts_jax.game import Run
 from bts_jax.intervals import Interval, interval, needed, ratio_interval, tail
-from bts_jax.text import shown
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -340,8 +339,8 @@ def _check_order(name: str, run: Any, bandit: Any) -> None:
                                               ("bandit", bandit, ("reward_mean", "cost_mean"), "the one that was played")):
         missing = [member for member in members if not hasattr(value, member)]
         if missing:
-            raise ValueError(f"{argument} = {shown(value)} has no {', '.join(missing)}: call {name}(run, bandit), in this "
-                             f"order, with a {argument}, {example}")
+            raise ValueError(f"{argument} is a {type(value).__name__}, which has no {', '.join(missing)}: call {name}(run, "
+                             f"bandit), in this order, with a {argument}, {example}")
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

@@ -67,7 +67,7 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [
     ((bj.BTS, INSTANCES["bernoulli"], 10, keys(3)), {}, "an instance"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "key = None"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "keys = None"),
     ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(6).reshape(2, 3)), {}, "keys has shape"),
     ((bj.BTS(), INSTANCES["bernoulli"], [10, -1, 3], keys(3)), {}, r"budget\[1\] = -1"),
     ((bj.BTS(), INSTANCES["bernoulli"], [10, 20], keys(3)), {}, "keys 3, budget 2"),

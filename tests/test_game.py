@@ -282,7 +282,7 @@ def test_regret_of_batches_of_runs_and_bandits():
     with pytest.raises(ValueError, match="does not fit"):
         bj.regret(jax.tree.map(lambda x: x[0], runs), bandits)
     for measure in (bj.regret, bj.pseudo_regret):
-        with pytest.raises(ValueError, match=rf"run = Bernoulli.*{measure.__name__}\(run, bandit\)"):
+        with pytest.raises(ValueError, match=rf"run is a Bernoulli.*{measure.__name__}\(run, bandit\)"):
             measure(bandits, runs)  # type: ignore
 
 

@@ -208,7 +208,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"budgets": [0, 5]}, r"budgets\[0\] = 0"),
     ({"budgets": [5, float("nan")]}, r"budgets\[1\] = nan"),
     ({"budgets": ["much"]}, "budgets = .'much'."),
-    ({"budgets": ["5"]}, "budgets = .'5'. are not numbers"),
+    ({"budgets": ["5"]}, "budgets = .'5'. is not a number"),
     ({"budgets": [True]}, "budgets = .True. are not numbers"),
     ({"seeds": 0}, "seeds = 0"),
     ({"seeds": 2.5}, "seeds = 2.5"),
