@@ -2,7 +2,7 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run; simulate_batch, the fast way to many runs
+Playing     simulate, Run; simulate_batch, the fast way to many runs; trace, Trace, a run round by round
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
@@ -62,6 +62,7 @@ from bts_jax.policies import (
     Uniform,
 )
 from bts_jax.statistics import paired, ranking
+from bts_jax.trace import Trace, trace
 
 if TYPE_CHECKING:
     from bts_jax.learn import fit
@@ -120,6 +121,7 @@ __all__ = [
     "Scaled",
     "SoftElimination",
     "TemperedBTS",
+    "Trace",
     "UCBSCPlus",
     "Uniform",
     "__version__",
@@ -136,4 +138,5 @@ __all__ = [
     "simulate",
     "simulate_batch",
     "sweep",
+    "trace",
 ]

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bts_jax import game
-from bts_jax.batch import simulate_batch
+from bts_jax import batch, game
 from bts_jax.contract import Bandit, Policy, told
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.game import simulate
@@ -110,14 +109,15 @@ def _error(mean: float) -> float:
     return 6 * (max(mean * (1 - mean), 0) / _DRAWS) ** 0.5 + 20 / _DRAWS
 
 
-def _differences(policy, bandit, budget, keys, checkpoints, runs, **limits) -> list[str]:
+def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
     """What is wrong if runs are not the same alone or on few lanes as in a batch."""
     remedy = "take all randomness from the key, and keep nothing outside of the state"
     wrong = []
-    alone = simulate(policy, bandit, budget, keys[3], checkpoints=checkpoints, **limits)
+    alone = game.play_one(policy, bandit, budget, keys[3], checkpoints, max_rounds)
     if not _same(alone, jax.tree.map(lambda x: x[3], runs)):
         wrong.append(f"a run alone is not the run in a batch: {remedy}")
-    if not _same(simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=5, **limits), runs):
+    few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=5)
+    if not _same(batch.play([few])[0][0], runs):
         wrong.append(f"runs on five lanes are not the runs in a batch: {remedy}")
     return wrong
 

@@ -8,6 +8,7 @@ takes the next in line. None of this touches a run's random numbers, so its resu
 import contextlib
 import logging
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, Programs, graphs
 from bts_jax.game import Run
+from bts_jax.text import counted
+from bts_jax.trace import why_nan
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -89,7 +92,7 @@ def simulate_batch(
         report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
     Returns:
-        The `Run`, with N first in every array.
+        The `Run`, with N first in every array. If a run is NaN (see `simulate`), a `RuntimeWarning` says why.
 
     Example:
         >>> import jax
@@ -103,6 +106,11 @@ def simulate_batch(
     started = time.perf_counter()
     batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
     runs, calls, blocks = play([batch])[0]
+    lost = np.flatnonzero(np.isnan(runs.reward).any(-1))
+    if len(lost):
+        reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
+        warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
+                      RuntimeWarning, stacklevel=2)
     if report is not None:
         size, count = len(batch.back), len(batch.devices)
         width = min(batch.kind.width, loop.lane_count(-(-size // count)))
@@ -118,6 +126,18 @@ def simulate_batch(
             fallbacks=_fallbacks(batch),
         ))
     return jax.tree.map(jnp.asarray, runs)
+
+
+def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
+    """Why run number `place` of a batch is NaN."""
+
+    def own(leaf: Any) -> Any:
+        return leaf[place] if np.ndim(leaf) else leaf
+
+    if np.ndim(bandit.cost_mean) > 1:
+        bandit = jax.tree.map(own, bandit)
+    policy = jax.tree.map(own, policy)
+    return why_nan(policy, bandit, own(np.asarray(budget)), own(keys), int(runs.rounds[place].max()))
 
 
 class Kind(NamedTuple):

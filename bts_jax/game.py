@@ -13,6 +13,8 @@ A single run is a batch of one, and all runs of a batch play in one loop (`engin
 only adds runs to it. Here is what happens in one run.
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -26,11 +28,12 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
-from bts_jax.engine.draws import Stepwise, looped
+from bts_jax.engine.draws import Attempt, Stepwise, looped
 from bts_jax.engine.fixed_point import LARGEST, UNIT, Sum, coins
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
 from bts_jax.pytrees import pytree
+from bts_jax.text import shown
 
 MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # at one round, before its draws are taken to be impossible
@@ -111,7 +114,7 @@ def simulate(
 
     Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number, a checkpoint
     above the budget, an arm's probability or a reward or cost outside [0, 1], an arm that does not exist, and a draw that is
-    rejected 65,536 times in a row then give NaN for reward and cost.
+    rejected 65,536 times in a row then give NaN for reward and cost. Outside of `jit` and `vmap`, a `RuntimeWarning` says why.
 
     Args:
         policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
@@ -135,6 +138,16 @@ def simulate(
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """
+    run = play_one(policy, bandit, budget, key, checkpoints, max_rounds)
+    if checks.is_concrete(run) and np.isnan(run.reward).any():
+        from bts_jax.trace import why_nan
+
+        warnings.warn(why_nan(policy, bandit, budget, key, int(np.max(run.rounds))), RuntimeWarning, stacklevel=2)
+    return run
+
+
+def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
+    """`simulate` without a warning."""
     if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
         checkpoints = jnp.stack(checkpoints)
     check(policy, bandit, budget, key, checkpoints, max_rounds)
@@ -181,8 +194,8 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run, with its checkpoints in ascending order."""
     amounts = checkpoints[0]
-    valid, sums, order = _ordered(budget, checkpoints)
-    limits = _default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
+    valid, sums, order = ordered(budget, checkpoints)
+    limits = default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
     limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
     return Setting(
         policy=policy,
@@ -197,7 +210,7 @@ def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
 def finish(record: Run, budget, checkpoints) -> Run:
     """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
     amounts = checkpoints[0]
-    valid, _, order = _ordered(budget, checkpoints)
+    valid, _, order = ordered(budget, checkpoints)
     run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
     return replace(
         run,
@@ -207,7 +220,7 @@ def finish(record: Run, budget, checkpoints) -> Run:
     )
 
 
-def _ordered(
+def ordered(
     budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]
 ) -> tuple[jax.Array, Sum, jax.Array]:
     """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
@@ -217,7 +230,7 @@ def _ordered(
     return valid, sums, jnp.lexsort((sums.rest, sums.whole))
 
 
-def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
+def default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
     """(2b + 200) / (smallest positive expected cost). [C]
 
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
@@ -233,15 +246,19 @@ def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
 def _play_on(platform: str) -> Any:
     """Plays the runs on the last axis of every array in a setting, all of them at once."""
 
-    @jax.custom_batching.custom_vmap
     def play_all(setting: Setting) -> Run:
         game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
         return play([game], rules(platform, True), platform)[0][0].record
 
-    @play_all.def_vmap
-    def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
-        """A batch axis before the runs becomes more runs."""
+    return for_any_batch(play_all)
 
+
+def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
+    """A function of the runs on the last axis of a setting, for `jax.vmap`: a batch axis before the runs becomes more runs."""
+    play_all = jax.custom_batching.custom_vmap(play_all)
+
+    @play_all.def_vmap
+    def _(size: int, is_batched: list, setting: Setting) -> tuple[Any, Any]:
         def merge(leaf, batched):
             leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
             return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
@@ -265,18 +282,26 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
 
     def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
         policy, bandit, key = constants
-        arm, decided = policy(state, random.as_key(words))
+        arm, decided = _pair(f"policy {type(policy).__name__}: __call__", "arm, state", policy(state, random.as_key(words)))
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
         num_arms = jnp.shape(bandit.cost_mean)[0]
         pull = looped(bandit.pull, platform)
-        reward, cost = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
         updated = policy.update(decided, arm, reward, cost, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
     return Stepwise(general, play_round, (setting.policy, setting.bandit, setting.key), state, jnp.int32(0), setting.key)
+
+
+def _pair(method: str, names: str, answer: Any) -> Any:
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        shape = f"a {type(answer).__name__} of {len(answer)}" if isinstance(answer, (tuple, list)) else "one value"
+        raise ValueError(f"{method} returns {shape}: return ({names})")
+    return answer
 
 
 def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
@@ -333,8 +358,16 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
 
 def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
     """One attempt at a round. A run that waits stays as it is; so does one whose draws are not complete, but for the draws."""
+    return attempted(setting, now, attempt_at(round, setting, now))
+
+
+def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
     constants = setting.policy, setting.bandit, setting.key
-    attempt = round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+    return round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+
+
+def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
+    """Where a run stands after an attempt."""
     (arm, reward, cost), state = attempt.outputs
     active = ~now.waiting
     beyond = active & attempt.beyond
@@ -458,14 +491,22 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
     remedy = f"give a number from {1 / UNIT:.1g} to {LARGEST}"
     largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
-        amount = checks.numbers("budget", budget, remedy)
+        amount = _amounts("budget", budget, remedy)
         checks.require("budget", amount, (amount * UNIT >= 0.5) & (amount <= LARGEST), remedy)
         largest = np.expand_dims(amount, -1).astype(np.float32)
     if checkpoints is not None and checks.is_concrete(checkpoints):
         remedy = f"give positive numbers up to the budget, {float(np.max(largest)):g}"
-        amounts = checks.numbers("checkpoints", checkpoints, remedy)
+        amounts = _amounts("checkpoints", checkpoints, remedy)
         checks.require("checkpoints", amounts, (amounts * UNIT >= 0.5) & (np.float32(amounts) <= largest), remedy)
     if max_rounds is not None and checks.is_concrete(max_rounds):
         remedy = f"give a whole number from 1 to {MOST_ROUNDS}"
-        limit = checks.numbers("max_rounds", max_rounds, remedy)
+        limit = _amounts("max_rounds", max_rounds, remedy)
         checks.require("max_rounds", limit, (limit >= 1) & (limit <= MOST_ROUNDS) & (limit == np.floor(limit)), remedy)
+
+
+def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
+    """`value` as a float64 array, or a `ValueError` unless it is of a type that JAX has, which a Decimal is not."""
+    array = checks.numbers(name, value, remedy)
+    if np.asarray(value).dtype.kind == "O":
+        raise ValueError(f"{name} = {shown(value)} is not a number of a type that JAX knows: {remedy}, as an int or a float")
+    return array

@@ -29,6 +29,7 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
         >>> (regret(run, bandit) + run.reward).tolist()
         [200.0]
     """
+    _check_order("regret", run, bandit)
     if optimum not in ("linear", "exact"):
         raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
@@ -61,12 +62,23 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
         >>> pseudo_regret(run, bandit).tolist(), regret(run, bandit).tolist()
         ([3.0], [2.0])
     """
+    _check_order("pseudo_regret", run, bandit)
     xp, (pulls, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls, run.reward))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
     costs = cost_mean > 0
     loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)
     loss = loss.reshape(*loss.shape[:-1], *(1,) * (pulls.ndim - loss.ndim), loss.shape[-1])
     return xp.where(xp.isnan(reward), xp.nan, (xp.where(pulls > 0, loss, 0) * pulls).sum(-1))
+
+
+def _check_order(name: str, run: Any, bandit: Any) -> None:
+    """Raises unless the arguments are a run and a bandit, in this order."""
+    for argument, value, members, example in (("run", run, ("budget", "reward", "pulls"), "as simulate returns it"),
+                                              ("bandit", bandit, ("reward_mean", "cost_mean"), "the one that was played")):
+        missing = [member for member in members if not hasattr(value, member)]
+        if missing:
+            raise ValueError(f"{argument} is a {type(value).__name__}, which has no {', '.join(missing)}: call {name}(run, "
+                             f"bandit), in this order, with a {argument}, {example}")
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

@@ -54,6 +54,7 @@ class Grid:
         for place, (name, bandit) in enumerate(self.bandits.items()):
             where = f"bandits[{name!r}]"
             made = is_ours(bandit, BANDITS)
+            _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "cost_mean", ())) > 1)
             if not made or kind_of(bandit) not in checked:  # ours were checked when they were made, all but their shapes
                 with _about(where):
                     game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
@@ -72,6 +73,7 @@ class Grid:
         self._costs = costs
         self.amounts = np.array([self.budgets * cost if relative else self.budgets for cost in costs])
         for name, policy in self.policies.items():
+            _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
             with _about(f"policies[{name!r}]"):
                 game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], None)
         self.words = _words(self.bandits)
@@ -209,6 +211,15 @@ def _exact(budgets: np.ndarray) -> np.ndarray:
 def _words(bandits: Mapping[str, Any]) -> np.ndarray:
     """What the keys of the runs on each bandit are derived with."""
     return np.array([zlib.crc32(name.encode()) for name in bandits], np.uint32)
+
+
+def _check_single(argument: str, name: str, value: Any, batch: bool) -> None:
+    """Raises if `value` is a batch of policies or bandits."""
+    if batch:
+        leaves = [(jax.tree_util.keystr(path)[1:], np.shape(leaf)) for path, leaf in jax.tree.leaves_with_path(value)]
+        shapes = ", ".join(f"{field} of shape {shape}" for field, shape in leaves if shape)
+        raise ValueError(f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: give each setting a name of its "
+                         f"own, as one entry of the dict {argument} or, in a grid file, as one table [{argument}.NAME]")
 
 
 def _coords(value: Any, bandits: list[str]) -> dict[str, list]:
