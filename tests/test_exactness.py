@@ -15,13 +15,13 @@ from bts_jax.pytrees import pytree
 
 
 def test_a_run_does_not_depend_on_its_batch():
+    """The few are played by tempered BTS: with sharpness 1 it is BTS, whatever the schedule."""
     policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
     whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
-    assert_same_bits(batch(policy, bandit, 50, many[30:37], checkpoints=checkpoints), take(whole, slice(30, 37)))
+    few = batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 50, many[30:77], checkpoints=checkpoints)
+    assert_same_bits(few, take(whole, slice(30, 77)))
     compiled = jax.jit(lambda key: bj.simulate(policy, bandit, 50, key, checkpoints=checkpoints))
     assert_same_bits(compiled(many[7]), take(whole, 7))
-    tempered = batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 50, many, checkpoints=checkpoints)
-    assert_same_bits(tempered, whole)  # with sharpness 1, whatever the schedule
 
 
 def test_the_batch_may_be_nested_and_over_everything():
@@ -42,9 +42,9 @@ def test_the_batch_may_be_nested_and_over_everything():
 
 def test_batch_axes_may_be_anywhere():
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4), out_axes=1)(keys(3, seed=1))
-    runs = jax.vmap(lambda b: bj.simulate(bj.BTS(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
+    runs = jax.vmap(lambda b: bj.simulate(bj.KUBE(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
     alone = bj.Bernoulli(reward=bandits.reward[:, 2], cost=bandits.cost[:, 2])
-    assert_same_bits(bj.simulate(bj.BTS(), alone, 10, keys(1)[0]), jax.tree.map(lambda x: x[:, 2], runs))
+    assert_same_bits(bj.simulate(bj.KUBE(), alone, 10, keys(1)[0]), jax.tree.map(lambda x: x[:, 2], runs))
 
 
 def test_the_kind_of_number_does_not_matter():
@@ -64,7 +64,8 @@ for policy in (bj.BTS(), bj.Uniform()):
 
 
 def test_a_run_does_not_depend_on_the_session(capsys):
-    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work.)"""
+    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work. What a
+    policy gets of a key does not depend on its kind, so one policy will do.)"""
     if jax.default_backend() != "cpu":
         pytest.skip("the other process would run on this process's accelerator, which is taken")
     exec(RUNS)
@@ -76,22 +77,11 @@ jax.config.update('jax_num_cpu_devices', 1)
 import bts_jax as bj
 {RUNS}
 jax.config.update('jax_default_prng_impl', 'rbg')
-{RUNS}
+{RUNS.replace("(bj.BTS(), bj.Uniform())", "[bj.Uniform()]")}
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                          env={**os.environ, "JAX_PLATFORMS": "cpu"}).stdout.splitlines()
-    assert len(out) == 4 and out[:2] == here and out[2] != here[0]
-
-
-def test_common_luck_across_policies():
-    """Policies that pull the same arms earn the same: the bandit's luck is the seed's and the round's."""
-    bandit = INSTANCES["bernoulli"]
-    oracle = batch(bj.Oracle(), bandit, 30, keys(20))
-    sure = batch(bj.EpsilonFirst(epsilon=1e-6), bandit, 30, keys(20))  # pulls every arm once and commits
-    assert (sure.rounds > 0).all()
-    same = np.asarray(sure.pulls)[:, 0, int(bandit.best_arm)] > 5
-    assert same.any()
-    assert np.corrcoef(np.asarray(oracle.rounds)[same, 0], np.asarray(sure.rounds)[same, 0])[0, 1] > 0.5
+    assert len(out) == 3 and out[:2] == here and out[2] != here[1]
 
 
 @pytree
@@ -112,14 +102,13 @@ class Quotients:
 
 def test_a_run_alone_has_the_bits_of_a_batch():
     bandit, many = INSTANCES["bernoulli"], keys(9)
-    whole = batch(Quotients(), bandit, 30, many)
+    budgets = np.array([90.0] + [12.0] * 8)  # one long run: as many lanes as can be kept busy would be one
+    whole = jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key))(budgets, many)
     for i in range(3):
-        assert_same_bits(bj.simulate(Quotients(), bandit, 30, many[i]), take(whole, i))
-    assert_same_bits(bj.simulate_batch(Quotients(), bandit, 30, many[:1]), take(whole, slice(0, 1)))
-    assert_same_bits(bj.simulate_batch(Quotients(), bandit, 30, many, lanes=1), whole)
-    budgets = np.array([30.0] + [4.0] * 8)  # one long run: as many lanes as can be kept busy would be one
-    mixed = jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key))(budgets, many)
-    assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets, many), mixed)
+        assert_same_bits(bj.simulate(Quotients(), bandit, budgets[i], many[i]), take(whole, i))
+    assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets[:1], many[:1]), take(whole, slice(0, 1)))
+    assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets, many, lanes=1), whole)
+    assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets, many), whole)
 
 
 @pytree
@@ -139,11 +128,14 @@ class Logarithms:
 
 
 def test_logarithms_have_the_same_bits_in_any_number_of_lanes():
-    """XLA's CPU compiler writes out short loops, and gives `log` and `exp` other bits there: see `loop.lane_count`."""
+    """XLA's CPU compiler writes out short loops, and gives `log` and `exp` other bits there: see `loop.lane_count`.
+
+    It makes 2, 4, 8 and 12 lanes of those here, one of each number that is left below 16; 5 and 6 would be 8 lanes, too.
+    """
     bandit, many = INSTANCES["bernoulli"], keys(35)
     whole = batch(Logarithms(), bandit, 30, many)
     assert len(np.unique(whole.pulls[:, 0], axis=0)) > 30
-    for width in (1, 3, 5, 6, 7, 11, 13):
+    for width in (1, 3, 7, 11):
         ours = bj.simulate_batch(Logarithms(), bandit, 30, many, lanes=width, devices=jax.devices()[:1])
         assert_same_bits(ours, whole)
     assert_same_bits(batch(Logarithms(), bandit, 30, many[:5]), take(whole, slice(0, 5)))
@@ -169,11 +161,11 @@ class Shared:
 
 
 def test_what_runs_share_does_not_change_their_bits():
-    """A hyperparameter that all runs share, one for each run, and runs that pause at checkpoints."""
+    """A hyperparameter that all runs share; and one for each run, in runs that pause at checkpoints."""
     bandit, many = INSTANCES["bernoulli"], keys(20)
     shared = bj.simulate_batch(Shared(), bandit, 30, many)
     assert len(np.unique(shared.pulls[:, 0], axis=0)) > 10
     assert_same_bits(batch(Shared(), bandit, 30, many), shared)
-    assert_same_bits(bj.simulate_batch(Shared(theta=np.full(20, 0.7371, np.float32)), bandit, 30, many, lanes=8), shared)
-    pausing = bj.simulate_batch(Shared(), bandit, 30, many, checkpoints=[2, 5, 11, 30])
-    np.testing.assert_array_equal(pausing.pulls[:, -1], shared.pulls[:, 0])
+    each = Shared(theta=np.full(20, 0.7371, np.float32))
+    pausing = bj.simulate_batch(each, bandit, 30, many, checkpoints=[2, 5, 11, 30], lanes=8)
+    assert_same_bits(take(pausing, (slice(None), slice(3, None))), shared)
