@@ -258,8 +258,8 @@ def test_every_command_has_a_description_and_examples_that_work():
     commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)).choices
     assert set(commands) == set(COMMANDS)
     for name, command in commands.items():
-        assert command.description.endswith(".") and command.description.split()[:9] == [
-            word for word in command.format_help().partition("\n\n")[2].split()][:9]
+        shown = command.format_help().partition("\n\n")[2].split()
+        assert command.description.endswith(".") and shown[:9] == command.description.split()[:9]
         first, *examples = command.epilog.split("\n")
         assert first in ("example:", "examples:") and examples
         for example in examples:
