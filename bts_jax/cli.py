@@ -317,7 +317,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
     out = Path(arguments.out or f"{Path(os.path.abspath(_store(arguments.store))).stem}.png")
     image_format(out)
-    if out.exists() and not arguments.force:
+    if os.path.lexists(out) and not arguments.force:
         raise ValueError(f"{str(out)!r} exists: give --force to overwrite it, or another file by --out")
     results = open_results(arguments.store)
     theory = False if arguments.theory is None else arguments.theory or True
