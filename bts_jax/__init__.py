@@ -10,7 +10,7 @@ Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCB
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals); regret_table in
             bts_jax.tables; figures in bts_jax.plots
-Sweeping    sweep, a grid of all these, saved as it goes; open_results
+Sweeping    sweep, a grid of all these, saved as it goes; open_results; merge
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
 The paper   its experiments in bts_jax.paper, its observations in bts_jax.observations; studies beyond it in bts_jax.studies;
@@ -66,13 +66,15 @@ from bts_jax.policies import (
 
 if TYPE_CHECKING:
     from bts_jax.learn import fit
-    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.growth import merge
+    from bts_jax.sweeps.opening import open_results
     from bts_jax.sweeps.run import sweep
 
 claim_cores()
 
 # Imported when used: storage is heavy.
-_LATER = {"sweep": "bts_jax.sweeps.run", "open_results": "bts_jax.sweeps.results", "fit": "bts_jax.learn"}
+_LATER = {"sweep": "bts_jax.sweeps.run", "open_results": "bts_jax.sweeps.opening", "merge": "bts_jax.sweeps.growth",
+          "fit": "bts_jax.learn"}
 
 
 def __getattr__(name: str) -> Any:
@@ -127,6 +129,7 @@ __all__ = [
     "compare",
     "fit",
     "interval",
+    "merge",
     "open_results",
     "paired",
     "pseudo_regret",

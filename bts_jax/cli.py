@@ -250,7 +250,7 @@ def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
     from bts_jax.bandits import BANDITS
     from bts_jax.policies import POLICIES
     from bts_jax.sweeps import classes, specification
-    from bts_jax.sweeps.results import read_specification
+    from bts_jax.sweeps.opening import read_specification
 
     described = read_specification(_store(store))
     return specification.arguments(described, POLICIES, BANDITS, classes.by_name(imports))
@@ -283,7 +283,7 @@ def _store(path: str) -> str:
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
-    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.opening import open_results
     from bts_jax.tables import group_in_words, grouping, regret_table, sample_in_words
 
     results = open_results(_store(arguments.store))
@@ -312,7 +312,7 @@ def _print_table(arguments: argparse.Namespace) -> None:
 
 def _plot(arguments: argparse.Namespace) -> None:
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
-    from bts_jax.sweeps.results import open_results
+    from bts_jax.sweeps.opening import open_results
     from bts_jax.tables import grouping
 
     out = Path(arguments.out or f"{Path(os.path.abspath(_store(arguments.store))).stem}.png")
@@ -350,7 +350,7 @@ def _study(arguments: argparse.Namespace) -> None:
 
 def _check_seed(folder: str, seed: int) -> None:
     """Raises if the runs in that folder have another seed: at once, since all that is random has other numbers then."""
-    from bts_jax.sweeps.results import read_specification
+    from bts_jax.sweeps.opening import read_specification
 
     store = Path(folder, "runs.zarr")
     if Path(store, "zarr.json").is_file():

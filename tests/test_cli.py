@@ -127,7 +127,7 @@ def test_import_is_light():
 def table(monkeypatch, capsys):
     """The lines that `bts-jax table` prints of a Dataset."""
     def lines(dataset, *options):
-        monkeypatch.setattr("bts_jax.sweeps.results.open_results", lambda _: dataset)
+        monkeypatch.setattr("bts_jax.sweeps.opening.open_results", lambda _: dataset)
         main(["table", "store", *options])
         return capsys.readouterr().out.splitlines()
 

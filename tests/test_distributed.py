@@ -17,8 +17,8 @@ from test_results import assert_same, attributes, files, fill, snapshot
 import bts_jax as bj
 from bts_jax.sweeps import gridfile, run, schedule
 from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.opening import begin, join
 from bts_jax.sweeps.processes import Meeting
-from bts_jax.sweeps.results import begin, join
 
 TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
 

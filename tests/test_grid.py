@@ -31,7 +31,8 @@ from bts_jax.cli import main
 from bts_jax.sweeps import gridfile, run, schedule
 from bts_jax.sweeps.bar import Bar, progress_bar
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import VARIABLES, Results, begin
+from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.results import VARIABLES, Results
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
 BANDITS = {

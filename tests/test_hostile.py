@@ -26,7 +26,8 @@ from bts_jax import progress
 from bts_jax.cli import main
 from bts_jax.sweeps import run, schedule, specification
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import VARIABLES, begin
+from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.results import VARIABLES
 from bts_jax.sweeps.store import seal_of
 
 BANDITS = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5]),
@@ -634,5 +635,5 @@ def test_too_little_memory_is_one_line(saved, capsys, monkeypatch):
     def greedy(*_):
         raise MemoryError("Unable to allocate 1 TiB")
 
-    monkeypatch.setattr("bts_jax.sweeps.results.open_results", greedy)
+    monkeypatch.setattr("bts_jax.sweeps.opening.open_results", greedy)
     refused(["table", str(saved)], "not enough memory .Unable to allocate 1 TiB", capsys, 1)

@@ -22,7 +22,8 @@ from test_results import assert_same, attributes, fill, snapshot
 
 import bts_jax as bj
 from bts_jax import cli, devices
-from bts_jax.sweeps.results import Results, begin
+from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.results import Results
 
 
 def start(*arguments, **options):

@@ -16,7 +16,8 @@ from common import INSTANCES
 import bts_jax as bj
 import bts_jax.sweeps.results
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import VARIABLES, Results, Unit, begin
+from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.results import VARIABLES, Results, Unit
 
 BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
 BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}

@@ -16,7 +16,8 @@ from bts_jax.studies import STUDIES, common, correlated, omega, tails, worst_cas
 from bts_jax.studies.common import Size
 from bts_jax.sweeps import run
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import VARIABLES, begin
+from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.results import VARIABLES
 
 TINY = {
     "omega": Size((3,), (20, 40), (4,), 1),

@@ -17,9 +17,9 @@ class Bar:
     def __init__(self, grid: Grid, bar: Any):
         self.grid, self.bar = grid, bar
 
-    def begin(self, units: list[Unit], results: Results) -> None:
-        """Counts what is to be played."""
-        self.results = results
+    def begin(self, grid: Grid, units: list[Unit], results: Results) -> None:
+        """Counts what is to be played, in the grid of the results."""
+        self.grid, self.results = grid, results
         self.bar.total = sum(map(self._expected, units))
         self.bar.unpause()
 
@@ -42,8 +42,7 @@ class Bar:
         self.bar.refresh()
 
     def _expected(self, unit: Unit) -> int:
-        seeds = self.results.seeds(unit)
-        return int((seeds.stop - seeds.start) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
+        return int(len(self.results.gap(unit).seeds) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
 
 
 class NoBar:

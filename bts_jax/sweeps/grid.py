@@ -1,5 +1,6 @@
 """What a sweep plays, checked: named policies and bandits, budgets and seeds."""
 
+import copy
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,9 +44,7 @@ class Grid:
         self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
-        amounts = increasing(budgets)
-        exact = (amounts == np.floor(amounts)).all()  # whole numbers need not be rounded to float32
-        self.budgets = amounts.astype(np.int32) if exact else amounts
+        self.budgets = _exact(increasing(budgets))
         self.key = jax.random.key(self.seed, impl="threefry2x32")
         if not isinstance(relative, bool):
             raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
@@ -71,13 +70,34 @@ class Grid:
                 with _about(where):
                     amounts = self.budgets * costs[place]
                     game.check_values(means, amounts[-1], amounts, None)
+        self._costs = costs
         self.amounts = np.array([self.budgets * cost if relative else self.budgets for cost in costs])
         for name, policy in self.policies.items():
             with _about(f"policies[{name!r}]"):
                 game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], None)
-        self.words = np.array([zlib.crc32(name.encode()) for name in self.bandits], np.uint32)
+        self.words = _words(self.bandits)
         self._count_work()
         self._sort_by_kind()
+
+    def within(self, described: dict[str, Any]) -> "Grid":
+        """The same sweep in the grid of a store that has more. What is not asked for has no policy and no bandit: `None`."""
+        grid = copy.copy(self)
+        places = {name: place for place, name in enumerate(self.bandits)}
+        grid.policies = {name: self.policies.get(name) for name in described["policies"]}  # type: ignore
+        grid.bandits = {name: self.bandits.get(name) for name in described["bandits"]}  # type: ignore
+        grid._policies, grid._bandits = list(grid.policies.values()), list(grid.bandits.values())
+        grid.seeds, grid.budgets = described["seeds"], _exact(increasing(described["budgets"]))
+        grid.means = [
+            self.means[places[name]] if name in places else Means(*(np.array(entry[mean], np.float32)
+                                                                    for mean in ("reward_mean", "cost_mean")))
+            for name, entry in described["bandits"].items()
+        ]
+        costs = [self._costs[places[name]] if name in places else 1.0 for name in grid.bandits]
+        grid.amounts = np.array([grid.budgets * cost if grid.relative else grid.budgets for cost in costs])
+        grid.words = _words(grid.bandits)
+        grid._count_work()
+        grid._sort_by_kind()
+        return grid
 
     def _count_work(self) -> None:
         """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
@@ -160,6 +180,16 @@ class Grid:
 def kind_of(thing: Any) -> Any:
     leaves, structure = jax.tree.flatten(thing)
     return structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+def _exact(budgets: np.ndarray) -> np.ndarray:
+    """Whole numbers as integers: they need not be rounded to float32."""
+    return budgets.astype(np.int32) if (budgets == np.floor(budgets)).all() else budgets
+
+
+def _words(bandits: Mapping[str, Any]) -> np.ndarray:
+    """What the keys of the runs on each bandit are derived with."""
+    return np.array([zlib.crc32(name.encode()) for name in bandits], np.uint32)
 
 
 def _coords(value: Any, bandits: list[str]) -> dict[str, list]:

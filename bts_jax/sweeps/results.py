@@ -10,13 +10,11 @@ holds the specification, from which all else but the numbers follows, and is mad
 """
 
 import contextlib
-import json
 import math
 import os
 import re
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,17 +34,10 @@ from bts_jax.sweeps.store import (
     axes_of,
     axis_sizes,
     chunk_shape,
-    compare,
-    create,
-    differences_in_words,
-    is_empty,
     labels_of,
-    mend,
     on_disk,
-    read_root,
     replace,
     set_aside,
-    tidy,
     unwritable,
 )
 
@@ -71,25 +62,93 @@ class Results:
         path: of the store, which exists.
         group: how many consecutive bandits a unit has; it divides the number of bandits.
         labels: the coordinates, if they are known already: a long specification takes seconds to parse.
+        described: the specification, parsed, likewise.
+
+    A sweep may ask for a part of what the store has (`ask`), and the store may have sources: earlier grids of it, whose runs
+    are copied instead of played (`growth`).
     """
 
     def __init__(
         self, attributes: dict[str, Any], chunk: int, path: Path | None = None, group: int = 1,
-        labels: dict[str, tuple] | None = None,
+        labels: dict[str, tuple] | None = None, described: dict[str, Any] | None = None,
     ):
         self.attributes, self.chunk, self.path, self.group = attributes, chunk, path, group
-        self.labels = labels_of(specification.parse(attributes["specification"])) if labels is None else labels
+        self.specification = specification.parse(attributes["specification"]) if described is None else described
+        self.labels = labels_of(self.specification) if labels is None else labels
         self.sizes = axis_sizes(self.labels, chunk, group)
         self.done = np.zeros([self.sizes[axis] for axis in ("policy", "group", "range")], bool)
+        self.asked = np.ones(self.done.shape, bool)
+        self.sources: list[Source] = []
+        self._part: Part | None = None
+        self._gaps: dict[Unit, Gap] = {}
         self._kept = self._blank() if path is None else None
 
     @property
-    def units(self) -> list[Unit]:
+    def all_units(self) -> list[Unit]:
         return [Unit(*map(int, place)) for place in np.ndindex(self.done.shape)]
+
+    @property
+    def units(self) -> list[Unit]:
+        """Those that are asked for."""
+        return [unit for unit in self.all_units if self.asked[unit]]
 
     @property
     def missing(self) -> list[Unit]:
         return [unit for unit in self.units if not self.done[unit]]
+
+    def ask(self, attributes: dict[str, Any]) -> None:
+        """Limits the results to those of a sweep with these attributes, which the grid includes."""
+        self._part = Part(self.specification, attributes, specification.parse(attributes["specification"]))
+        self.asked[:] = False
+        groups = sorted({place // self.group for place in self._part.bandits})
+        self.asked[np.ix_(self._part.policies, groups, range(-(-self._part.seeds // self.chunk)))] = True
+
+    def asks_for_whole_groups(self) -> bool:
+        return self.group == 1 or self._part is None or len(self._part.bandits) == self.sizes["bandit"]
+
+    def names(self, unit: Unit) -> tuple[str, str]:
+        """The policy of a unit, and its first bandit."""
+        return list(self.specification["policies"])[unit.policy], list(self.specification["bandits"])[self.bandits(unit)[0]]
+
+    def add_source(self, results: "Results", within: "Results | None" = None) -> None:
+        self.sources.append(Source(self, results, within))
+
+    def known(self, unit: Unit, sources: "list[Source] | None" = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What the sources have of a unit, and where: arrays as for `put`, and a mask [bandit, budget, seed]."""
+        seeds = self.seeds(unit)
+        values = {name: self._blank_chunk(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+        mask = np.zeros(values["rounds"].shape, bool)
+        for source in self.sources if sources is None else sources:
+            source.copy(unit, values, mask)
+        return values, mask
+
+    def adopt(self, unit: Unit) -> bool:
+        """Whether the sources have all of a unit; if so, it is put."""
+        if not self.sources:
+            return False
+        values, mask = self.known(unit)
+        if mask.all():
+            self.put(unit, values)
+        return bool(mask.all())
+
+    def gap(self, unit: Unit) -> "Gap":
+        """What of a unit no source has."""
+        seeds = np.arange(self.sizes["seed"])[self.seeds(unit)]
+        if not self.sources:
+            return Gap(seeds, tuple(range(self.sizes["budget"])))
+        if unit not in self._gaps:
+            missing = ~self.known(unit)[1]
+            self._gaps[unit] = Gap(seeds[missing.any((0, 1))], tuple(map(int, np.flatnonzero(missing.any((0, 2))))))
+        return self._gaps[unit]
+
+    def put_gap(self, unit: Unit, gap: "Gap", values: dict[str, np.ndarray]) -> None:
+        """Keeps what was missing of a unit, with what the sources have of it."""
+        if not self.sources:
+            return self.put(unit, values)
+        whole, _ = self.known(unit)
+        for name, value in values.items():
+            whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(unit).start] = value
+        return self.put(unit, whole)
 
     @property
     def runs(self) -> int:
@@ -134,12 +193,25 @@ class Results:
         for unit in self._there():
             if chosen is not None and unit not in chosen:
                 continue
-            seeds = self.seeds(unit)
-            with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
-                checksum = self._read("checksum", unit).item()
-                values = {name: self._read(name, unit)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
-                if checksum == _checksum(values):
-                    self._keep(unit, values, into)
+            values = self.read(unit)
+            if values is not None:
+                self._keep(unit, values, into)
+        if into and self.sources:
+            for unit in self.all_units:
+                if not self.done[unit]:
+                    values, mask = self.known(unit)
+                    for name, array in into.items():
+                        array[self._place(unit)][mask] = values[name][mask]
+
+    def read(self, unit: Unit) -> dict[str, np.ndarray] | None:
+        """What the store has of a unit, if it is complete and undamaged. [bandit, budget, seed] or [..., arm]"""
+        seeds = self.seeds(unit)
+        with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
+            checksum = self._read("checksum", unit).item()
+            values = {name: self._read(name, unit)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+            if checksum == _checksum(values):
+                return values
+        return None
 
     def _write(self, name: str, unit: Unit, value: np.ndarray) -> None:
         """Writes a file of the store: the chunk of an array that belongs to a unit, and to no other."""
@@ -171,10 +243,21 @@ class Results:
         arrays = self._kept
         if arrays is None:
             self.load(arrays := self._blank())
+        labels, attributes = self.labels, self.attributes
+        if self._part is not None:
+            arrays, labels, attributes = self._part.of(arrays), self._part.labels, {**attributes, **self._part.attributes}
         variables = {name: (axes_of(name), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
-        missing = int((~self.done).sum())
-        state = "complete" if not missing else f"incomplete: {missing} of {self.done.size} units are missing (regret NaN)"
-        return xr.Dataset(variables, self.labels, {**self.attributes, "state": state})
+        return xr.Dataset(variables, labels, {**attributes, "state": self._state(len(self.missing))})
+
+    def lazy(self) -> xr.Dataset:
+        """What there is, as `dataset` has it, read when it is computed with. Nothing is checked."""
+        stored = xr.open_zarr(self.path, consolidated=False, chunks={})
+        variables = {name: (axes_of(name), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
+        return xr.Dataset(variables, self.labels, {**self.attributes, "state": self._state(self.done.size - self.saved())})
+
+    def _state(self, missing: int) -> str:
+        total = int(self.asked.sum())
+        return f"incomplete: {missing} of {total} units are missing (regret NaN)" if missing else "complete"
 
     def saved(self) -> int:
         """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
@@ -220,92 +303,75 @@ class Results:
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
 
-def _opened(path: Path, root: Root) -> Results:
-    return Results(root.attributes, root.chunk, path, root.group, labels_of(root.specification))
+class Gap(NamedTuple):
+    """What is missing of a unit, for each of its bandits."""
+
+    seeds: np.ndarray  # their numbers
+    budgets: tuple[int, ...]  # their places
 
 
-def open_results(path: str | os.PathLike) -> xr.Dataset:
-    """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
+class Part:
+    """The part of a grid that a sweep asks for."""
 
-    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing.
+    def __init__(self, whole: dict[str, Any], attributes: dict[str, Any], described: dict[str, Any]):
+        self.policies, self.bandits, self.budgets = (
+            [place[name] for name in described[axis]]
+            for axis in ("policies", "bandits", "budgets") for place in [{name: i for i, name in enumerate(whole[axis])}]
+        )
+        self.seeds, self.labels = described["seeds"], labels_of(described)
+        self.attributes = {name: value for name, value in attributes.items() if name != "created"}
 
-    Example:
-        >>> import tempfile
-        >>> from bts_jax import Bernoulli, sweep
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/runs.zarr")
-        ...     again = open_results(f"{folder}/runs.zarr")
-        >>> again.attrs["state"], again.identical(results)
-        ('complete', True)
-    """
-    path = Path(path)
-    results = _opened(path, read_root(path))
-    results.check_size()
-    return results.dataset()
+    def of(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        chosen = np.ix_(self.policies, self.bandits, self.budgets, range(self.seeds))
+        arms = len(self.labels["arm"][1])
+        return {name: array[chosen][..., :arms] if name == "pulls" else array[chosen] for name, array in arrays.items()}
 
 
-def begin(
-    attributes: dict[str, Any],
-    chunk: int,
-    path: str | os.PathLike | None,
-    mine: Callable[[Results], list[Unit] | None] = lambda _: None,
-    group: int = 1,
-) -> Results:
-    """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
+class Source:
+    """Results of another grid, for the same runs."""
 
-    A store of another specification is refused, and left as it is. What is in it is found out, of all units or of `mine`.
-    A store that is gone on with keeps its own `chunk` and `group`.
-    """
-    if path is None:
-        return Results(attributes, chunk, group=group)
-    path = Path(path)
-    if is_empty(path):
-        described = specification.parse(attributes["specification"])
-        specification.check(described, chunk, group)
-        try:
-            create(path, attributes, chunk, group, described)
-        except OSError as error:
-            raise unwritable(path, error) from error
-    root = read_root(path)  # another process may have been faster to make it
-    compare(path, root, attributes)
-    results = _opened(path, root)
-    mend(path, results.labels, results.chunk, results.group)
-    tidy(path)
-    results.load(units=mine(results))
-    if results.missing and not os.access(path, os.W_OK):
-        raise unwritable(path, PermissionError(13, "Permission denied"))
-    return results
+    def __init__(self, mine: Results, theirs: Results, within: Results | None):
+        self.theirs, self.within = theirs, within
+        self._mine = mine
+        ours, other = mine.specification, theirs.specification
+        self._policies, self._bandits = (
+            [place[name] if name in place and other[axis][name] == entry else None for name, entry in ours[axis].items()]
+            for axis in ("policies", "bandits") for place in [{name: i for i, name in enumerate(other[axis])}]
+        )
+        place = {budget: i for i, budget in enumerate(other["budgets"])}
+        self._budgets = np.array([(i, place[budget]) for i, budget in enumerate(ours["budgets"]) if budget in place], int)
+        self._last: tuple[Any, Any] = (None, None)
 
+    def copy(self, unit: Unit, values: dict[str, np.ndarray], mask: np.ndarray) -> None:
+        """Copies what the source has of a unit into these arrays, and marks it."""
+        theirs, policy, seeds = self.theirs, self._policies[unit.policy], self._mine.seeds(unit)
+        if policy is None or not len(self._budgets):
+            return
+        to, of = self._budgets.T
+        for row, bandit in enumerate(self._bandits[place] for place in self._mine.bandits(unit)):
+            if bandit is None:
+                continue
+            group, line = divmod(bandit, theirs.group)
+            for part in range(seeds.start // theirs.chunk, -(-min(seeds.stop, theirs.sizes["seed"]) // theirs.chunk)):
+                there = Unit(policy, group, part)
+                found, span = self._read(there), theirs.seeds(there)
+                if found is None:
+                    continue
+                low, high = max(seeds.start, span.start), min(seeds.stop, span.stop)
+                here, away = slice(low - seeds.start, high - seeds.start), slice(low - span.start, high - span.start)
+                for name, value in values.items():
+                    arms = (slice(theirs.sizes["arm"]),) if name == "pulls" else ()
+                    value[row][(to, here, *arms)] = found[name][line][of, away]
+                mask[row][to, here] = True
 
-def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, Any], patience: float) -> Results:
-    """The results that another process has begun, of which `theirs` are the attributes, in the same store.
-
-    Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
-    """
-    texts = theirs["specification"], attributes["specification"]
-    differences = ""
-    if texts[0] != texts[1]:
-        differences = differences_in_words(json.loads(texts[0]), json.loads(texts[1]), "for process 0", "here")
-    if differences:
-        raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
-                         "and all machines the same versions of bts_jax and jax and the same kind of devices")
-    path, until = Path(path), time.monotonic() + patience
-    while True:
-        with contextlib.suppress(ValueError):
-            root = read_root(path)
-            if root.attributes == theirs and all((path / name / "zarr.json").exists() for name in STORED):
-                break
-        if time.monotonic() > until:
-            raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
-                             "a folder on a file system that all processes share")
-        time.sleep(0.2)
-    return _opened(path, root)
+    def _read(self, unit: Unit) -> dict[str, np.ndarray] | None:
+        if self._last[0] != unit:
+            self._last = unit, self.theirs.read(unit)
+        return self._last[1]
 
 
-def read_specification(path: str | os.PathLike) -> dict[str, Any]:
-    """The specification of the grid in a store."""
-    return read_root(Path(path)).specification
+def opened(path: Path, root: Root) -> Results:
+    return Results(root.attributes, root.chunk, path, root.group, labels_of(root.specification), root.specification)
 
 
 def now() -> str:

@@ -38,8 +38,10 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.growth import settle
+from bts_jax.sweeps.opening import begin, join, read_specification
 from bts_jax.sweeps.processes import Meeting
-from bts_jax.sweeps.results import Results, begin, join, read_specification
+from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fused, group_size, shards, sizes
 from bts_jax.sweeps.specification import remade
 from bts_jax.text import counted, shown
@@ -75,8 +77,10 @@ def sweep(
         budgets: in increasing order.
         seeds: how many runs of each.
         out: a folder to save in, a zarr store. If the same sweep was interrupted there, it goes on, and what is damaged
-            is computed again; a folder of anything else is refused. Of a class of your own its source is compared too, but
-            not that of what it calls.
+            is computed again. A store that has a part of this sweep grows: only what is missing is computed. A store has one
+            list of budgets, which all of its policies play. A store of another seed, or with other settings under the same
+            name, is refused. Of a class of your own the code is compared too, without comments, but not that of what it calls;
+            if it has changed, its runs are played again, and a warning says so.
         seed: where all randomness comes from; see the keys in `bts_jax.sweeps.run`.
         relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
             many pulls. The axis `budget` has the multiples.
@@ -123,22 +127,36 @@ def fill(
     check_fork()
     devices = _devices(devices)
     with on_the_host():
-        grid = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords)
-        attributes = grid.attributes()
+        asked = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords)
+        attributes = asked.attributes()
     number, count = _share_of(shard, out)
-    usual, most = sizes(grid, None if memory is None else checks.whole("memory", memory, 1), len(devices))
-    parts = -(-grid.seeds // usual)
-    chunk = -(-grid.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), grid.seeds)
-    group = group_size(grid, chunk, usual)
-    with progress_bar(grid, quiet) as bar:
+    usual, most = sizes(asked, None if memory is None else checks.whole("memory", memory, 1), len(devices))
+    parts = -(-asked.seeds // usual)
+    chunk = -(-asked.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), asked.seeds)
+    group = group_size(asked, chunk, usual)
+
+    @cache
+    def grid_of(results: Results) -> Grid:
+        same = results.attributes["specification"] == attributes["specification"]  # the order of names counts
+        return asked if same else asked.within(results.specification)
+
+    @cache
+    def mine(results: Results) -> list[Unit]:
+        return shards(grid_of(results), results, results.units, count)[number - 1]
+
+    def regroup(whole: dict[str, Any], chunk: int) -> int:
+        return group_size(asked.within(whole), chunk, usual)
+
+    with progress_bar(asked, quiet) as bar:
         if meeting is None:
-            mine = cache(lambda results: shards(grid, results, results.units, count)[number - 1])
-            results = begin(attributes, chunk, out, mine, group)
+            results = begin(attributes, chunk, out, mine, group, regroup)
             todo = [unit for unit in mine(results) if not results.done[unit]]
         else:
             results = _begin_together(meeting, attributes, chunk, group, out)
-            todo = shards(grid, results, results.missing, meeting.count)[meeting.index]
-        bar.begin(todo, results)
+            todo = shards(grid_of(results), results, results.missing, meeting.count)[meeting.index]
+        grid = grid_of(results)
+        todo = [unit for unit in todo if not results.adopt(unit)]
+        bar.begin(grid, todo, results)
         parties = fused(grid, results, calls(grid, results, todo, most), most)
         with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
             compiling = _Compiling(grid, results, devices, tracer, compilers)
@@ -158,6 +176,8 @@ def fill(
                 bar.advance(units, [rounds for rounds, _ in outcome])
                 for unit, (_, invalid) in zip(units, outcome, strict=True):
                     lost.update({(unit.policy, results.bandits(unit)[i]): int(invalid[i]) for i in np.flatnonzero(invalid)})
+    if meeting is None and count == 1:
+        settle(results)
     policy_names, bandit_names = list(grid.policies), list(grid.bandits)
     for (policy, bandit), seeds in lost.items():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] came to nothing "
@@ -183,13 +203,13 @@ def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, gr
     """The store that process 0 makes or goes on with, and what it finds in it, for all processes alike."""
     if meeting.index:
         message = meeting.hear()
-        results = join(attributes, out, message["attributes"], meeting.timeout)
+        results = join(attributes, out, message["attributes"], message["asked"], meeting.timeout)
         done = np.frombuffer(zlib.decompress(base64.b85decode(message["done"])), np.uint8)
         results.done[:] = np.unpackbits(done, count=results.done.size).reshape(results.done.shape)
         return results
     results = begin(attributes, chunk, out, group=group)
     done = base64.b85encode(zlib.compress(np.packbits(results.done).tobytes())).decode()
-    meeting.tell({"attributes": results.attributes, "done": done})
+    meeting.tell({"attributes": results.attributes, "asked": attributes["specification"], "done": done})
     return results
 
 
@@ -246,14 +266,14 @@ def _play_and_save(
     outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(party, played, strict=True):
-            shape = call.size, results.group, results.chunk, len(grid.budgets)
+            gaps = [results.gap(unit) for unit in call.units]
+            shape = call.size, results.group, results.chunk, len(gaps[0].budgets)
             runs = jax.tree.map(lambda x, shape=shape: x.reshape(*shape, *x.shape[2:]), runs)
-            for i, unit in enumerate(call.units):
-                seeds = results.seeds(unit)
-                run = jax.tree.map(lambda x, i=i, seeds=seeds: x[i, :, : seeds.stop - seeds.start], runs)
+            for i, (unit, gap) in enumerate(zip(call.units, gaps, strict=True)):
+                run = jax.tree.map(lambda x, i=i, gap=gap: x[i, :, : len(gap.seeds)], runs)
                 means = [grid.means[place] for place in results.bandits(unit)]
                 values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
-                results.put(unit, values)
+                results.put_gap(unit, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1)))
     return outcome
 
@@ -270,15 +290,16 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
     chunk = results.chunk
     places = np.array([results.bandits(unit) for unit in units]).ravel()
-    parts = np.repeat([unit.part for unit in units], results.group)
-    seeds = parts[:, None] * chunk + np.arange(chunk)  # [bandits, chunk]
-    words, amounts = grid.words[places], grid.amounts[places]
+    gaps = [results.gap(unit) for unit in units]
+    seeds = np.stack([np.resize(gap.seeds, chunk) for gap in gaps])  # the rest of a chunk is filled up with repeats
+    seeds = np.repeat(seeds, results.group, 0)  # [bandits, chunk]
+    words, amounts = grid.words[places], grid.amounts[places][:, gaps[0].budgets]
     checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
     if grid.told_budget(units[0]):
-        repeats = len(grid.budgets)
+        repeats = amounts.shape[1]
         budget, checkpoints = checkpoints.ravel(), None
-    keys = _run_keys(grid.key, words, np.minimum(seeds, grid.seeds - 1).astype(np.int32), repeats)
+    keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
     bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk * repeats))
     # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,

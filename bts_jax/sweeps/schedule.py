@@ -38,6 +38,8 @@ def group_size(grid: Grid, chunk: int, usual: int) -> int:
     """
     if chunk < grid.seeds:
         return 1
+    if None in grid.bandits.values():  # a store has bandits that are not asked for
+        return 1
     lengths = [len(list(stretch)) for _, stretch in groupby(grid.kinds)]
     most = min(min(usual, _grouped_runs(grid)) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
     common = math.gcd(*lengths)
@@ -61,7 +63,7 @@ def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Un
     _check_groups(grid, results)
     alike: dict[Any, list[Unit]] = {}
     for unit in sorted(units, key=partial(work_of, grid, results), reverse=True):
-        alike.setdefault((unit.policy, *grid.kinds[results.bandits(unit)[0]]), []).append(unit)
+        alike.setdefault((unit.policy, *grid.kinds[results.bandits(unit)[0]], results.gap(unit).budgets), []).append(unit)
     return alike
 
 
@@ -98,7 +100,7 @@ def calls(grid: Grid, results: Results, units: list[Unit], most: int) -> list[Ca
         one_bandit = results.group == 1 and len(groups[tuple(kind)]) == 1
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
-            calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], size)))
+            calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size)))
     return sorted(calls, key=lambda call: -sum(work_of(grid, results, unit) for unit in call.units))
 
 

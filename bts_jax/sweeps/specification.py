@@ -4,9 +4,11 @@ A checksum protects it from damage, not from an author with bad intentions. Afte
 limited, and so are the memory and the time that it takes to open the store.
 """
 
+import ast
 import dataclasses
 import inspect
 import json
+import textwrap
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -145,12 +147,21 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
     if not is_ours(thing, registry):
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
         with suppress(OSError, TypeError):  # no source at hand
-            entry["code"] = zlib.crc32(inspect.getsource(type(thing)).encode())
+            entry["code"] = zlib.crc32(_code(type(thing)).encode())
     fields = {}
     for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
         inner = is_ours(leaf, registry)  # a bandit made from another
         fields[jax.tree_util.keystr(path).removeprefix(".")] = entry_of(leaf, registry) if inner else listed(leaf)
     return {**entry, "fields": fields}
+
+
+def _code(made: type) -> str:
+    """The source of a class without comments, docstrings and layout."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:

@@ -250,16 +250,6 @@ def read_root(path: Path) -> Root:
     return Root(attributes, chunk, group, described)
 
 
-def compare(path: Path, root: Root, attributes: dict[str, Any]) -> None:
-    """Raises unless the store at `path` has the same specification."""
-    if root.attributes["specification"] == attributes["specification"]:
-        return
-    ours = specification.parse(attributes["specification"])
-    if differences := differences_in_words(root.specification, ours, "in the store", "asked for"):
-        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({differences}): name another "
-                         "folder as out, or read it with bts_jax.open_results")
-
-
 def differences_in_words(theirs: Any, ours: Any, there: str, here: str) -> str:
     """How two specifications differ, in words; nothing if they do not."""
     found = [f"{where}: {_shortly(x)} {there}, {_shortly(y)} {here}" for where, x, y in _differences(theirs, ours)]

@@ -1,0 +1,259 @@
+"""Stores that grow, and stores that are merged.
+
+A sweep may ask for more than its store has: further policies, bandits, seeds or budgets. The store then gets a larger grid. Its
+files move into the folder `grown/0` of the store, and serve as a source: what they have is copied, and the rest is computed.
+The folder is removed once all of it has been copied. An interruption at any point leaves a store that goes on.
+
+Policies and bandits keep their places when a grid grows, and new ones follow. So a chunk of the same shape has the same meaning
+before and after, and a process that still works on the smaller grid does no harm.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from bts_jax import files
+from bts_jax.sweeps import specification
+from bts_jax.sweeps.results import Results, opened
+from bts_jax.sweeps.store import STORED, Root, create, differences_in_words, is_empty, labels_of, mend, read_root, unwritable
+from bts_jax.text import shown
+
+FOLDER = "grown"
+MOST = 100  # earlier grids of a store
+PATIENCE = 10  # seconds that another process may take to let a store grow
+GROWING = ("policies", "bandits", "budgets", "seeds", "coords")  # parts of a specification that a larger grid may have more of
+
+
+class Conflict(ValueError):
+    """Two specifications that cannot be parts of one grid."""
+
+
+def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the store", here: str = "asked for",
+          revise: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """The smallest grid that has both, and which classes of the user's own have changed. What `theirs` has comes first.
+
+    With `revise`, a policy or bandit whose class has other code than in the store takes the place of the one in the store.
+    """
+    def refuse(where: str, x: Any, y: Any) -> None:
+        differences = differences_in_words({where: x}, {where: y}, there, here)
+        raise Conflict(differences or f"{where} differs")
+
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in GROWING and theirs.get(name) != ours.get(name):
+            refuse(name, theirs.get(name), ours.get(name))
+    whole, changed = {**theirs, **ours}, []
+    for kind in ("policies", "bandits"):
+        whole[kind] = dict(theirs[kind])
+        for name, entry in ours[kind].items():
+            old = whole[kind].setdefault(name, entry)
+            if old == entry:
+                continue
+            if not revise or not _is_revised(old, entry):
+                refuse(f"{kind}.{name}", old, entry)
+            changed.append(f"{kind}[{name!r}]")
+            whole[kind][name] = entry
+    whole["budgets"] = sorted({*theirs["budgets"], *ours["budgets"]})
+    whole["seeds"] = max(theirs["seeds"], ours["seeds"])
+    whole.pop("coords", None)
+    coords = {}
+    for name in dict.fromkeys([*theirs.get("coords", {}), *ours.get("coords", {})]):
+        values: dict[str, Any] = {}
+        for one in (theirs, ours):
+            for bandit, value in zip(one["bandits"], one.get("coords", {}).get(name, ()), strict=False):
+                if values.setdefault(bandit, value) != value:
+                    refuse(f"coords.{name} of {bandit}", values[bandit], value)
+        blank = "" if isinstance(next(iter(values.values())), str) else float("nan")
+        coords[name] = [values.get(bandit, blank) for bandit in whole["bandits"]]
+    if coords:
+        whole["coords"] = coords
+    return whole, changed
+
+
+def _is_revised(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether these are the same policy or bandit of a class of one's own, whose code has changed."""
+    return "structure" in old and "structure" in new and all(old[part] == new[part] for part in ("class", "fields"))
+
+
+def chunk_of(old: int, seeds: int, chunk: int, wanted: int) -> int:
+    """How many seeds a chunk of the larger grid has, where the smaller has `old` seeds in chunks of `chunk`.
+
+    Chunks that end where the smaller grid ended need not be played in part.
+    """
+    if seeds == old or (old % chunk == 0 and chunk <= 2 * wanted):
+        return chunk
+    divisors = [number for number in range(max(wanted // 8, 1), wanted + 1) if old % number == 0]
+    return min(max(divisors, default=wanted), seeds)
+
+
+def grow(path: Path, root: Root, whole: dict[str, Any], chunk: int, group: int) -> Root:
+    """Gives a store a larger grid, or the same in other chunks. Its files become a source of what is in them."""
+    attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False)}
+    try:
+        specification.check(whole, chunk, group)
+    except ValueError as error:
+        raise ValueError(f"the store {str(path)!r} cannot grow to what was asked for, and is left as it is: {error}") from None
+    try:
+        folder = _next(path)
+        try:
+            os.rename(path / "zarr.json", folder / "zarr.json")
+        except FileNotFoundError:  # another process was faster, with another grid or the same
+            return recovered(path)
+        _move(path, folder)
+        create(path, attributes, chunk, group, whole)
+        mend(path, labels_of(whole), chunk, group)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return read_root(path)
+
+
+def recovered(path: Path) -> Root:
+    """The root of a store. If a process was killed while the store grew, the store is made whole again first."""
+    until = time.monotonic() + PATIENCE
+    while not (path / "zarr.json").exists() and (path / FOLDER).is_dir():
+        if time.monotonic() < until:
+            time.sleep(0.1)
+            continue
+        places = _places(path)
+        if not places:
+            break
+        root = read_root(places[-1])
+        try:
+            _move(path, places[-1])
+            create(path, root.attributes, root.chunk, root.group, root.specification)
+            mend(path, labels_of(root.specification), root.chunk, root.group)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    return read_root(path)
+
+
+def with_sources(path: Path, root: Root) -> Results:
+    """The results in a store, and in its sources."""
+    results = opened(path, root)
+    for place in _places(path):
+        with contextlib.suppress(ValueError):  # a damaged source has nothing to give
+            results.add_source(opened(place, read_root(place)))
+    return results
+
+
+def settle(results: Results) -> None:
+    """Copies what the sources have and the grid does not; removes them if that is all they had."""
+    if results.path is None or not (results.path / FOLDER).is_dir():
+        return
+    for unit in results.all_units:
+        if not results.done[unit] and not results.adopt(unit) and results.known(unit)[1].any():
+            return  # this unit is known in part: the source is still needed
+    results.sources.clear()
+    with contextlib.suppress(OSError):
+        shutil.rmtree(results.path / FOLDER)
+
+
+def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
+    """Joins the stores of several sweeps into one new store.
+
+    The sweeps must agree in their seed, their platform and versions, and in every policy and bandit that has the same name. No
+    run may be in two of them. The new grid has all policies, bandits, budgets and seeds; what no store has is missing in it,
+    and `sweep(..., out=out)` computes it.
+
+    Args:
+        stores: folders that sweeps were saved in, at least two. They stay as they are.
+        out: the new folder.
+
+    Returns:
+        The Dataset of the new store.
+
+    Example:
+        >>> import tempfile
+        >>> from bts_jax import Bernoulli, merge, sweep
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        ...     for name in ("uniform", "oracle"):
+        ...         _ = sweep([name], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/{name}")
+        ...     both = merge(f"{folder}/uniform", f"{folder}/oracle", out=f"{folder}/both")
+        >>> both.policy.values.tolist(), both.attrs["state"]
+        (['uniform', 'oracle'], 'complete')
+    """
+    paths, path = [Path(store) for store in stores], Path(out)
+    if len(paths) < 2:
+        raise ValueError(f"stores = {[str(store) for store in paths]!r} has nothing to merge: name at least two stores")
+    for place, store in enumerate(paths):
+        if any(store.resolve() == other.resolve() for other in (*paths[:place], path)):
+            raise ValueError(f"{str(store)!r} is named twice: name each store once, and a new folder as out")
+    if not is_empty(path):
+        raise ValueError(f"out = {str(path)!r} exists: name a folder that is not there yet")
+    roots = [recovered(store) for store in paths]
+    whole = roots[0].specification
+    for store, root in zip(paths[1:], roots[1:], strict=True):
+        try:
+            whole, _ = union(whole, root.specification, "before", f"in {str(store)!r}", revise=False)
+        except Conflict as error:
+            raise ValueError(f"the stores are not parts of one sweep ({error}): merge those that agree, or rename") from None
+    chunk = min(root.chunk for root in roots)
+    same = all(list(root.specification["bandits"]) == list(whole["bandits"]) for root in roots)
+    group = roots[0].group if same and len({root.group for root in roots}) == 1 else 1
+    specification.check(whole, chunk, group)
+    attributes = {**roots[0].attributes, "specification": json.dumps(whole, ensure_ascii=False)}
+    results = Results(attributes, chunk, path, group, labels_of(whole), whole)
+    kept = [with_sources(store, root) for store, root in zip(paths, roots, strict=True)]
+    for one in kept:
+        one.load()
+        for source in (one, *(source.theirs for source in one.sources)):
+            results.add_source(source, within=one)
+    _refuse_duplicates(results, paths, kept)
+    try:
+        create(path, attributes, chunk, group, whole)
+        mend(path, results.labels, chunk, group)
+        for unit in results.all_units:
+            results.adopt(unit)
+        if any(not results.done[unit] and results.known(unit)[1].any() for unit in results.all_units):
+            for store in paths:  # known in part: the sources stay
+                for folder in (store, *_places(store)):
+                    ignored = shutil.ignore_patterns(FOLDER) if folder == store else None
+                    shutil.copytree(folder, _next(path), dirs_exist_ok=True, ignore=ignored)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return with_sources(path, read_root(path)).dataset()
+
+
+def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[Results]) -> None:
+    for unit in results.all_units:
+        masks = [results.known(unit, [source for source in results.sources if source.within is one])[1] for one in kept]
+        for place, mask in enumerate(masks):
+            for other, earlier in enumerate(masks[:place]):
+                if (mask & earlier).any():
+                    policy, bandit = results.names(unit)
+                    raise ValueError(f"{str(paths[other])!r} and {str(paths[place])!r} both have runs of policy "
+                                     f"{shown(policy)} on bandit {shown(bandit)}: merge stores that have different runs")
+
+
+def _places(path: Path) -> list[Path]:
+    """The folders of the earlier grids of a store, the first first."""
+    places = [path / FOLDER / str(number) for number in range(MOST)]
+    return [place for place in places if (place / "zarr.json").is_file()]
+
+
+def _next(path: Path) -> Path:
+    """A new folder for an earlier grid."""
+    folder = path / FOLDER
+    folder.mkdir(exist_ok=True)
+    if not (folder / "zarr.json").exists():  # else zarr would warn about a folder that it does not know
+        files.replace(folder / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode())
+    for number in range(MOST):
+        with contextlib.suppress(FileExistsError):
+            (folder / str(number)).mkdir()
+            return folder / str(number)
+    raise ValueError(f"the store {str(path)!r} has grown {MOST} times without being completed: complete it first")
+
+
+def _move(path: Path, folder: Path) -> None:
+    """Moves the arrays of a store."""
+    names = {*STORED, *(file.parent.name for file in path.glob("*/zarr.json"))} - {FOLDER}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path / name, folder / name)

@@ -1,0 +1,137 @@
+"""How a store is opened: to be read, to be filled in by one process, and to be filled in by several."""
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from bts_jax.sweeps import specification
+from bts_jax.sweeps.growth import Conflict, chunk_of, grow, recovered, union, with_sources
+from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.store import STORED, create, differences_in_words, is_empty, mend, read_root, tidy, unwritable
+
+
+def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
+    """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
+
+    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing.
+
+    Args:
+        path: the folder of the store.
+        lazy: the arrays are read chunk by chunk when they are computed with, so that results larger than memory can be
+            reduced; this needs dask. The checksums of the chunks are not compared.
+
+    Example:
+        >>> import tempfile
+        >>> from bts_jax import Bernoulli, sweep
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/runs.zarr")
+        ...     again = open_results(f"{folder}/runs.zarr")
+        >>> again.attrs["state"], again.identical(results)
+        ('complete', True)
+    """
+    path = Path(path)
+    results = with_sources(path, recovered(path))
+    if not lazy:
+        results.check_size()
+        return results.dataset()
+    if importlib.util.find_spec("dask") is None:
+        raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
+    if results.sources:
+        raise ValueError(f"the store {str(path)!r} has grown and is not complete: start its sweep again, or leave lazy out")
+    return results.lazy()
+
+
+def begin(
+    attributes: dict[str, Any],
+    chunk: int,
+    path: str | os.PathLike | None,
+    mine: Callable[[Results], list[Unit] | None] = lambda _: None,
+    group: int = 1,
+    regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
+) -> Results:
+    """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
+
+    A store that has less than what is asked for grows; see `growth`. One whose grid cannot be a part of the same is refused,
+    and left as it is. What is in it is found out, of all units or of `mine`. A store that is gone on with keeps its own `chunk`
+    and `group`; one that grows gets a group of `regroup(specification, chunk)`.
+    """
+    if path is None:
+        return Results(attributes, chunk, group=group)
+    path = Path(path)
+    described = specification.parse(attributes["specification"])
+    if is_empty(path):
+        specification.check(described, chunk, group)
+        try:
+            create(path, attributes, chunk, group, described)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    root = recovered(path)  # another process may have been faster to make it
+    try:
+        whole, changed = union(root.specification, described)
+    except Conflict as error:
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({error}): name another folder "
+                         "as out, or read it with bts_jax.open_results") from None
+    if json.dumps(whole) != json.dumps(root.specification):
+        seeds = chunk_of(root.specification["seeds"], whole["seeds"], root.chunk, chunk)
+        bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group has old and new ones
+        root = grow(path, root, whole, seeds, bandits)
+    for name in changed:
+        warnings.warn(f"{name} has other code than when the store {str(path)!r} was written: its runs are played again",
+                      stacklevel=4)
+    results = with_sources(path, root)
+    if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
+        results.ask(attributes)
+    mend(path, results.labels, results.chunk, results.group)
+    tidy(path)
+    results.load(units=mine(results))
+    if results.missing and not results.asks_for_whole_groups():
+        grow(path, root, root.specification, results.chunk, 1)
+        return begin(attributes, chunk, path, mine, group, regroup)
+    if results.missing and not os.access(path, os.W_OK):
+        raise unwritable(path, PermissionError(13, "Permission denied"))
+    return results
+
+
+def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, Any], asked: str, patience: float) -> Results:
+    """The results that another process has begun, of which `theirs` are the attributes, in the same store.
+
+    That process has asked for the specification `asked`.
+
+    Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
+    """
+    texts = asked, attributes["specification"]
+    differences = ""
+    if texts[0] != texts[1]:
+        differences = differences_in_words(json.loads(texts[0]), json.loads(texts[1]), "for process 0", "here")
+    if differences:
+        raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
+                         "and all machines the same versions of bts_jax and jax and the same kind of devices")
+    path, until = Path(path), time.monotonic() + patience
+    while True:
+        with contextlib.suppress(ValueError):
+            root = read_root(path)
+            if root.attributes == theirs and all((path / name / "zarr.json").exists() for name in STORED):
+                break
+        if time.monotonic() > until:
+            raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
+                             "a folder on a file system that all processes share")
+        time.sleep(0.2)
+    results = with_sources(path, root)
+    if results.attributes["specification"] != attributes["specification"]:
+        results.ask(attributes)
+    return results
+
+
+def read_specification(path: str | os.PathLike) -> dict[str, Any]:
+    """The specification of the grid in a store."""
+    return read_root(Path(path)).specification
