@@ -2,14 +2,16 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run; simulate_batch, the fast way to many runs; trace, Trace, a run round by round
+Playing     simulate, Run; simulate_batch, the fast way to many runs; trace, Trace, a run round by round; compare, policies
+            side by side on one bandit
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
             learnt, TemperedBTS, SoftElimination; the baselines Oracle, Uniform; POLICIES names them all
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals; more of the kind in
-            bts_jax.statistics); figures in bts_jax.plots
+            bts_jax.statistics); regret_table in bts_jax.tables; figures in
+            bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results; merge
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
@@ -30,6 +32,7 @@ from bts_jax._version import __version__
 from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import simulate_batch
+from bts_jax.comparison import compare
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
@@ -127,6 +130,7 @@ __all__ = [
     "__version__",
     "check_bandit",
     "check_policy",
+    "compare",
     "fit",
     "interval",
     "merge",

@@ -517,9 +517,10 @@ def test_sweep_table_and_plot(folder, capsys):
 
     main(["table", "grid.zarr"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mean regret, average over 3 bandits, 4 runs each" and lines[1].split()[:2] == ["budget", "KUBE"]
+    assert lines[0] == "mean regret, average over 3 bandits (Bernoulli, 10 arms), 4 runs each"
+    assert lines[1].split()[:2] == ["budget", "KUBE"] and lines[-1].startswith("95% intervals over the 3 bandits")
     values = results.regret.sel(policy="KUBE", budget=10)
-    low = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values.mean("bandit")))[0]
+    low = scipy.stats.t.interval(0.95, 2, values.mean(), scipy.stats.sem(values.mean("seed")))[0]
     assert lines[3].split()[:4] == ["10", f"{float(values.mean()):,.1f}", f"({low:,.1f}", "…"]
     main(["table", "grid.zarr", "--latex", "--by-bandit"])
     out = capsys.readouterr().out

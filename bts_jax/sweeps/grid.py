@@ -15,6 +15,7 @@ from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, told
+from bts_jax.names import named
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.results import Unit, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
@@ -181,26 +182,6 @@ class Grid:
 def kind_of(thing: Any) -> Any:
     leaves, structure = jax.tree.flatten(thing)
     return structure, tuple(np.shape(leaf) for leaf in leaves)
-
-
-def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` as a dict by name: one already, or a list of names in the registry."""
-    example = '{"BTS": BTS()}' if registry else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
-    if not isinstance(value, Mapping):
-        if not registry or isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{argument} = {value!r} has no names: give a dict such as {example}")
-        for name in value:
-            if not isinstance(name, str) or name not in registry:
-                raise ValueError(f"{argument} has {name!r}, which is not a name: give a dict such as {example}, or some of "
-                                 f"{', '.join(registry)}")
-            if list(value).count(name) > 1:
-                raise ValueError(f"{argument} has {name!r} twice: name each once")
-        value = {name: registry[name]() for name in value}
-    if not value:
-        raise ValueError(f"{argument} is empty: give a dict such as {example}")
-    for name in value:
-        checks.name(argument, name)
-    return dict(value)
 
 
 def _exact(budgets: np.ndarray) -> np.ndarray:

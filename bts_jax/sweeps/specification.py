@@ -19,6 +19,7 @@ import numpy as np
 
 from bts_jax import checks, game
 from bts_jax.engine.fixed_point import LARGEST, UNIT
+from bts_jax.sweeps import classes
 from bts_jax.text import counted, shown
 
 MOST_BYTES = 3 * 2**25  # of the root: about 4.5 million numbers, as of 9,000 bandits with up to 100 arms and 10 numbers each
@@ -29,6 +30,7 @@ LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
 RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward",
             "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs"}
+AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or from Python by the call that began it"
 DEEPEST = 8  # lists within each other, and bandits made of another
 
 
@@ -174,17 +176,50 @@ def listed(leaf: Any) -> Any:
     return np.asarray(game.settle(leaf)).tolist()
 
 
-def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
-    classes = {made.__name__: made for made in registry.values()}
-    if "structure" in entry or entry["class"] not in classes:
-        raise ValueError(f"{where} is a {entry['class']:.60}, which is none of ours: go on with this sweep from Python, by the "
-                         "call that began it")
-    fields = {name: remade(where, value, registry) if isinstance(value, dict) else value
-              for name, value in entry["fields"].items()}
+def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: Mapping[str, type] | None = None) -> Any:
+    """The policy or bandit that an entry describes: of a class in the registry, or of one of the classes `own`, by name.
+
+    A store cannot ask for code: who calls this has imported the classes `own`.
+    """
+    ours, own, name = {made.__name__: made for made in registry.values()}, own or {}, entry["class"]
+    is_own = "structure" in entry or name not in ours
+    if is_own and name not in own:
+        if name in ours:
+            raise ValueError(f"{where} is a {name:.60}, which has a part of a class of your own: {AGAIN}")
+        raise ValueError(f"{where} is a {name:.60}, which is none of ours: {AGAIN}; or name its class, as in bts-jax sweep "
+                         f"--resume STORE --import my_module:{name:.60}")
+    fields = {part: remade(where, value, registry, own) if isinstance(value, dict) else value
+              for part, value in entry["fields"].items()}
+    if is_own:
+        return _own(where, entry, own[name], fields)
     try:
-        return classes[entry["class"]](**fields)
+        return ours[name](**fields)
     except (TypeError, ValueError) as error:  # such as a field that the class does not have
         raise ValueError(f"{where}: {error}") from None
+
+
+def _own(where: str, entry: dict[str, Any], kind: type, fields: dict[str, Any]) -> Any:
+    """An instance of a class of the user's own, if its fields alone make it as it was."""
+    for part in fields:
+        if not part.isidentifier():  # such as a field of a field
+            raise ValueError(f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, which its class alone does not "
+                             f"make: {AGAIN}")
+    made = classes.arrays(classes.call(where, kind, fields))
+    if str(jax.tree.structure(made)) != entry.get("structure"):
+        raise ValueError(f"{where} is a {entry['class']:.60} with settings that are not numbers, or with other fields than its "
+                         f"class has now: {AGAIN}")
+    return made
+
+
+def arguments(described: dict[str, Any], policies: Mapping[str, Any], bandits: Mapping[str, Any],
+              own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})) -> dict[str, Any]:
+    """What a specification describes, as arguments of `sweep`: of the classes in the two registries, and of some `own`."""
+    policies, bandits = (
+        {name: remade(f"{kind}[{shown(name)}]", entry, registry, mine) for name, entry in described[kind].items()}
+        for kind, registry, mine in (("policies", policies, own[0]), ("bandits", bandits, own[1]))
+    )
+    return {"policies": policies, "bandits": bandits, "relative": described.get("relative", False),
+            "bandit_coords": described.get("coords"), **{name: described[name] for name in ("budgets", "seeds", "seed")}}
 
 
 def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:
