@@ -236,24 +236,30 @@ def _sweep(arguments: argparse.Namespace) -> None:
                 again = again if _all_ours(what) else [arguments.file, "--out", store]
             results = fill(**what, out=store, devices=arguments.devices, shard=shard and tuple(map(int, shard)),
                            quiet=arguments.quiet, meeting=meeting)
-    missing = results.done.size - results.saved()
+    total = len(results.units)
+    missing = total - results.saved()
     if missing:
         which = f"share {arguments.shard}" if shard else f"the share of process {meeting.index}" if meeting else "this"
-        print(f"{store}: {which} is done; {missing} of {results.done.size} units are still missing, of other shares")
+        print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shares")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 
 
+def _merge(arguments: argparse.Namespace) -> None:
+    from bts_jax.sweeps.growth import merge
+
+    results = merge(*map(_store, arguments.stores), out=arguments.out)
+    sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
+    print(f"{arguments.out}: {sizes} (policies × bandits × budgets × seeds), {results.attrs['state']}")
+
+
 def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
     """What the sweep in a store plays, as arguments of `sweep`, with classes of the user's own that the user has named."""
-    from bts_jax.bandits import BANDITS
-    from bts_jax.policies import POLICIES
-    from bts_jax.sweeps import classes, specification
-    from bts_jax.sweeps.opening import read_specification
+    from bts_jax.sweeps import classes
+    from bts_jax.sweeps.run import stored
 
-    described = read_specification(_store(store))
-    return specification.arguments(described, POLICIES, BANDITS, classes.by_name(imports))
+    return stored(_store(store), classes.by_name(imports))
 
 
 def _all_ours(what: dict[str, Any]) -> bool:
@@ -432,5 +438,5 @@ def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
     print(table(head, rows, left))
 
 
-COMMANDS = {"run": _run, "sweep": _sweep, "table": _print_table, "plot": _plot, "figure1": _figure1, "study": _study,
-            "theory": _theory, "bench": _bench, "policies": _policies}
+COMMANDS = {"run": _run, "sweep": _sweep, "merge": _merge, "table": _print_table, "plot": _plot, "figure1": _figure1,
+            "study": _study, "theory": _theory, "bench": _bench, "policies": _policies}

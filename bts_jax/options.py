@@ -116,6 +116,14 @@ bts-jax sweep --resume grid.zarr --import my_module:MyPolicy""", together=None)
 
     by = ("of each kind of bandits (a family with a number of arms), of each bandit, or of all (default: of each kind if there "
           "are several instances of one, else of each bandit)")
+    merge = add("merge", "join saved sweeps into one", """
+Makes a new store that has the runs of all stores. They must agree in the seed, the platform, the versions, and in every
+policy and bandit that has the same name; no run may be in two of them. What no store has is missing: bts-jax sweep --resume computes it.
+""", """
+bts-jax merge monday.zarr tuesday.zarr --out both.zarr""")
+    merge.add_argument("stores", nargs="+", metavar="STORE", help="folders that sweeps were saved in, at least two")
+    merge.add_argument("--out", required=True, metavar="STORE", help="the new folder")
+
     table = add("table", "print the regret in a saved sweep, with confidence intervals", """
 Prints the regret at each budget. Where there are several instances of a kind of bandits, they are averaged, and the 95%
 intervals are over the instances: about instances like these, as in bts-jax plot and in bts_jax.ranking. Of a single bandit,

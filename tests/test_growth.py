@@ -125,6 +125,18 @@ def test_what_nobody_asked_for_is_missing_until_somebody_does(tmp_path, played, 
     same(both, bj.sweep(["uniform", "kube"], TWO, [5, 9], 8))
 
 
+def test_coordinates_of_bandits_grow_too(tmp_path, made_up):
+    bj.sweep(["uniform"], {"a": TWO["a"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1], "kind": ["easy"]})
+    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
+    assert results.gap.values.tolist() == [0.1, 0.2] and "kind" not in results.coords
+    assert bj.open_results(tmp_path / "store").kind.values.tolist() == ["easy", ""]
+    before = sorted((tmp_path / "store").rglob("*"))
+    bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
+    assert sorted((tmp_path / "store").rglob("*")) == before
+    with pytest.raises(ValueError, match=r"coords\.gap of b: 0.2 in the store, 0.3 asked for"):
+        bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.3]})
+
+
 def test_bandits_in_groups_grow_too(tmp_path, monkeypatch, played, made_up):
     monkeypatch.setattr(schedule, "FEWEST_GROUPS", 1)
     bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 2) for i in range(8)}

@@ -61,7 +61,6 @@ def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the sto
             whole[kind][name] = entry
     whole["budgets"] = sorted({*theirs["budgets"], *ours["budgets"]})
     whole["seeds"] = max(theirs["seeds"], ours["seeds"])
-    whole.pop("coords", None)
     coords = {}
     for name in dict.fromkeys([*theirs.get("coords", {}), *ours.get("coords", {})]):
         values: dict[str, Any] = {}
@@ -71,9 +70,7 @@ def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the sto
                     refuse(f"coords.{name} of {bandit}", values[bandit], value)
         blank = "" if isinstance(next(iter(values.values())), str) else float("nan")
         coords[name] = [values.get(bandit, blank) for bandit in whole["bandits"]]
-    if coords:
-        whole["coords"] = coords
-    return whole, changed
+    return whole | ({"coords": coords} if coords else {}), changed
 
 
 def _is_revised(old: dict[str, Any], new: dict[str, Any]) -> bool:

@@ -261,8 +261,8 @@ class Results:
         return f"incomplete: {missing} of {total} units are missing (regret NaN)" if missing else "complete"
 
     def saved(self) -> int:
-        """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
-        return int(self.done.sum()) if self.path is None else sum(1 for _ in self._there())
+        """How many of the units asked for the store has, by its list of files: whether they are undamaged it does not say."""
+        return int(self.done[self.asked].sum()) if self.path is None else sum(bool(self.asked[unit]) for unit in self._there())
 
     def _there(self) -> Iterator[Unit]:
         """The units of which the store has a checksum, by its list of files."""

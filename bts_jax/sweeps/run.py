@@ -43,8 +43,8 @@ from bts_jax.sweeps.opening import begin, join, read_specification
 from bts_jax.sweeps.processes import Meeting
 from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fused, group_size, shards, sizes
-from bts_jax.sweeps.specification import remade
-from bts_jax.text import counted, shown
+from bts_jax.sweeps.specification import arguments
+from bts_jax.text import counted
 
 UNDER_WAY = 2  # parties at a time
 AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
@@ -187,16 +187,11 @@ def fill(
     return results
 
 
-def stored(path: str | os.PathLike) -> dict[str, Any]:
-    """What the sweep in a store plays, as arguments of `sweep`; it must be made of what is in the registries."""
-    specification = read_specification(path)
-    policies, bandits = (
-        {name: remade(f"{kind}[{shown(name)}]", entry, registry) for name, entry in specification[kind].items()}
-        for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
-    )
-    return {"policies": policies, "bandits": bandits, "relative": specification.get("relative", False),
-            "bandit_coords": specification.get("coords"),
-            **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
+def stored(
+    path: str | os.PathLike, own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})
+) -> dict[str, Any]:
+    """What the sweep in a store plays, as arguments of `sweep`. `own`: policies and bandits that are not in the registries."""
+    return arguments(read_specification(path), POLICIES, BANDITS, own)
 
 
 def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, group: int, out: Any) -> Results:
