@@ -118,7 +118,8 @@ bts-jax sweep --resume grid.zarr --import my_module:MyPolicy""", together=None)
           "are several instances of one, else of each bandit)")
     merge = add("merge", "join saved sweeps into one", """
 Makes a new store that has the runs of all stores. They must agree in the seed, the platform, the versions, and in every
-policy and bandit that has the same name; no run may be in two of them. What no store has is missing: bts-jax sweep --resume computes it.
+policy and bandit that has the same name; no run may be in two of them. What no store has is missing, and bts-jax sweep --resume
+computes it.
 """, """
 bts-jax merge monday.zarr tuesday.zarr --out both.zarr""")
     merge.add_argument("stores", nargs="+", metavar="STORE", help="folders that sweeps were saved in, at least two")
