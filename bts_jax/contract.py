@@ -19,13 +19,13 @@ State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes ne
 class Bandit(Protocol):
     """What is pulled: a pytree of K arms' parameters.
 
-    Rewards and costs are in any unit, such as clicks and dollars. What one pull can earn or cost at most must be known. If it is
-    not 1, the bandit has the attributes `reward_scale` and `cost_scale` with these maxima: numbers of the class, fields or
-    properties. Budgets, expected rewards and costs, runs and regrets are in the same units. Policies see rewards and costs
+    Rewards and costs are in any unit, such as clicks and dollars. What one pull can earn or cost at most must be known. If it
+    is not 1, the bandit has the attributes `reward_scale` and `cost_scale` with these maxima: attributes of the class, fields
+    or properties. Budgets, expected rewards and costs, runs and regrets are in the same units. Policies see rewards and costs
     divided by their scales, in [0, 1] as their papers assume.
 
-    A bandit may have an attribute `arms`, a tuple of K names of its arms. Names are no numbers: make it an attribute of the class
-    or a property, or a field that is a `bts_jax.pytrees.Names`.
+    A bandit may have an attribute `arms`, a tuple of K names of its arms. Names are no numbers: make it an attribute of the
+    class or a property, or a field that is a `bts_jax.pytrees.Names`.
 
     Example:
         >>> from bts_jax import Bernoulli

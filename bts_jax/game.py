@@ -129,7 +129,8 @@ def simulate(
     Args:
         policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
         bandit: what is pulled, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
-        budget: how much may be spent, a positive number below 2³¹, in the unit of the bandit's costs.
+        budget: how much may be spent, a positive number below 2³¹, in the unit of the bandit's costs. With `max_rounds` it may
+            be infinite: the run then ends after that many rounds.
         key: a typed JAX key, such as `jax.random.key(0)`.
         checkpoints: budgets up to `budget` at which to record the run, in any order; the budget alone by default. The
             run ends at the largest. [C]
@@ -189,35 +190,37 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints)
+    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints, max_rounds)
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run, with its checkpoints in ascending order."""
     amounts = checkpoints[0]
-    valid, sums, order = _ordered(budget, checkpoints)
-    units = _units(bandit, sums)
+    valid, sums, order = _ordered(budget, checkpoints, max_rounds)
+    units = _units(bandit, sums, jnp.isinf(amounts))
     limits = _default_limits(amounts, bandit, units) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
     limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
-    checkpoints = jax.tree.map(lambda x: x[order], sums)
+    goals = jax.tree.map(lambda x: x[order], sums)
+    if units is not None:
+        goals = _endless(units.cost.counted(goals), amounts[order], max_rounds)
     return Setting(
         policy=policy,
         bandit=bandit,
         budget=budget[0],
         key=random.key_words(key),
-        checkpoints=checkpoints if units is None else units.cost.counted(checkpoints),
+        checkpoints=goals,
         limits=limits[order],
         units=units,
     )
 
 
-def _units(bandit: Bandit, checkpoints: Sum) -> Units | None:
+def _units(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | None:
     """How a bandit's rewards and costs are counted; with a scale of NaN if the checkpoints cannot be."""
     found = _scales(bandit)
     if found is None:
         return None
     reward, cost = map(Coinage.of, found)
-    fits = (checkpoints.whole <= LARGEST // cost.parts).all()
+    fits = (endless | (checkpoints.whole <= LARGEST // cost.parts)).all()
     return Units(reward, cost._replace(scale=jnp.where(fits, cost.scale, jnp.nan)))
 
 
@@ -228,10 +231,10 @@ def _scales(bandit: Bandit) -> list[jax.Array] | None:
     return reproducible(lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()])(bandit)
 
 
-def finish(record: Run, budget, checkpoints) -> Run:
+def finish(record: Run, budget, checkpoints, max_rounds) -> Run:
     """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
     amounts = checkpoints[0]
-    valid, _, order = _ordered(budget, checkpoints)
+    valid, _, order = _ordered(budget, checkpoints, max_rounds)
     run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
     return replace(
         run,
@@ -242,13 +245,25 @@ def finish(record: Run, budget, checkpoints) -> Run:
 
 
 def _ordered(
-    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]
+    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any
 ) -> tuple[jax.Array, Sum, jax.Array]:
     """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
-    amounts, sums = checkpoints
-    valid = (amounts > 0) & (amounts <= LARGEST) & budget[1].reaches(sums) & (budget[0] <= LARGEST)
+    amounts, total = checkpoints[0], budget[0]
+    whole, sums = (_endless(sum, amount, max_rounds) for amount, sum in (budget, checkpoints))
+    within, limited = amounts <= LARGEST, total <= LARGEST
+    if max_rounds is not None:
+        within, limited = within | jnp.isinf(amounts), limited | jnp.isinf(total)
+    valid = (amounts > 0) & within & whole.reaches(sums) & limited
     sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
     return valid, sums, jnp.lexsort((sums.rest, sums.whole))
+
+
+def _endless(sum: Sum, amount: jax.Array, max_rounds: Any) -> Sum:
+    """A sum, which is more than any run can spend if the amount is infinite and there is a limit of rounds."""
+    if max_rounds is None:
+        return sum
+    endless = jnp.isinf(amount)
+    return Sum(jnp.where(endless, LARGEST, sum.whole), jnp.where(endless, 0, sum.rest))
 
 
 def _default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> jax.Array:
@@ -498,6 +513,8 @@ def check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
+    if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in told(policy):
+        raise ValueError(f"budget = inf, and policy {type(policy).__name__} is told the budget: give a finite one")
     check_values(bandit, budget, checkpoints, max_rounds)
 
 
@@ -508,11 +525,12 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
         raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
                          "at least 2 arms, each with both")
     per_unit, most = _check_scales(bandit)
-    remedy = f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}"
+    remedy = f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}, or with max_rounds infinity"
     largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
         amount = checks.numbers("budget", budget, remedy)
-        checks.require("budget", amount, (amount * per_unit >= 0.5) & (amount <= most), remedy)
+        limited = (amount <= most) | ((amount == np.inf) & (max_rounds is not None))
+        checks.require("budget", amount, (amount * per_unit >= 0.5) & limited, remedy)
         largest = np.expand_dims(amount, -1).astype(np.float32)
     if checkpoints is not None and checks.is_concrete(checkpoints):
         remedy = f"give positive numbers up to the budget, {float(np.max(largest)):g}"

@@ -35,7 +35,7 @@ from jax import lax
 
 from bts_jax import checks, game, metrics, progress, random
 from bts_jax.batch import simulate_batch
-from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine.fixed_point import Sum, coins
 from bts_jax.intervals import Interval, check_level, interval
 
@@ -448,6 +448,9 @@ def _through_logits(estimate, policy, bandits, budget, key, ranges, objective, r
     """What `estimate` finds, `_score` or `_pathwise`."""
     space = _Space(policy, ranges)
     _check(policy, bandits, budget, key, objective, temperature=temperature)
+    if any(np.any(np.asarray(scale) != 1) for scale in scales(bandits) or ()):
+        raise ValueError("the bandits' reward_scale or cost_scale is not 1, and this method plays with amounts in [0, 1]: take "
+                         "smoothed_gradient, or give rewards and costs as shares of the largest")
     if not hasattr(policy, "logits"):
         raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
                          "it must return is in bts_jax.learn")

@@ -32,9 +32,9 @@ def pytree(cls: Class) -> Class:
 class Names(tuple):
     """Names of arms: a tuple of strings that may be a field of a bandit, though it has no numbers.
 
-    It has no leaves, and JAX takes bandits with other names for bandits of the same kind: they share programs and can be stacked.
-    `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the names that
-    it was traced with.
+    It has no leaves, and JAX takes bandits with other names for bandits of the same kind: they share programs and can be
+    stacked. `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the
+    names that it was traced with.
 
     Example:
         >>> jax.tree.structure([Names(("A", "B")), 1]) == jax.tree.structure([Names(("C",)), 1])

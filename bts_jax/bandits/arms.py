@@ -35,11 +35,13 @@ class Arms:
         """The arm with the largest ratio; the lowest number where several have it."""
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
-    def _settle(self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int) -> None:
+    def _settle(
+        self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int
+    ) -> None:
         """Checks numbers given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
 
-        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them. If `scaled`, the numbers in field x
-        are at most those in the field x_scale.
+        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them. If `scaled`, the numbers in
+        field x are at most those in the field x_scale.
         """
         remedy = f"give {what}, finite numbers in [{low:g}, {high:g}]"
         shapes = {}

@@ -131,8 +131,8 @@ class Empirical(Arms):
             table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
                 mapping from names to columns.
             arm, reward, cost: the names of the columns.
-            reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the largest
-                that is kept, or 1 if that is smaller.
+            reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
+                largest that is kept, or 1 if that is smaller.
             min_rows: the fewest rows of an arm.
             report: called with a `Loaded`, which says what became of the table; such as `print`.
 

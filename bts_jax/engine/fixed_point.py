@@ -10,11 +10,12 @@ Any other value is rounded to the nearest coin, 6.6·10⁻⁸, as float32 itself
 by it than they would in float32: a pull that always costs 10⁻⁵ is counted 0.14% too low, one of 10⁻⁶ 0.8%, and one below
 half a coin costs nothing. Random costs are rounded up as often as down.
 
-Amounts in a unit of the user's own, such as dollars, with a known maximum, the scale, are counted likewise: a sum's whole is then
-not one dollar but a few more than the scale, and has `UNIT` coins (`Coinage`). Its size is chosen so that cents are whole numbers
-of coins for scales up to $150,000, and dollars up to $15 million.
+Amounts in another unit, such as dollars, with a known maximum, the scale, are counted likewise. A sum's whole is then not one
+dollar but at least the scale, and has `UNIT` coins (`Coinage`). Its size is chosen so that cents are whole numbers of coins for
+scales up to $130,000, and dollars up to $8 million.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,11 +87,11 @@ def coins(value: ArrayLike) -> jax.Array:
 
 # Sums of amounts with another maximum than 1.
 
-SMALLEST_SCALE, LARGEST_SCALE = 1e-6, UNIT
+SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23
 
 
 class Coinage(NamedTuple):
-    """How amounts in [0, scale] are counted: a whole is `times` units, or one of `parts` parts of a unit, and has `UNIT` coins."""
+    """How amounts in [0, scale] are counted: a whole is `times` units, or one of `parts` parts of a unit."""
 
     scale: jax.Array  # float32, the largest amount of one pull
     times: jax.Array  # int32, 1 for scales up to 1
@@ -100,7 +101,7 @@ class Coinage(NamedTuple):
     def of(cls, scale: ArrayLike, xp: Any = jnp) -> "Coinage":
         """The coinage for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
         scale = xp.asarray(scale, np.float32)
-        place = xp.minimum((scale[..., None] > _WHOLES).sum(-1, dtype=np.int32), len(_WHOLES) - 1)
+        place = xp.minimum((scale[..., None] > _SCALES).sum(-1, dtype=np.int32), len(_SCALES) - 1)
         return cls(scale=scale, times=xp.asarray(_TIMES)[place], parts=xp.asarray(_PARTS)[place])
 
     @property
@@ -115,7 +116,8 @@ class Coinage(NamedTuple):
 
     def coins(self, amount: jax.Array) -> jax.Array:
         """An amount in [0, scale] as a whole number of coins."""
-        return jnp.round(amount * self.per_unit).astype(jnp.int32)
+        whole = jnp.floor(amount)  # apart, so that the product is small and hardly rounded
+        return whole.astype(jnp.int32) * (UNIT // self.times) + jnp.round((amount - whole) * self.per_unit).astype(jnp.int32)
 
     def counted(self, sum: Sum) -> Sum:
         """A sum of units as a sum of wholes of this coinage."""
@@ -143,5 +145,25 @@ def _sizes() -> list[tuple[int, int]]:
     return [*((1, number) for number in parts[:0:-1]), *((number, 1) for number in times)]
 
 
-_TIMES, _PARTS = (np.array(column, np.int32) for column in zip(*_sizes(), strict=True))
-_WHOLES = (_TIMES / _PARTS).astype(np.float32)
+def _table() -> dict[float, tuple[int, int]]:
+    """The size of a whole by the largest scale that it is for.
+
+    A float32 is off by up to 2⁻²⁵ of the power of two above it, and its product with the number of coins in a unit by half its
+    last place. If both together are below half a coin, the number of coins is right.
+    """
+    table: dict[float, tuple[int, int]] = {}
+    for times, parts in _sizes():
+        size, per_unit = times / parts, UNIT // times * parts
+        most = next(e for e in range(25, -40, -1) if size >= 2.0 ** (e - 1) and all(
+            2.0 ** (b - 25) * per_unit + _half_place(min(2.0**b, 1) * per_unit) < 0.5 for b in range(e, e - 8, -1)))
+        table.setdefault(1.0 if size == 1 else min(size, 2.0**most), (times, parts))
+    return table
+
+
+def _half_place(product: float) -> float:
+    """Half the last place of a float32 below that; none from 2²³ on, where there are whole numbers alone."""
+    return 2.0 ** (math.floor(math.log2(min(product, 2**23) * (1 - 2**-30))) - 24)
+
+
+_TIMES, _PARTS = (np.array(column, np.int32) for column in zip(*_table().values(), strict=True))
+_SCALES = np.array(list(_table()), np.float32)
