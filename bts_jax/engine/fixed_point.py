@@ -98,7 +98,7 @@ class Coinage(NamedTuple):
     parts: jax.Array  # int32, 1 for scales above 1/2
 
     @classmethod
-    def of(cls, scale: ArrayLike, xp: Any = jnp) -> "Coinage":
+    def of(cls, scale: Any, xp: Any = jnp) -> "Coinage":
         """The coinage for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
         scale = xp.asarray(scale, np.float32)
         place = xp.minimum((scale[..., None] > _SCALES).sum(-1, dtype=np.int32), len(_SCALES) - 1)
