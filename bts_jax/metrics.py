@@ -1,5 +1,6 @@
 """How good a run was: regret and pseudo-regret. What is made of many runs is in `bts_jax.statistics`."""
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,9 +18,12 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     Lemma 1). A single run may have negative regret, by luck. With `optimum` = "exact" the regret is measured from
     `theory.optimal_reward`, for arms whose costs are on a lattice, and outside of `jit` and `vmap`.
 
+    It is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its
+    regret is NaN, and a `RuntimeWarning` says so. `pseudo_regret` is about the pulls that it made.
+
     Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
     computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit`
-    and `vmap` it is float32.
+    and `vmap` it is float32, and there is no warning.
 
     Example:
         >>> import jax
@@ -32,7 +36,19 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     _check_order("regret", run, bandit)
     if optimum not in ("linear", "exact"):
         raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
+    values = untruncated_regret(run, bandit, optimum)
+    if checks.is_concrete((values, run.truncated)):
+        truncated, size = np.asarray(run.truncated).sum(), np.size(run.truncated)
+        if truncated:
+            warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give a "
+                          "larger max_rounds to simulate, or take pseudo_regret", RuntimeWarning, stacklevel=2)
+    return values
+
+
+def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any:
+    """As `regret`, without the warning."""
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
+    budget, reward = xp.where(run.truncated, 1, budget), xp.where(run.truncated, xp.nan, reward)
     if optimum == "exact":
         if xp is not np:
             raise ValueError("optimum = 'exact' was given values that are not known yet (under jit, vmap or grad): call regret "
@@ -49,7 +65,8 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     """Expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
-    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing). Arms that cost
+    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing), times the scales of costs and
+    rewards. Arms that cost
     nothing lose nothing by being pulled. Batches and precision are as for `regret`; and so is NaN, where a run has come to
     nothing because policy or bandit broke the rules.
 

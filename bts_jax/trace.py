@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
-from bts_jax.contract import Bandit, Policy, State
+from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.engine.loop import Game, Rules, follow
@@ -149,12 +149,12 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
         if not 0 <= arm < num_arms:
             return (f"{named}{where}, the policy chose arm {arm}, which does not exist: choose one of 0 to {num_arms - 1}; "
                     "check_policy looks closer")
-        for name, value in (("reward", reward), ("cost", cost)):
-            if not 0 <= value <= 1:
-                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, 1]; check_bandit "
-                        "looks closer")
+        for name, value, most in zip(("reward", "cost"), (reward, cost), scales(bandit) or (1, 1), strict=True):
+            if not 0 <= value <= most:
+                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, {float(most):g}] "
+                        f"or let the bandit have another {name}_scale; check_bandit looks closer")
         return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
-    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost outside [0, 1], or a draw "
+    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost outside its scale, or a draw "
             "was never accepted: see check_policy and check_bandit")
 
 
@@ -162,7 +162,8 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since "
                          "arrays need a length: give a whole number, such as rounds=1000")
-    rounds = int(game.default_limits(game.money(budget)[0], jax.tree.map(game.settle, bandit)))
+    bandit, (amount, total) = jax.tree.map(game.settle, bandit), game.money(budget)
+    rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed where the run may have {rounds:,} rounds, more than "
                          f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to keep")
@@ -181,7 +182,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
     setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
     followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
-    (valid,), *_ = game.ordered(budget, checkpoints)
+    (valid,), *_ = game.ordered(budget, checkpoints, rounds)
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
     return Trace(
         arm=seen.arm,
@@ -237,7 +238,8 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     too_dear = ~new.goal.reaches(new.spent)  # the last pull cost more than was left: it earned and cost nothing
     counts = played & ~too_dear
     paid = jax.tree.map(partial(jnp.where, too_dear), new.spent.add(-new.last_cost), new.spent)
-    left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest).value()
+    left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)
+    left = left.value(None if setting.units is None else setting.units.cost)
     reward, cost = (jnp.where(counts, amount, jnp.float32(0)) for amount in (last.reward, last.cost))
     reward, cost, left = (jnp.where(new.broken, jnp.float32(jnp.nan), amount) for amount in (reward, cost, left))
     return _Seen(

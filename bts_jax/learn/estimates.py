@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from bts_jax import checks, game, metrics, random
-from bts_jax.contract import Bandit, ratio
+from bts_jax.contract import Bandit, ratio, scales
 from bts_jax.learn.space import Space, Values
 
 
@@ -58,6 +58,9 @@ def through_logits(estimate, policy, bandits, budget, key, ranges, objective, ru
     """What `estimate` finds: the program of `score_gradient` or that of `pathwise_gradient`."""
     space = Space(policy, ranges)
     check_arguments(policy, bandits, budget, key, objective, temperature=temperature)
+    if any(np.any(np.asarray(scale) != 1) for scale in scales(bandits) or ()):
+        raise ValueError("the bandits' reward_scale or cost_scale is not 1, and this method plays with amounts in [0, 1]: take "
+                         "smoothed_gradient, or give rewards and costs as shares of the largest")
     if not hasattr(policy, "logits"):
         raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
                          "it must return is in bts_jax.learn")

@@ -132,7 +132,7 @@ def pulls(
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
         raise ValueError("dataset has no pulls, or no reward_mean and cost_mean of its arms: pass it as sweep returns it")
     order = np.argsort(-np.nan_to_num(ratio(at.reward_mean.values, at.cost_mean.values, np), nan=-1), axis=-1, kind="stable")
-    counts = at.pulls.where(np.isfinite(at.regret)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
+    counts = at.pulls.where(np.isfinite(at.reward)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
     ordered = np.take_along_axis(counts, order[None, :, None, :], -1)  # [policy, bandit, seed, arm]
     groups = grouped(at, "regret", panel)
     look = looks.chosen(at.policy.values, styles, labels)

@@ -48,8 +48,8 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = error if isinstance(error, ValueError) else "nested too deeply"
         raise ValueError(f"{str(path)!r} is not TOML ({reason}): see bts-jax sweep --example") from None
-    needed = ("seeds", "budgets", "policies", "bandits")
-    _known("", table, ("seed", "seeds", "budgets", "relative", "policies", "bandits"), needed)
+    needed = ("seeds", "rounds" if "rounds" in table else "budgets", "policies", "bandits")
+    _known("", table, ("seed", "seeds", "budgets", "relative", "max_rounds", "rounds", "policies", "bandits"), needed)
     policies, bandits, folder = {}, {}, Path(path).parent
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)

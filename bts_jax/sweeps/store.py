@@ -48,6 +48,11 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
     policies, bandits = described["policies"], described["bandits"]
     num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
 
+    # Names of arms that all bandits have in common are their labels.
+    named = [bandit.get("arms", []) for bandit in bandits.values()]
+    several = not named[0] or any(names != named[0] for names in named)
+    rows = [[*names, *[""] * (max(num_arms) - len(names))] for names in named]
+
     def padded(name: str) -> np.ndarray:
         means = np.full((len(bandits), max(num_arms)), np.nan)
         for row, bandit in zip(means, bandits.values(), strict=True):
@@ -59,12 +64,13 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "bandit": ("bandit", _texts(bandits)),
         "budget": ("budget", np.array(described["budgets"], np.float64)),
         "seed": ("seed", np.arange(described["seeds"])),
-        "arm": ("arm", np.arange(max(num_arms))),
+        "arm": ("arm", np.arange(max(num_arms)) if several else _texts(named[0])),
         "told": ("policy", _texts(", ".join(policy["told"]) or "nothing" for policy in policies.values())),
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
         "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+        **({"arm_name": (("bandit", "arm"), np.array(rows, str))} if several and any(named) else {}),
         **{name: ("policy", values) for name, values in _hyperparameters(described).items()},
         **{name: ("bandit", np.array(values)) for name, values in described.get("coords", {}).items()},
     }
