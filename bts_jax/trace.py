@@ -154,8 +154,8 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
                 return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, {float(most):g}] "
                         f"or let the bandit have another {name}_scale; check_bandit looks closer")
         return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
-    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost outside its scale, or a draw "
-            "was never accepted: see check_policy and check_bandit")
+    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
+            " was never accepted: see check_policy and check_bandit")
 
 
 def _default_rounds(bandit: Bandit, budget: Any) -> int:

@@ -17,7 +17,7 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in half of the time.
 HASTY = {f"test_{name}" for name in """
     audit bandits bench bench_policies classes cli draws game grid growth hostile intervals kept_draws learn metrics one_program
-    options paper plots policies readme results studies theory
+    options paper plots policies readme results studies tasks theory
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
 
