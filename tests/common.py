@@ -71,14 +71,6 @@ def assert_same_bits(left, right):
         assert a.tobytes() == b.tobytes(), (jax.tree_util.keystr(path), a, b)
 
 
-def assert_same_mean(ours, theirs, what):
-    """A z-test at 6 standard errors; returns one."""
-    error = np.sqrt(ours.var(0, ddof=1) / len(ours) + theirs.var(0, ddof=1) / len(theirs))
-    distance = np.abs(ours.mean(0) - theirs.mean(0))
-    assert (distance <= 6 * error + 1e-9).all(), (what, ours.mean(0), theirs.mean(0), distance / error)
-    return error
-
-
 def made_up(regret, budgets, names=None, arms=4):
     """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and the rest made up to fit."""
     import xarray as xr
