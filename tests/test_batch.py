@@ -38,18 +38,24 @@ def test_lanes_and_devices_do_not_matter(width, devices):
 
 
 def test_everything_may_vary():
+    """From run to run; and a budget and a key that all share."""
     count = 12
     scales, budgets = jnp.linspace(0.5, 3, count), np.linspace(3, 30, count)
+    limits, points = np.arange(5, 5 + count), np.stack([np.full(count, 2.5), budgets / 2], 1)
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(count, seed=5))
-    runs = bj.simulate_batch(bj.KUBE(scale=scales), bandits, budgets, keys(count), lanes=3)
-    one = jax.vmap(lambda s, b, budget, key: bj.simulate(bj.KUBE(scale=s), b, budget, key))
-    assert_same_bits(runs, one(scales, bandits, jnp.array(budgets, jnp.float32), keys(count)))
-    runs = bj.simulate_batch(bj.BTS(cost_alpha=scales), bandits, 20, keys(1)[0], lanes=4, max_rounds=np.arange(5, 5 + count),
-                             checkpoints=np.stack([np.full(count, 5.0), budgets / 2], 1))
-    one = jax.vmap(lambda a, b, limit, points: bj.simulate(
-        bj.BTS(cost_alpha=a), b, 20, keys(1)[0], max_rounds=limit, checkpoints=points))
-    points = jnp.stack([jnp.full(count, 5.0), jnp.array(budgets / 2, jnp.float32)], 1)
-    assert_same_bits(runs, one(scales, bandits, jnp.arange(5, 5 + count), points))
+
+    def mapped(budgets, keys):
+        play = jax.vmap(lambda s, b, budget, key, limit, points: bj.simulate(
+            bj.KUBE(scale=s), b, budget, key, max_rounds=limit, checkpoints=points))
+        return play(scales, bandits, jnp.array(budgets, jnp.float32), keys, limits, jnp.array(points, jnp.float32))
+
+    def batched(budget, keys, lanes):
+        return bj.simulate_batch(bj.KUBE(scale=scales), bandits, budget, keys, lanes=lanes,
+                                 max_rounds=limits, checkpoints=points)
+
+    assert_same_bits(batched(budgets, keys(count), lanes=3), mapped(budgets, keys(count)))
+    key = keys(1)[0]
+    assert_same_bits(batched(20, key, lanes=5), mapped(np.full(count, 20), jnp.stack([key] * count)))
 
 
 def test_runs_of_very_different_length_keep_the_lanes_busy():
@@ -443,5 +449,5 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
 
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
-    first, _, again, _ = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, *bandits))
+    first, _, again = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0]))
     assert_same_bits(first, again)

@@ -1,13 +1,14 @@
 """Policies generated at random: a run has the same bits however it is played, and they are the right bits.
 
-A `Program` is plain data, so that a failure prints what failed; `Generated` is the policy that interprets it. By default there
-are few examples, because each compiles several programs, and always the same ones. BTS_JAX_PROPERTIES=100 tries 100.
+A `Program` is plain data, so that a failure prints what failed; `Generated` is the policy that interprets it. Each compiles
+several programs. So by default there are five only, written by hand: among them is every operation, draw, statement and way to
+play (`test_the_examples_have_everything`). BTS_JAX_PROPERTIES=100 tries 100 others, always the same ones.
 """
 
 import itertools
 import os
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -15,18 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from common import assert_same_bits, batch, keys, take
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
 import bts_jax as bj
 from bts_jax import random
 
-EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 6))  # in both tests together
+EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, beside those written by hand
 
 
 def examples(count):
-    return settings(derandomize=True, deadline=None, max_examples=max(count, 1), suppress_health_check=[HealthCheck.too_slow])
+    phases = [Phase.explicit, *([Phase.generate, Phase.shrink] if count else [])]
+    return settings(derandomize=True, deadline=None, max_examples=max(count, 1), phases=phases,
+                    suppress_health_check=[HealthCheck.too_slow])
 
 
 ARMS = 3
@@ -310,13 +313,29 @@ THOMPSON = Program(  # draws in both methods
     s=("divide", ("gather", ("f",)), ("cost",)),
     m=("add row", ("reward",)),
     call_draw=("gamma", ("f",), ("f",)),
-    update_draw=("gamma", ("s",), ("s",)),
+    update_draw=("jax gamma", ("s",), ("s",)),
 )
+SIMPLE = Program(  # with what XLA simplifies
+    score=("cond", ("f",), ("multiply", ("exp", ("f",)), ("exp", ("m2",))), ("divide", ("divide", ("m0",), ("n",)), ("s",))),
+    decide=None,
+    f=("mask", ("multiply", ("multiply", ("f",), ("constant", 0.1)), ("constant", 3.0))),
+    n=("restart", ("n",)),
+    s=("subtract", ("mean", ("arms",)), ("constant", -1.3)),
+    m=("set column", ("log", ("m2",))),
+    call_draw=("beta", ("f",), ("m1",)),
+)
+SAME_BITS = [(THOMPSON, ["one by one", "2 lanes, one device"]),
+             (SIMPLE, ["nested vmap", "3 lanes, all devices, a policy for each run"])]
+
+
+def each(cases, *names):
+    """A decorator: these cases by hand."""
+    return lambda test: reduce(lambda test, case: example(**dict(zip(names, case, strict=True)))(test), cases, test)
 
 
 @examples(EXAMPLES // 3)
 @given(program=programs(draws=True, simplified=True), ways=TWO_WAYS)
-@example(program=THOMPSON, ways=["one by one", "2 lanes, one device"])
+@each(SAME_BITS, "program", "ways")
 def test_a_run_has_the_same_bits_however_it_is_played(program, ways):
     one, other = (WAYS[way](policy_of(program), keys(RUNS)) for way in ways)
     common = slice(min(len(one.rounds), len(other.rounds)))  # fewer are played one by one
@@ -366,8 +385,52 @@ def play_by_hand(policy, many):
         pulls += playing[..., None] * np.asarray(arm[:, None] == np.arange(ARMS))[:, None]
 
 
+RIGHT_BITS = [
+    (Program(
+        score=("multiply and add", ("add exp", ("f",)), ("cumsum", ("m0",)), ("where", ("m1",), ("shift",), ("uniform",))),
+        decide=("multiply and subtract", ("mean", ("f",)), ("scale",), ("max", ("m2",))),
+        f=("set", ("multiply and subtract", ("reward",), ("scale",), ("gather", ("f",)))),
+        n=("round", ("multiply", ("cost",), ("add", ("s",), ("n",)))),
+        s=("sum", ("multiply", ("m1",), ("arms",))),
+        m=("set row", ("divide abs", ("gather", ("f",)), ("s",))),
+    ), "all lanes, one device, a policy for each run"),
+    (Program(
+        score=("cond", ("subtract", ("normal",), ("m1",)), ("multiply", ("tanh", ("f",)), ("log", ("m2",))),
+               ("add", ("sqrt", ("m0",)), ("multiply", ("f",), ("bits",)))),
+        decide=("maximum", ("s",), ("argmax", ("multiply", ("f",), ("n",)))),
+        f=("largest", ("minimum", ("multiply", ("reward",), ("gather", ("m0",))), ("cost",))),
+        n=("count", ("n",)),
+        s=("multiply and add", ("s",), ("scale",), ("gather", ("m2",))),
+        m=("all", ("multiply", ("f",), ("shift",))),
+    ), "all lanes, all devices"),
+    (Program(
+        score=("multiply and add", ("f",), ("m0",), ("n",)),
+        decide=None,
+        f=("all", ("multiply and add", ("f",), ("shift",), ("reward",))),
+        n=("count", ("n",)),
+        s=("cost",),
+        m=("add cell", ("multiply", ("s",), ("reward",))),
+    ), "vmap"),
+]
+
+
+def words(thing):
+    return {thing} if isinstance(thing, str) else set().union(*map(words, thing)) if isinstance(thing, tuple) else set()
+
+
+def test_the_examples_have_everything():
+    right = set().union(*(words(tuple(program)) for program, _ in RIGHT_BITS))
+    same = set().union(*(words(tuple(program)) for program, _ in SAME_BITS))
+    assert {*OPERATIONS, "gather", "cond", *NUMBERS, *READS, "reward", "cost"} - SIMPLIFIED <= right
+    assert SIMPLIFIED | {*DRAWS} <= same
+    for field, table in (("f", CHANGES), ("n", COUNTS), ("m", TABLES)):
+        assert {getattr(program, field)[0] for program, _ in RIGHT_BITS + SAME_BITS} == {*table}
+    assert {way for _, way in RIGHT_BITS}.union(*(ways for _, ways in SAME_BITS)) == {*WAYS}
+
+
 @examples(EXAMPLES - EXAMPLES // 3)
 @given(program=programs(draws=False, simplified=False), way=st.sampled_from(list(WAYS)))
+@each(RIGHT_BITS, "program", "way")
 def test_a_run_has_the_bits_of_single_operations(program, way):
     """Products are rounded before they are added, and no operation is replaced by one that rounds otherwise.
 

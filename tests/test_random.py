@@ -5,6 +5,8 @@ test of a tail at p < 10⁻¹⁰; with fewer than 60 of the first and 300 of the
 fixed by their keys, so a failure repeats.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,7 +103,12 @@ def check_law(draws, law):
     assert abs(draws.mean() - mean) < 6.5 * deviation / np.sqrt(size) + 2e-7 * mean
     fourth = np.mean((draws - mean) ** 4) / deviation**4
     assert abs(draws.var() / deviation**2 - 1) < 6.5 * np.sqrt((fourth - 1) / size) + 1e-3
-    assert stats.kstest(draws, law.cdf).pvalue > 1e-9
+    # The largest distance of the distributions, at every 100th draw: between two of them it is at most 100 / size more, little
+    # against the 0.003 that a million draws would need. SciPy computes some of these laws slowly.
+    places = np.arange(0, size, 100)
+    laws = law.cdf(np.sort(draws)[places])
+    distance = max((laws - places / size).max(), ((places + 1) / size - laws).max())
+    assert stats.kstwo.sf(distance, size) > 1e-9
     for below, quantile in ((True, law.ppf(1e-4)), (False, law.isf(1e-4))):
         if quantile < np.finfo(np.float32).tiny and jax.default_backend() != "cpu":
             continue  # a CPU makes such draws 0, so that they count; a GPU does not
@@ -116,19 +123,20 @@ SHAPES = [0.1, 0.4, 0.5, 1, 1.5, 2, 3, 10, 100, 1000, 1e5, 1e7]
 MILLION = 1_000_000
 
 
+@partial(jax.jit, static_argnums=0)
+def again(sampler, attempt, draws, words, *parameters):
+    """One more proposal for those that have no draw yet."""
+    begun = jnp.where(draws < 0, draws, random.NONE)
+    place = jnp.arange(MILLION, dtype=jnp.uint32)
+    proposed = sampler.advance(random.words_of(sampler, attempt, words, place), begun, *parameters)
+    return jnp.where((draws >= 0) & (draws < random.NONE), draws, proposed)
+
+
 def by_proposals(sampler, key, *parameters):
     """Draws as the engine makes them: one proposal after the other, for those that have none yet."""
-    words, place = random.key_words(key), jnp.arange(MILLION, dtype=jnp.uint32)
-
-    @jax.jit
-    def again(attempt, draws):
-        begun = jnp.where(draws < 0, draws, random.NONE)
-        proposed = sampler.advance(random.words_of(sampler, attempt, words, place), begun, *parameters)
-        return jnp.where((draws >= 0) & (draws < random.NONE), draws, proposed)
-
     draws = jnp.full(MILLION, random.NONE)
     for attempt in range(100):
-        draws = again(attempt, draws)
+        draws = again(sampler, attempt, draws, random.key_words(key), *parameters)
         if ((draws >= 0) & (draws < random.NONE)).all():
             return draws
     raise AssertionError("not all draws were accepted")
