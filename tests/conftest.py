@@ -17,13 +17,8 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a quarter of the time;
 # likewise for the examples in docstrings. (Programs that run for seconds are better left alone: they run longer.)
 HASTY = {f"test_{name}" for name in """
-<<<<<<< HEAD
-    audit bandits bench bench_policies classes cli draws game grid growth hostile intervals kept_draws learn metrics one_program
-    options paper plots policies readme results studies tasks theory
-=======
-    audit bandits bench bench_policies cli draws game grid growth hostile intervals kept_draws learn metrics one_program paper
-    plots policies readme results studies theory
->>>>>>> speed
+    audit bandits bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn metrics
+    one_program options paper plots policies readme results studies tasks theory
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
 
