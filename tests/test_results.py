@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -297,6 +298,18 @@ def test_a_root_that_was_changed_is_refused(old, new, store):
     root.write_bytes(content.replace(old, new, 1))
     with pytest.raises(ValueError, match="damaged"):
         bj.open_results(store)
+
+
+def test_a_store_of_the_version_before_opens(tmp_path):
+    """It was written by the last commit before stores could grow: two policies on two bandits, in chunks of two seeds."""
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "store_before_0.2.zip") as archive:
+        archive.extractall(tmp_path)
+    results = bj.open_results(tmp_path)
+    assert results.attrs["state"] == "complete" and dict(results.sizes) == {
+        "policy": 2, "bandit": 2, "budget": 2, "seed": 3, "arm": 3}
+    assert float(results.regret.sum()) == pytest.approx(70.39999248584124, abs=1e-9)
+    assert list(results.bts.specification["policies"]) == ["uniform", "first"]
+    assert (results.pulls.sum("arm") == results.rounds).all()
 
 
 def test_the_specification_is_behind_an_accessor_and_hyperparameters_are_coordinates(tmp_path):
