@@ -15,9 +15,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, 
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a quarter of the time;
-# likewise for the examples in docstrings. (Programs that run for seconds are better left alone: they run longer.)
+# likewise for the examples in docstrings. Single tests about bits, and those that would run too long, are marked `with_care`.
 HASTY = {f"test_{name}" for name in """
-    audit bandits bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn metrics
+    audit bandits batch bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn metrics
     one_program options paper plots policies readme results studies tasks theory
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
@@ -46,11 +46,12 @@ class Haste:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         file = item.path.stem
-        hasty = file in HASTY or not file.startswith("test_")
+        hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
         if hasty != self.hasty:
             compile_in_haste(hasty)
             self.hasty = hasty
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "with_care: not compiled in haste, whatever the file")
     config.pluginmanager.register(Haste())

@@ -23,6 +23,7 @@ from bts_jax.engine.step import Step
 from bts_jax.pytrees import pytree
 
 
+@pytest.mark.with_care
 @pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (1000, 2)])
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
@@ -37,6 +38,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
     assert (0.3 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1  # a GPU's blocks are long
 
 
+@pytest.mark.with_care
 def test_everything_may_vary():
     """From run to run; and a budget and a key that all share."""
     count = 12
@@ -58,6 +60,7 @@ def test_everything_may_vary():
     assert_same_bits(batched(20, key, lanes=5), mapped(np.full(count, 20), jnp.stack([key] * count)))
 
 
+@pytest.mark.with_care
 def test_runs_of_very_different_length_keep_the_lanes_busy():
     """The budgets of the paper's Figure 1, scaled down: at least 90% of the calls computed are calls of a live run."""
     if jax.default_backend() != "cpu":
@@ -198,6 +201,7 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
     assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
 
 
+@pytest.mark.with_care
 @pytest.mark.parametrize(("policy", "family"), [(bj.BTS(), bj.Bernoulli), (bj.KUBE(), bj.Beta)])
 def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
     """It runs on a CPU as well, where its bits can be compared."""

@@ -19,7 +19,8 @@ def losses(pulls):
     return np.asarray(pulls, np.float64) @ (cost * (reward / cost).max() - reward)
 
 
-@pytest.mark.parametrize("peer", ["bts", "kube", "ucb-bv1", "pd-bwk", "jax", "numba"])
+@pytest.mark.parametrize("peer", [
+    "bts", "kube", "ucb-bv1", "pd-bwk", pytest.param("jax", marks=pytest.mark.with_care), "numba"])
 def test_peers_have_our_regret(peer):
     """6 standard errors, a false failure in 5·10⁸."""
     bandit = INSTANCES["bernoulli"]
