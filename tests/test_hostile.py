@@ -324,7 +324,7 @@ def test_other_attributes_are_plain(store):
     (put(*SCALE[:3], "self", value=1), r"policies\['kube'\]: .*multiple values for argument 'self'"),
     (put(*SCALE, value=-1), r"policies\['kube'\]: scale = -1"),
     (put(*SCALE, value=10**400), r"policies\['kube'\]: scale = 1000"),
-    (put(*SCALE, value=[1.0] * 10**5), r"policies\['kube'\]: policy has scale of shape \(100000,\)"),
+    (put(*SCALE, value=[1.0] * 10**5), r"policies\['kube'\] has scale of shape \(100000,\)"),
     (put(*SCALE, value={"class": "Bernoulli", "fields": {}}), r"policies\['kube'\] is a Bernoulli, which is none of ours"),
     (put("policies", "kube", "class", value="Popen"), r"policies\['kube'\] is a Popen, which is none of ours"),
     (put("bandits", "two", "fields", "reward", value=[[0.5], [0.5, 0.2]]), r"bandits\['two'\]: reward = .* is not a number or"),
