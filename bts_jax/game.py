@@ -600,7 +600,8 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
         number = checks.numbers(f"{name}_scale of the bandit", scale, remedy)
         if number.shape not in ((), np.shape(mean)[:-1]):
             raise ValueError(f"{name}_scale of the bandit has shape {number.shape}: {remedy}")
-        checks.require(f"{name}_scale of the bandit", number, (number >= SMALLEST_SCALE) & (number <= LARGEST_SCALE), remedy)
+        fits = (number >= np.float32(SMALLEST_SCALE)) & (number <= LARGEST_SCALE)
+        checks.require(f"{name}_scale of the bandit", number, fits, remedy)
         if checks.is_concrete(mean):
             expected = np.asarray(mean, np.float64)
             checks.require(f"{name}_mean of the bandit", expected, ~(expected > number[..., None] * (1 + 1e-5)),

@@ -95,7 +95,7 @@ def trace(
     Args:
         policy: who decides, such as `BTS()`.
         bandit: what is pulled.
-        budget: how much may be spent.
+        budget: how much may be spent; infinite if `rounds` is given.
         key: a typed JAX key, such as `jax.random.key(0)`.
         rounds: N, how many rounds to keep. The run ends there at the latest, and `truncated` says whether it would go on. By
             default, the limit of rounds of `simulate`, if it is at most a million: enough for the whole run, unless arms
@@ -117,7 +117,7 @@ def trace(
         >>> run.remaining[run.length - 1].item(), run.recorded[0].tolist()  # nothing is left; nothing was pulled at first
         (0.0, [0, 0, 0])
     """
-    game.check(policy, bandit, budget, key, None, None)
+    game.check(policy, bandit, budget, key, None, rounds)
     if record is not None and not isinstance(record, bool) and not callable(record):
         raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to keep the "
                          "state itself")
@@ -184,6 +184,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
     (valid,), *_ = game.ordered(budget, checkpoints, rounds)
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
+    remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
     return Trace(
         arm=seen.arm,
         reward=reward,

@@ -17,8 +17,8 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a quarter of the time;
 # likewise for the examples in docstrings. Single tests about bits, and those that would run too long, are marked `with_care`.
 HASTY = {f"test_{name}" for name in """
-    audit bandits batch bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn metrics
-    one_program options paper plots policies readme results studies tasks theory
+    audit bandits batch bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn
+    metrics one_program options paper plots policies readme results studies tasks theory
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
 

@@ -13,7 +13,7 @@ import pytest
 import bts_jax as bj
 from bts_jax.game import Run
 from bts_jax.sweeps import growth, run, schedule
-from bts_jax.sweeps.results import VARIABLES
+from bts_jax.sweeps.results import VARIABLES, Results
 
 TWO = {"a": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6]), "b": bj.Bernoulli(reward=[0.2, 0.8], cost=[0.4, 0.7])}
 THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
@@ -48,7 +48,7 @@ def made_up(monkeypatch):
         numbers = numbers.reshape(-1, len(gaps[0].budgets)).astype(np.int32)  # [runs, budgets]
         pulls = np.stack([numbers] + [0 * numbers] * (arms - 1), -1)
         return Run(budget=numbers, reward=np.float32(numbers / 8), cost=np.float32(numbers / 16), rounds=numbers, pulls=pulls,
-                   truncated=numbers % 2 == 0), None, None
+                   truncated=numbers < 0), None, None
 
     class Lowered:
         def compile(self):
@@ -133,6 +133,10 @@ def test_coordinates_of_bandits_grow_too(tmp_path, made_up):
     before = sorted((tmp_path / "store").rglob("*"))
     bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
     assert sorted((tmp_path / "store").rglob("*")) == before
+    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"kind": ["easy", "hard"]})
+    assert results.kind.values.tolist() == ["easy", "hard"], "a blank gives way"
+    for gap in (np.nan, 0.1):
+        bj.sweep(["uniform"], {"c": THREE["c"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [gap]})
     with pytest.raises(ValueError, match=r"coords\.gap of b: 0.2 in the store, 0.3 asked for"):
         bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.3]})
 
@@ -229,7 +233,6 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
             raise KeyboardInterrupt
         rename(*paths)
 
-    monkeypatch.setattr(growth, "PATIENCE", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(growth.os, "rename", killed)
         if at == 13:
@@ -241,6 +244,45 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
     results = bj.sweep(["uniform"], TWO, [5], 5, out=tmp_path / "store")
     assert sum(played) == 4
     same(results, bj.sweep(["uniform"], TWO, [5], 5))
+
+
+def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(tmp_path, monkeypatch, made_up, played):
+    """While one process adds KUBE, another adds the oracle to the same store."""
+    bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
+    put, calls = Results.put, []
+
+    def overtaken(results, *arguments):
+        calls.append(1)
+        if len(calls) == 2:  # in the middle of the first sweep
+            bj.sweep(["uniform", "oracle"], TWO, [5, 9], 4, out=tmp_path / "store")
+        return put(results, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "put", overtaken)
+        with pytest.raises(ValueError, match="another grid from another process"):
+            bj.sweep(["uniform", "kube"], TWO, [5], 3, out=tmp_path / "store", chunk=1)
+    stored = bj.open_results(tmp_path / "store")
+    assert stored.policy.values.tolist() == ["uniform", "kube", "oracle"]
+    whole = bj.sweep(["uniform", "kube", "oracle"], TWO, [5, 9], 4, out=tmp_path / "store")
+    same(whole, bj.sweep(["uniform", "kube", "oracle"], TWO, [5, 9], 4))
+
+
+def test_two_processes_that_make_the_same_growth(tmp_path, monkeypatch, made_up):
+    """The second ends first, and removes the sources."""
+    bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
+    play, calls = run.play, []
+
+    def slow(batches):
+        calls.append(1)
+        if len(calls) == 1:
+            bj.sweep(["uniform"], TWO, [5, 9], 3, out=tmp_path / "store")
+        return play(batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "play", slow)
+        results = bj.sweep(["uniform"], TWO, [5, 9], 3, out=tmp_path / "store")
+    same(results, bj.sweep(["uniform"], TWO, [5, 9], 3))
+    same(bj.open_results(tmp_path / "store"), results)
 
 
 def test_a_damaged_chunk_of_a_store_that_grows_is_computed_again(tmp_path, played, made_up):

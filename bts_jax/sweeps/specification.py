@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import sys
 import textwrap
 import zlib
 from collections.abc import Mapping
@@ -153,7 +154,7 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
     if not is_ours(thing, registry):
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
         with suppress(OSError, TypeError):  # no source at hand
-            entry["code"] = zlib.crc32(_code(type(thing)).encode())
+            entry["code"] = zlib.crc32("\n".join(_code(made) for made in _own_classes(thing, registry)).encode())
     fields = {}
     for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
         inner = is_ours(leaf, registry)  # a bandit made from another
@@ -164,6 +165,17 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
         elif name not in ("reward_scale", "cost_scale") or listed(leaf) != 1:  # which came later, and are 1 as a rule
             fields[name] = listed(leaf)
     return {**entry, "fields": fields}
+
+
+def _own_classes(thing: Any, registry: Mapping[str, Any]) -> list[type]:
+    """The classes that a policy or a bandit is made of and that are the user's own, with those they inherit from."""
+    found = [made for made in type(thing).__mro__ if made.__module__.split(".")[0] not in (
+        *sys.stdlib_module_names - {"__main__"}, "bts_jax", "chex")]
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        part = getattr(thing, field.name)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type) and not is_ours(part, registry):
+            found += _own_classes(part, registry)
+    return list(dict.fromkeys(found))
 
 
 def _code(made: type) -> str:
