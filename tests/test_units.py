@@ -245,7 +245,7 @@ def test_a_sweep_of_several_units(mixed):
             for part in ("reward", "cost", "rounds", "pulls")})
         np.testing.assert_allclose(data.regret.sel(policy="uniform", bandit=name).isel(seed=0), bj.regret(run, bandit))
     # What costs twice as much is as far with twice the budget.
-    lost = bj.metrics.measured(data).lost_run.values
+    lost = bj.statistics.measured(data).lost_run.values
     np.testing.assert_allclose(lost[0], [(1 / 3 - 1 / 5) * 12, (1 / 3 - 1 / 5) * 100], rtol=1e-6)
     again = bj.open_results(path)
     assert again.identical(data) and again.arm.values.tolist() == ["banner", "video"]
