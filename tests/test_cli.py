@@ -304,8 +304,8 @@ def test_another_seed_is_refused_at_once(command, store, capsys, monkeypatch):
     def play(*_, **__):
         raise AssertionError("this takes long")
 
-    monkeypatch.setattr("bts_jax.paper.figure1", play)
-    monkeypatch.setattr("bts_jax.studies.study", play)
+    monkeypatch.setattr("bts_jax.experiments.figure1.figure1", play)
+    monkeypatch.setattr("bts_jax.experiments.study", play)
     err = refused([*command, "--seed", "1", "--out", str(store)], capsys)
     assert "0 in the store" in err and "1 asked for" in err and "--out" in err
     with pytest.raises(AssertionError, match="this takes long"):
