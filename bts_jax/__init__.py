@@ -2,19 +2,20 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run; simulate_batch, the fast way to many runs
+Playing     simulate, Run; simulate_batch, the fast way to many runs; trace, Trace, a run round by round; compare, policies
+            side by side on one bandit
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
             MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
             learnt, TemperedBTS, SoftElimination; the baselines Oracle, Uniform; POLICIES names them all
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
-Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals); figures in
+Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals; more of the kind in
+            bts_jax.statistics); regret_table in bts_jax.tables; figures in
             bts_jax.plots
 Sweeping    sweep, a grid of all these, saved as it goes; open_results; merge
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
-The paper   its experiments in bts_jax.paper, its observations in bts_jax.observations; studies beyond it in bts_jax.studies;
-            all of them on the command line: bts-jax --help
+The paper   its Figure 1, its observations and studies beyond it in bts_jax.experiments; on the command line: bts-jax --help
 
 Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
 computes anything: once JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one
@@ -31,11 +32,12 @@ from bts_jax._version import __version__
 from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import simulate_batch
+from bts_jax.comparison import compare
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
 from bts_jax.intervals import interval
-from bts_jax.metrics import paired, pseudo_regret, ranking, regret
+from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import (
     BTS,
     CUCB,
@@ -62,6 +64,8 @@ from bts_jax.policies import (
     UCBSCPlus,
     Uniform,
 )
+from bts_jax.statistics import paired, ranking
+from bts_jax.trace import Trace, trace
 
 if TYPE_CHECKING:
     from bts_jax.learn import fit
@@ -120,11 +124,13 @@ __all__ = [
     "Scaled",
     "SoftElimination",
     "TemperedBTS",
+    "Trace",
     "UCBSCPlus",
     "Uniform",
     "__version__",
     "check_bandit",
     "check_policy",
+    "compare",
     "fit",
     "interval",
     "merge",
@@ -136,4 +142,5 @@ __all__ = [
     "simulate",
     "simulate_batch",
     "sweep",
+    "trace",
 ]

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bts_jax import game
-from bts_jax.batch import simulate_batch
-from bts_jax.contract import Bandit, Policy, told
+from bts_jax import batch, game
+from bts_jax.bandits.arms import named_arms
+from bts_jax.contract import Bandit, Policy, scales, told
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.game import simulate
 from bts_jax.policies import Uniform
@@ -41,7 +41,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
     if np.isnan(runs.reward).any():
         wrong.append("runs end with NaN: it answers an arm that does not exist, or a draw is rejected 65,536 times in a row "
-                     "(or the bandit returns what is no number in [0, 1]: see check_bandit)")
+                     "(or the bandit returns what is no number from 0 to its scale: see check_bandit)")
     if np.asarray(runs.truncated).any():
         wrong.append("runs hit the limit of rounds: on arms that cost something, that is all but impossible")
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
@@ -59,8 +59,9 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
 def check_bandit(bandit: Bandit) -> None:
     """Raises a `ValueError` that says all that is wrong with a bandit, as far as pulls and runs can tell.
 
-    Every arm's rewards and costs must be numbers in [0, 1] with the means that the bandit declares, up to 6 standard errors
-    of 20,000 pulls, and the same for the same key; and runs the same alone and in a batch.
+    Every arm's rewards and costs must be numbers from 0 to `reward_scale` and `cost_scale`, or 1, with the means that the
+    bandit declares, up to 6 standard errors of 20,000 pulls, and the same for the same key; and runs the same alone and in a
+    batch.
 
     Example:
         >>> import bts_jax as bj
@@ -72,6 +73,9 @@ def check_bandit(bandit: Bandit) -> None:
     if means["reward"].ndim != 1 or means["reward"].shape != means["cost"].shape or len(means["cost"]) < 2:
         raise ValueError(f"{name}: reward_mean and cost_mean have shapes {means['reward'].shape} and {means['cost'].shape}: "
                          "return [K] for both, of one bandit with at least 2 arms")
+    most = dict(zip(means, (float(scale) for scale in scales(bandit) or (1.0, 1.0)), strict=True))
+    named_arms(getattr(bandit, "arms", None) or (), len(means["cost"]))
+    budget = 20 * most["cost"]
     keys, arms = jax.random.split(jax.random.key(0), _DRAWS), jnp.arange(len(means["cost"]))
     drawn = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))(keys, arms)
     for kind, draws in zip(means, drawn, strict=True):
@@ -80,18 +84,19 @@ def check_bandit(bandit: Bandit) -> None:
             continue
         draws = np.asarray(draws, np.float64)
         for arm, (values, mean) in enumerate(zip(draws, means[kind], strict=True)):
-            outside = values[~((values >= 0) & (values <= 1))]
+            outside = values[~((values >= 0) & (values <= np.float32(most[kind])))]
             if len(outside):
-                wrong.append(f"arm {arm}'s {kind} is not always a number in [0, 1]: it is {outside[0]}")
-            elif abs(values.mean() - mean) > _error(float(mean)):
+                wrong.append(f"arm {arm}'s {kind} is not always a number in [0, {most[kind]:g}]: it is {outside[0]}"
+                             + (f"; {kind}_scale says what the largest is" if (outside > most[kind]).any() else ""))
+            elif abs(values.mean() - mean) > most[kind] * _error(float(mean) / most[kind]):
                 wrong.append(f"arm {arm}'s mean {kind} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
                              f"{mean:.4f}")
     if not wrong:
         if not _same(bandit.pull(keys[0], arms[0]), bandit.pull(keys[0], arms[0])):
             wrong.append("pull with the same key and arm gives two answers: take all randomness from the key")
-        keys, end = keys[:_RUNS], np.array([20])
-        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, 20, key, checkpoints=end, max_rounds=1000))(keys)
-        wrong += _differences(Uniform(), bandit, 20, keys, end, runs, max_rounds=1000)
+        keys, end = keys[:_RUNS], np.array([budget])
+        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, budget, key, checkpoints=end, max_rounds=1000))(keys)
+        wrong += _differences(Uniform(), bandit, budget, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
     _warn_of_sums(name, (bandit.pull, keys[0], arms[0]))
@@ -110,14 +115,15 @@ def _error(mean: float) -> float:
     return 6 * (max(mean * (1 - mean), 0) / _DRAWS) ** 0.5 + 20 / _DRAWS
 
 
-def _differences(policy, bandit, budget, keys, checkpoints, runs, **limits) -> list[str]:
+def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
     """What is wrong if runs are not the same alone or on few lanes as in a batch."""
     remedy = "take all randomness from the key, and keep nothing outside of the state"
     wrong = []
-    alone = simulate(policy, bandit, budget, keys[3], checkpoints=checkpoints, **limits)
+    alone = game.play_one(policy, bandit, budget, keys[3], checkpoints, max_rounds)
     if not _same(alone, jax.tree.map(lambda x: x[3], runs)):
         wrong.append(f"a run alone is not the run in a batch: {remedy}")
-    if not _same(simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=5, **limits), runs):
+    few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=5)
+    if not _same(batch.play([few])[0][0], runs):
         wrong.append(f"runs on five lanes are not the runs in a batch: {remedy}")
     return wrong
 

@@ -8,6 +8,7 @@ takes the next in line. None of this touches a run's random numbers, so its resu
 import contextlib
 import logging
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
-from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, Programs, graphs
 from bts_jax.game import Run
+from bts_jax.text import counted
+from bts_jax.trace import why_nan
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -89,7 +92,7 @@ def simulate_batch(
         report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
     Returns:
-        The `Run`, with N first in every array.
+        The `Run`, with N first in every array. If a run is NaN (see `simulate`), a `RuntimeWarning` says why.
 
     Example:
         >>> import jax
@@ -103,6 +106,11 @@ def simulate_batch(
     started = time.perf_counter()
     batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
     runs, calls, blocks = play([batch])[0]
+    lost = np.flatnonzero(np.isnan(runs.reward).any(-1))
+    if len(lost):
+        reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
+        warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
+                      RuntimeWarning, stacklevel=2)
     if report is not None:
         size, count = len(batch.back), len(batch.devices)
         width = min(batch.kind.width, loop.lane_count(-(-size // count)))
@@ -118,6 +126,18 @@ def simulate_batch(
             fallbacks=_fallbacks(batch),
         ))
     return jax.tree.map(jnp.asarray, runs)
+
+
+def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
+    """Why run number `place` of a batch is NaN."""
+
+    def own(leaf: Any) -> Any:
+        return leaf[place] if np.ndim(leaf) else leaf
+
+    if np.ndim(bandit.cost_mean) > 1:
+        bandit = jax.tree.map(own, bandit)
+    policy = jax.tree.map(own, policy)
+    return why_nan(policy, bandit, own(np.asarray(budget)), own(keys), int(runs.rounds[place].max()))
 
 
 class Kind(NamedTuple):
@@ -139,8 +159,11 @@ class Batch(NamedTuple):
     devices: tuple
 
 
-def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, lanes=None, devices=None) -> Batch:
-    """A batch from the arguments of `simulate_batch`, checked."""
+def lay_out(
+    policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, limits=None, lanes=None, devices=None
+) -> Batch:
+    """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending."""
+    max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
     leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
     if checkpoints is None:
@@ -156,6 +179,8 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
 
     # Longest first, dealt out to and fro; filled up with copies of the last run, so that all devices get as many.
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
+    if max_rounds is not None:
+        lengths = np.minimum(lengths, rows(max_rounds, 0))
     longest = np.argsort(-lengths, kind="stable")
     share = -(-size // len(devices))
     at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
@@ -169,7 +194,7 @@ def lay_out(policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, 
         jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),
         rows(jax.random.key_data(keys), 1)[order],
         jax.tree.map(lambda x: rows(x, 1)[order], game.money(checkpoints)),
-        None if max_rounds is None else rows(max_rounds, 0)[order],
+        None if max_rounds is None else (rows(max_rounds, 0) if limits is None else rows(limits, 1))[order],
     )
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
@@ -205,7 +230,9 @@ def best_cost(bandit: Bandit) -> np.ndarray:
     """What a pull of the best arm costs, which says roughly how long a run will be; of a batch of bandits, one for each."""
     reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     best = np.argmax(ratio(reward, cost, np), -1)
-    return np.maximum(np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64), 0.01)
+    _, scale = scales(bandit) or (1.0, 1.0)
+    cost = np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64)
+    return np.maximum(cost, 0.01 * np.asarray(scale, np.float64))
 
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
@@ -231,8 +258,9 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
         played, fallbacks = loop.play(games, game.rules(platform, general), platform)
         _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
         for (record, calls, blocks, beyond), (own, _) in zip(played, batches, strict=True):
-            _, budget, _, checkpoints, _ = own
-            runs = jax.vmap(game.finish)(jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record), budget, checkpoints)
+            _, budget, _, checkpoints, limits = own
+            record = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record)
+            runs = jax.vmap(game.finish)(record, budget, checkpoints, limits)
             results.append((runs, calls, blocks[None], beyond[None]))
         return results
 

@@ -20,6 +20,8 @@ def is_concrete(tree: Any) -> bool:
 def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
     """`value` as a float64 array, or a `ValueError` that names it."""
     try:
+        if np.asarray(value).dtype.kind in "US":  # which NumPy would read as numbers, and JAX would not
+            raise ValueError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} = {shown(value)} is not a number or an array of numbers: {remedy}") from None
@@ -69,13 +71,16 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
 def key(value: Any, batch: bool = False) -> None:
     """Raises unless `value` is one typed JAX key; or, where that is allowed, a batch of them."""
     check_fork()  # here, since whatever plays needs a key
-    remedy = "pass one typed JAX key, as jax.random.key(0) makes it"
+    name, remedy = "key", "pass one typed JAX key, as jax.random.key(0) makes it"
+    if batch:
+        name, remedy = "keys", "pass typed JAX keys, as jax.random.split(jax.random.key(0), 100) makes them"
     dtype = getattr(value, "dtype", None)
     if dtype is None:
-        raise ValueError(f"key = {value!r} is not a key: {remedy}")
+        raise ValueError(f"{name} = {shown(value)} is not {'a batch of keys' if batch else 'a key'}: {remedy}")
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        raise ValueError(f"key is an array of {dtype}[{', '.join(map(str, value.shape))}], an old-style key at best: "
-                         f"{remedy} (jax.random.wrap_key_data turns an old-style key into a typed one)")
+        old = "old-style keys" if batch else "an old-style key"
+        raise ValueError(f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], {old} at best: {remedy} "
+                         "(jax.random.wrap_key_data makes typed keys of old-style ones)")
     if value.shape != () and not batch:
         raise ValueError(f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the batch with "
                          "jax.vmap(simulate, in_axes=(None, None, None, 0))")

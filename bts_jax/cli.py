@@ -5,29 +5,29 @@ import io
 import os
 import shlex
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from bts_jax import progress, signals
-from bts_jax.text import ALLOWANCE, counted, printable, table
+from bts_jax import signals
+from bts_jax.text import ALLOWANCE, counted, line, printable, table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
     _prepare_streams()
-    parser = _parser()
+    from bts_jax.options import parser as make_parser
+
+    parser = make_parser()
     try:
         try:
             arguments = parser.parse_args(argv)
             with signals.ending():
-                arguments.command(arguments)
+                COMMANDS[arguments.command](arguments)
         finally:
             _flush()
     except ValueError as error:
@@ -67,215 +67,105 @@ def _message(error: Any) -> str:
     return f"bts-jax: error: {printable(str(error), keep=chr(10))}\n"
 
 
-class _Together(argparse.Action):
-    """An option that goes with --distributed alone. Whether it was given is noted: it may also come from the environment."""
+def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
+    """The bandit that the arguments describe, what it is in words, and the key of the runs on it."""
+    import jax
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, values)
-        namespace.together = f"{option_string} = {values!r}"
+    from bts_jax.bandits import BANDITS, Bernoulli
+    from bts_jax.sweeps import classes
+
+    if not -(2**31) <= arguments.seed < 2**31:
+        raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
+    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
+    if (arguments.reward is None) != (arguments.cost is None):
+        raise ValueError("--reward and --cost describe the same arms: give both, or neither for a random bandit")
+    name, arms = arguments.bandit or "bernoulli", arguments.arms
+    if arguments.reward is not None:
+        for option, value in (("--bandit", arguments.bandit), ("--arms", arms)):
+            if value is not None:
+                raise ValueError(f"{option} = {value!r} does not go with --reward and --cost, which give Bernoulli arms by "
+                                 "hand: leave it out")
+        bandit = Bernoulli(reward=arguments.reward, cost=arguments.cost)
+    elif not classes.is_name(name):
+        bandit = BANDITS[name].random(key_bandit, 10 if arms is None else arms)
+    else:
+        kind = classes.find(name, "bandit", where="--bandit")
+        if hasattr(kind, "random"):
+            options = {"key": key_bandit, "num_arms": 10 if arms is None else arms}
+            bandit = classes.arrays(classes.call(f"--bandit = {name!r}", kind.random, options))
+        elif arms is not None:
+            raise ValueError(f"--arms = {arms} is for random arms, and {kind.__name__} has no class method random(key, "
+                             "num_arms) to draw them: leave it out, or add one")
+        else:
+            bandit = _default("--bandit", name, kind)
+    where = name if classes.is_name(name) else f"{name} bandit"
+    return bandit, f"{where}, {np.shape(bandit.cost_mean)[-1]} arms", key_runs
 
 
-def _parser() -> argparse.ArgumentParser:
-    from bts_jax._version import __version__
-    from bts_jax.bandits import BANDITS
-    from bts_jax.policies import POLICIES
+def _default(option: str, name: str, kind: type) -> Any:
+    """An instance of a class of the user's own with its default settings."""
+    import inspect
 
-    parser = argparse.ArgumentParser(prog="bts-jax", description="Budgeted multi-armed bandits in JAX.")
-    parser.add_argument("--version", action="version", version=f"bts-jax {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    from bts_jax.sweeps import classes
 
-    run = commands.add_parser("run", help="play policies on a random bandit and print a table")
-    run.add_argument("--policy", nargs="+", action="extend", choices=[*POLICIES, "all"], metavar="NAME",
-                     help=f"one or several of {', '.join(POLICIES)}; or all (default: bts)")
-    run.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
-    run.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
-    run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
-    run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
-    run.add_argument("--seed", type=int, default=0, metavar="S",
-                     help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
-    run.add_argument("--quiet", action="store_true", help="no progress bar")
-    run.set_defaults(command=_run)
-
-    sweep = commands.add_parser("sweep", help="run a grid from a TOML file, and save it as it goes")
-    sweep.add_argument("file", nargs="?", metavar="FILE", help="what to run; --example prints such a file")
-    sweep.add_argument("--out", metavar="STORE", help="folder to save in (default: FILE with .zarr, in the current folder)")
-    sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
-    sweep.add_argument("--example", action="store_true", help="print an example of a file")
-    sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
-    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
-    sweep.add_argument("--distributed", action="store_true",
-                       help="share the work with the other processes started with this option, by srun, mpirun or the like")
-    sweep.add_argument("--coordinator", action=_Together, metavar="HOST:PORT",
-                       default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
-                       help="with --distributed, unless JAX finds out: where process 0 listens (or JAX_COORDINATOR_ADDRESS)")
-    sweep.add_argument("--processes", action=_Together, type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
-                       help="likewise: how many there are (or JAX_NUM_PROCESSES)")
-    sweep.add_argument("--process", action=_Together, type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
-                       help="likewise: which this is, from 0 on (or JAX_PROCESS_ID)")
-    sweep.add_argument("--timeout", action=_Together, type=int, metavar="S", default=60,
-                       help="with --distributed: how many seconds to wait for the others at the start (default: %(default)s)")
-    sweep.add_argument("--quiet", action="store_true", help="no progress bar")
-    sweep.set_defaults(command=_sweep, together=None)
-
-    table = commands.add_parser("table", help="print the regret in a saved sweep, with confidence intervals")
-    table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
-    table.add_argument("--by-bandit", action="store_true", help="a table for each bandit (default: averaged over bandits)")
-    table.add_argument("--over", choices=["seed", "bandit"],
-                       help="the sample of the intervals: the seeds, for a statement about these bandits alone; or the "
-                            "bandits, for bandits like these (default: the bandits if each has one run, else the seeds)")
-    table.add_argument("--statistic", default="mean", choices=["mean", "median", "trimmed"],
-                       help="what is printed; trimmed is the mean of the middle eight tenths (default: %(default)s)")
-    table.add_argument("--latex", action="store_true", help="print LaTeX")
-    table.set_defaults(command=_print_table)
-
-    plot = commands.add_parser("plot", help="draw the regret in a saved sweep")
-    plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
-    plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
-    plot.add_argument("--theory", nargs="*", choices=["bound", "leading", "slope"], metavar="NAME",
-                      help="draw the paper's theory as well: any of bound, leading (term of the bound) and slope (of the lower "
-                           "bound); without a name, bound and slope")
-    plot.set_defaults(command=_plot)
-
-    figure1 = commands.add_parser("figure1", help="repeat the simulations of the paper's Section 5, and judge its observations")
-    figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
-                         help="30 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
-    figure1.add_argument("--seed", type=int, default=0, metavar="S",
-                         help="where all randomness comes from (default: %(default)s)")
-    figure1.add_argument("--instances", type=int, default=1, metavar="N",
-                         help="random instances of each panel (default: %(default)s)")
-    figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
-                         help="range of the expected rewards and costs of Bernoulli arms (default: 0.1 0.9)")
-    figure1.add_argument("--out", metavar="DIR", help="folder for figure, table, report and runs (default: figure1-SCALE)")
-    figure1.add_argument("--quiet", action="store_true", help="no progress bar")
-    figure1.set_defaults(command=_figure1)
-
-    study = commands.add_parser("study", help="run a study beyond the paper: the whole field, or an open question of the paper")
-    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case"],
-                       help="all policies on random problems; lost runs and heavy tails; priors of BTS; correlated rewards and "
-                            "costs; hard problems")
-    study.add_argument("--scale", default="quick", choices=["quick", "full"],
-                       help="up to three minutes on two cores, or as large as a GPU can take (default: %(default)s)")
-    study.add_argument("--instances", type=int, metavar="N",
-                       help="random problems of each kind (default: as many as the scale has); the report says about how many "
-                            "it would take to decide what is undecided")
-    study.add_argument("--seed", type=int, default=0, metavar="S",
-                       help="where all randomness comes from (default: %(default)s)")
-    study.add_argument("--out", metavar="DIR",
-                       help="folder for figures, table, report and runs (default: NAME-SCALE, or NAME-SCALE-N)")
-    study.add_argument("--quiet", action="store_true", help="no progress bar")
-    study.set_defaults(command=_study)
-
-    theory = commands.add_parser("theory", help="print the paper's gaps, bounds and constants for a bandit")
-    theory.add_argument("--reward", type=float, nargs="+", metavar="R",
-                        help="expected rewards of Bernoulli arms, with --cost (default: a random bandit)")
-    theory.add_argument("--cost", type=float, nargs="+", metavar="C", help="their expected costs")
-    theory.add_argument("--bandit", default="bernoulli", choices=BANDITS, help="family of arms (default: %(default)s)")
-    theory.add_argument("--arms", type=int, default=10, metavar="K", help="number of arms (default: %(default)s)")
-    theory.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
-    theory.add_argument("--gamma", type=float, metavar="G",
-                        help="the bound's γ, between 0 and 1 (default: the best for each arm)")
-    theory.add_argument("--seed", type=int, default=0, metavar="S",
-                        help="where the bandit comes from, the same as in bts-jax run (default: %(default)s)")
-    theory.set_defaults(command=_theory)
-
-    bench = commands.add_parser("bench", help="measure how fast this machine plays, beside NumPy and others")
-    bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
-    bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
-    bench.set_defaults(command=_bench)
-
-    policies = commands.add_parser("policies", help="list the policies and what each is told in advance")
-    policies.set_defaults(command=_policies)
-    return parser
+    needed = [one.name for one in inspect.signature(kind).parameters.values()
+              if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    if needed:
+        raise ValueError(f"{option} = {name!r} has no default for {', '.join(needed)}: give it one in the class, or set it in "
+                         "a grid file for bts-jax sweep")
+    return classes.arrays(classes.call(f"{option} = {name!r}", kind, {}))
 
 
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from bts_jax.batch import simulate_batch
-    from bts_jax.metrics import lost_run, pseudo_regret, regret
+    from bts_jax.comparison import compare
+    from bts_jax.contract import ratio
     from bts_jax.policies import POLICIES
+    from bts_jax.sweeps import classes
 
     if arguments.seeds < 1:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
     wanted = arguments.policy or ["bts"]
-    names = list(POLICIES) if "all" in wanted else list(dict.fromkeys(wanted))
-    bandit, key_runs = _instance(arguments)
-    keys = jax.random.split(key_runs, arguments.seeds)
-    lost = float(lost_run(bandit.reward_mean, bandit.cost_mean, [arguments.budget])[0])
-    # One program serves all chunks: the last is filled up with runs that are then dropped.
-    chunks = min(max(arguments.seeds // 512, 1), 20)
-    size = -(-arguments.seeds // chunks)
-    filled = keys[np.arange(chunks * size) % arguments.seeds]
-
-    rows = []
-    with progress.counting(len(names) * arguments.seeds, "run", arguments.quiet) as advance:
-        for name in names:
-            advance(0, f"{name}, compiling")
-            play = partial(simulate_batch, POLICIES[name](), bandit)
-            started = time.perf_counter()
-            play(min(arguments.budget, 1e-3), filled[:size])  # over at once; its program serves for all budgets
-            compiled = time.perf_counter()
-            parts = []
-            for chunk in range(chunks):
-                advance(0, name)
-                parts.append(jax.device_get(play(arguments.budget, filled[chunk * size : (chunk + 1) * size])))
-                advance(min(size, arguments.seeds - chunk * size), name)
-            ended = time.perf_counter()
-            runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: arguments.seeds], *parts)
-            best = runs.pulls[:, 0, int(bandit.best_arm)] / runs.rounds[:, 0]
-            rows.append([
-                name,
-                _interval(regret(runs, bandit)[:, 0], lost=lost),
-                _interval(pseudo_regret(runs, bandit)[:, 0], lost=lost),
-                f"{runs.rounds.mean():,.1f}",
-                f"{100 * best.mean():.1f}%",
-                f"{compiled - started:.1f}",
-                f"{ended - compiled:.2f}",
-                f"{runs.rounds.sum() / (ended - compiled):,.0f}",
-                f"{runs.truncated.sum()}",
-            ])
-    ratio = np.sort(np.asarray(bandit.ratio))[::-1]
-    print(f"{arguments.bandit} bandit, {arguments.arms} arms, best ratios {ratio[0]:.4g} and {ratio[1]:.4g}; "
-          f"budget {arguments.budget:g}, {arguments.seeds} runs, seed {arguments.seed}; "
-          f"on {jax.devices()[0].device_kind}")
-    _table(["policy", "regret", "pseudo-regret", "pulls/run", "best arm", "compile s", "run s", "pulls/s", "truncated"],
-           rows)
-    print(f"regret and pseudo-regret: mean and its 95% interval; {ALLOWANCE}; best arm: share of the pulls")
-
-
-def _instance(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The random bandit of --bandit, --arms and --seed, and the key of the runs on it."""
-    import jax
-
-    from bts_jax.bandits import BANDITS
-
-    if not -(2**31) <= arguments.seed < 2**31:
-        raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
-    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
-    return BANDITS[arguments.bandit].random(key_bandit, arguments.arms), key_runs
+    names = [name for one in wanted for name in (POLICIES if one == "all" else [one])]
+    policies = {name: _default("--policy", name, classes.find(name, "policy", where="--policy")) if classes.is_name(name)
+                else POLICIES[name]() for name in dict.fromkeys(names)}
+    bandit, what, key_runs = _bandit(arguments)
+    budget = arguments.budget
+    rows = compare(policies, bandit, budget, jax.random.split(key_runs, arguments.seeds), quiet=arguments.quiet)
+    ratios = np.sort(ratio(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean), np))[::-1]
+    print(f"{what}, best ratios {ratios[0]:.4g} and {ratios[1]:.4g}; budget {budget:g}, {arguments.seeds} runs, "
+          f"seed {arguments.seed}; on {jax.devices()[0].device_kind}")
+    # The columns are as wide as the largest numbers to be expected, which are not known yet.
+    most = len(f"{min(ratios[0], 1e3) * budget:,.1f}")
+    pulls = len(f"{budget / max(float(np.mean(bandit.cost_mean)), 1e-3):,.1f}")
+    interval = most if arguments.seeds == 1 else 3 * most + 6
+    head = {"policy": max(map(len, ["policy", *policies])), "regret": interval, "pseudo-regret": interval, "pulls/run": pulls,
+            "best arm": 8, "compile s": 9, "run s": 6, "pulls/s": 10, "truncated": 9}
+    widths = [max(len(name), width) for name, width in head.items()]
+    print(line(list(head), widths), flush=True)
+    for row in rows:
+        print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", f"{row.best_arm:.1%}",
+                    f"{row.compile_seconds:.1f}", f"{row.seconds:.2f}", f"{row.pulls_per_second:,.0f}", f"{row.truncated}"],
+                   widths), flush=True)
+    print(f"regret and pseudo-regret: mean and its 95% interval over the runs; {ALLOWANCE}; best arm: share of the pulls")
 
 
 def _theory(arguments: argparse.Namespace) -> None:
     from bts_jax import theory
-    from bts_jax.bandits import Bernoulli
 
-    if (arguments.reward is None) != (arguments.cost is None):
-        raise ValueError("--reward and --cost describe the same arms: give both, or neither for a random bandit")
-    if arguments.reward is None:
-        bandit, _ = _instance(arguments)
-        named = f"{arguments.bandit} bandit, {arguments.arms} arms, seed {arguments.seed}"
-    else:
-        bandit = Bernoulli(reward=arguments.reward, cost=arguments.cost)
-        named = f"bernoulli bandit, {bandit.num_arms} arms"
+    bandit, named, _ = _bandit(arguments)
+    named = named if arguments.reward else f"{named}, seed {arguments.seed}"
     budget = arguments.budget
     bound = theory.bts_bound(bandit, budget, arguments.gamma)
     repaired = theory.bts_bound(bandit, budget, arguments.gamma, proof="repaired")
     ratio, gap = theory.gaps(bandit)
     best, log = float(ratio.max()), np.log(budget)
     divergence = theory.least_divergence(bandit)
+    reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     rows = []
     for i in np.argsort(gap, kind="stable"):
-        means = [f"{i}", f"{bandit.reward_mean[i]:.4f}", f"{bandit.cost_mean[i]:.4f}", f"{ratio[i]:.4g}", f"{gap[i]:.4g}"]
+        means = [f"{i}", f"{reward_mean[i]:.4f}", f"{cost_mean[i]:.4f}", f"{ratio[i]:.4g}", f"{gap[i]:.4g}"]
         if not rows:
             rows.append([*means, *["-"] * 8])
             continue
@@ -318,6 +208,9 @@ def _sweep(arguments: argparse.Namespace) -> None:
         raise ValueError("give a TOML file, or --resume STORE; bts-jax sweep --example prints a file to begin with")
     if arguments.resume and arguments.out:
         raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in the store it goes on with")
+    if arguments.imports and not arguments.resume:
+        raise ValueError(f"--import = {arguments.imports[0]!r} goes with --resume alone: in a grid file, a class of your own "
+                         'is the kind of a policy or a bandit, as in kind = "my_module:MyPolicy"')
     if arguments.shard and arguments.distributed:
         raise ValueError(f"--shard = {arguments.shard!r} does not go with --distributed, which deals out shares by itself")
     if arguments.together and not arguments.distributed:
@@ -326,93 +219,153 @@ def _sweep(arguments: argparse.Namespace) -> None:
     if shard and (len(shard) != 2 or not all(part.isdecimal() for part in shard)):
         raise ValueError(f"--shard = {arguments.shard!r} is no share: give its number and how many there are, such as 3/8")
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
-    meeting = None
-    with _resumable(store, f"to go on: bts-jax sweep --resume {shlex.quote(store)}"):
+    meeting, again = None, ["--resume", store]
+    with _resumable(store, lambda: f"to go on: bts-jax sweep {shlex.join(again)}"):
         if arguments.distributed:
             from bts_jax.sweeps.processes import Meeting
 
             meeting = Meeting(arguments.coordinator, arguments.processes, arguments.process, arguments.timeout)
-        from bts_jax.sweeps.run import fill, stored
+        from bts_jax.sweeps.run import fill
 
         with meeting or nullcontext():
-            what = stored(store) if arguments.resume else read_toml(arguments.file)
+            if arguments.resume:
+                what = _stored(store, arguments.imports or [])
+                again += ["--import", *arguments.imports] if arguments.imports else []
+            else:
+                what = read_toml(arguments.file)
+                again = again if _all_ours(what) else [arguments.file, "--out", store]
             results = fill(**what, out=store, devices=arguments.devices, shard=shard and tuple(map(int, shard)),
                            quiet=arguments.quiet, meeting=meeting)
-    missing = results.done.size - results.saved()
+    total = len(results.units)
+    missing = total - results.saved()
     if missing:
         which = f"share {arguments.shard}" if shard else f"the share of process {meeting.index}" if meeting else "this"
-        print(f"{store}: {which} is done; {missing} of {results.done.size} units are still missing, of other shares")
+        print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shares")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 
 
-def _resumable(store: str, how: str) -> AbstractContextManager:
+def _merge(arguments: argparse.Namespace) -> None:
+    from bts_jax.sweeps.growth import merge
+
+    results = merge(*map(_store, arguments.stores), out=arguments.out)
+    sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
+    print(f"{arguments.out}: {sizes} (policies × bandits × budgets × seeds), {results.attrs['state']}")
+
+
+def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
+    """What the sweep in a store plays, as arguments of `sweep`, with classes of the user's own that the user has named."""
+    from bts_jax.sweeps import classes
+    from bts_jax.sweeps.run import stored
+
+    return stored(_store(store), classes.by_name(imports))
+
+
+def _all_ours(what: dict[str, Any]) -> bool:
+    """Whether a sweep is made of classes in the registries alone."""
+    from bts_jax.bandits import BANDITS
+    from bts_jax.policies import POLICIES
+    from bts_jax.sweeps.specification import is_ours
+
+    return all(is_ours(thing, registry) for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
+               for thing in what[kind].values())
+
+
+def _resumable(store: str, how: Callable[[], str]) -> AbstractContextManager:
     """Tells how to go on after a signal, if there is a store to go on with."""
-    return signals.resumable(lambda: f"; {how}" if Path(store, "zarr.json").exists() else "")
+    return signals.resumable(lambda: f"; {how()}" if Path(store, "zarr.json").exists() else "")
+
+
+def _store(path: str) -> str:
+    """The path of a store, unless it is that of a grid file."""
+    if Path(path).suffix == ".toml" and Path(path).is_file():
+        store = f"{Path(path).stem}.zarr"
+        remedy = f"name the folder that its sweep is saved in, {store!r} unless --out was given"
+        if not Path(store).exists():
+            remedy += f"; bts-jax sweep {shlex.quote(path)} makes it"
+        raise ValueError(f"{path!r} is not a store but a grid file: {remedy}")
+    return path
 
 
 def _print_table(arguments: argparse.Namespace) -> None:
-    from bts_jax.metrics import measured
     from bts_jax.sweeps.opening import open_results
+    from bts_jax.tables import group_in_words, grouping, regret_table, sample_in_words
 
-    results = open_results(arguments.store)
-    names, bandits = ([str(name) for name in results[axis].values] for axis in ("policy", "bandit"))
-    seeds = results.sizes["seed"]
-    over = arguments.over or ("seed" if seeds > 1 or len(bandits) == 1 or arguments.by_bandit else "bandit")
-    if over == "bandit" and (arguments.by_bandit or len(bandits) == 1):
-        raise ValueError("--over bandit has one bandit in a table: give --over seed, or leave out --by-bandit")
-    parts = [(f"bandit {printable(name)}", [i]) for i, name in enumerate(bandits)]
-    if not arguments.by_bandit:
-        parts = [(f"average over {len(bandits)} bandits" if len(bandits) > 1 else parts[0][0], list(range(len(bandits))))]
+    results = open_results(_store(arguments.store))
+    by, seeds = arguments.by or grouping(results), results.sizes["seed"]
+    found = regret_table(results, statistic=arguments.statistic, by=by, over=arguments.over)
+    if arguments.csv:
+        found[["bandits", "policy"]] = found[["bandits", "policy"]].map(printable)
+        print(found.to_csv(index=False, lineterminator="\n"), end="")
+        if results.attrs["state"] != "complete":
+            print(results.attrs["state"], file=sys.stderr)
+        return
     comment = "% " * arguments.latex
-    for title, chosen in parts:
-        values = measured(results.isel(bandit=chosen))
-        rows = [[f"{budget:,g}", *(_cell(values.isel(policy=i, budget=j), over, arguments.statistic)
-                                   for i in range(len(names)))] for j, budget in enumerate(results.budget.values)]
-        print(f"{comment}{arguments.statistic} regret, {title}, {counted(seeds, 'run')} each")
-        (_latex if arguments.latex else _table)(["budget", *names], rows)
-    about = f"the seeds: about {'this bandit' if len(bandits) == 1 else 'these bandits'} alone"
-    about = f"the {len(bandits)} bandits: about bandits like these" if over == "bandit" else about
-    if seeds > 1 or over == "bandit":
-        print(f"{comment}95% intervals over {about}" + (f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""))
+    groups = [rows for _, rows in found.groupby("bandits", sort=False)]
+    allowing = f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""
+    notes = [f"{comment}95% intervals {sample_in_words(rows)}{allowing}" if max(rows["count"]) > 1 else "" for rows in groups]
+    for rows, note, following in zip(groups, notes, [*notes[1:], ""], strict=True):
+        print(f"{comment}{arguments.statistic} regret, {printable(group_in_words(rows, by))}, {counted(seeds, 'run')} each")
+        cells = [[f"{budget:,g}", *map(_interval, part[["estimate", "low", "high"]].itertuples(index=False))]
+                 for budget, part in rows.groupby("budget")]
+        (_latex if arguments.latex else _table)(["budget", *map(str, results.policy.values)], cells)
+        if note and note != following:
+            print(note)
     if results.attrs["state"] != "complete":
         print(comment + results.attrs["state"])
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    from bts_jax.metrics import kinds
     from bts_jax.plots import MOST_PANELS, image_format, regret, write
     from bts_jax.sweeps.opening import open_results
+    from bts_jax.tables import grouping
 
-    out = Path(arguments.out or f"{Path(os.path.abspath(arguments.store)).stem}.png")
+    out = Path(arguments.out or f"{Path(os.path.abspath(_store(arguments.store))).stem}.png")
     image_format(out)
+    if os.path.lexists(out) and not arguments.force:
+        raise ValueError(f"{str(out)!r} exists: give --force to overwrite it, or another file by --out")
     results = open_results(arguments.store)
-    panel = "family" if len(set(kinds(results))) <= MOST_PANELS else "all"
-    panel = "bandit" if results.sizes["bandit"] <= MOST_PANELS else panel
     theory = False if arguments.theory is None else arguments.theory or True
-    write(regret(results, panel=panel, theory=theory), out)
+    by = arguments.by or ("bandit" if theory and results.sizes["bandit"] <= MOST_PANELS else grouping(results))
+    write(regret(results, panel="family" if by == "kind" else by, theory=theory), out)
     print(out)
 
 
 def _figure1(arguments: argparse.Namespace) -> None:
-    from bts_jax.paper import figure1
+    from bts_jax.experiments.figure1 import figure1
 
     out = arguments.out or f"figure1-{arguments.scale}"
-    with _resumable(f"{out}/runs.zarr", "the same command goes on"):
+    _check_seed(out, arguments.seed)
+    with _resumable(f"{out}/runs.zarr", lambda: "the same command goes on"):
         _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
                             out=out, quiet=arguments.quiet)
     print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
 
 
 def _study(arguments: argparse.Namespace) -> None:
-    from bts_jax.studies import default_folder, study
+    from bts_jax.experiments import default_folder, study
 
     out = arguments.out or default_folder(arguments.name, arguments.scale, arguments.instances)
-    with _resumable(f"{out}/runs.zarr", "the same command goes on"):
+    _check_seed(out, arguments.seed)
+    with _resumable(f"{out}/runs.zarr", lambda: "the same command goes on"):
         _, report = study(arguments.name, arguments.scale, instances=arguments.instances, seed=arguments.seed, out=out,
                           quiet=arguments.quiet)
     print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
+
+
+def _check_seed(folder: str, seed: int) -> None:
+    """Raises if the runs in that folder have another seed: at once, since all that is random has other numbers then."""
+    from bts_jax.sweeps.opening import read_specification
+
+    store = Path(folder, "runs.zarr")
+    if Path(store, "zarr.json").is_file():
+        try:
+            found = read_specification(store)["seed"]
+        except ValueError:  # which is reported where the store is used
+            return
+        if found != seed:
+            raise ValueError(f"--seed: {found} in the store {str(store)!r}, {seed} asked for: give another folder by --out")
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -456,29 +409,12 @@ def _policies(arguments: argparse.Namespace) -> None:
             for name, policy in POLICIES.items()], left=True)
 
 
-def _interval(values: np.ndarray, statistic: str = "mean", lost: float = np.nan) -> str:
-    """A statistic and its 95% interval, the latter from two values on; `lost` is what one lost run more would have."""
-    from bts_jax.intervals import interval
-
-    estimate, low, high = interval(values, statistic=statistic, unseen=(np.nan, lost) if statistic == "mean" else None)
-    return f"{estimate:,.1f}" if len(values) < 2 else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})".replace("inf", "∞")
-
-
-def _cell(values: Any, over: str, statistic: str) -> str:
-    """A statistic of the regret [bandit, seed] and its interval: over the seeds, bandits being averaged; or over the bandits.
-
-    Seeds (or bandits) of which a run is missing are left out.
-    """
-    from bts_jax.metrics import sample, unseen_excess
-
-    missing = np.isnan(values.values)
-    values = values.isel(seed=~missing.any(0)) if over == "seed" else values.isel(bandit=~missing.any(1))
-    if 0 in values.shape:
+def _interval(found: Any) -> str:
+    """An estimate and its 95% interval, the latter if the sample has more than one value."""
+    estimate, low, high = map(float, found)
+    if np.isnan(estimate):
         return "-"
-    # A value is the mean over the other axis, and one lost run more is one of the runs in it.
-    excess = unseen_excess(sample(values, "bandit").assign_coords(runs=values.sizes["bandit" if over == "seed" else "seed"]))
-    drawn = values.values.mean(0 if over == "seed" else 1)
-    return _interval(drawn, statistic, drawn.mean() + excess.item())
+    return f"{estimate:,.1f}" if np.isnan(low) else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})".replace("inf", "∞")
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:
@@ -500,3 +436,7 @@ def _latex(head: list[str], rows: list[list[str]]) -> None:
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
     print(table(head, rows, left))
+
+
+COMMANDS = {"run": _run, "sweep": _sweep, "merge": _merge, "table": _print_table, "plot": _plot, "figure1": _figure1,
+            "study": _study, "theory": _theory, "bench": _bench, "policies": _policies}

@@ -19,6 +19,14 @@ State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes ne
 class Bandit(Protocol):
     """What is pulled: a pytree of K arms' parameters.
 
+    Rewards and costs are in any unit, such as clicks and dollars. What one pull can earn or cost at most must be known. If it
+    is not 1, the bandit has the attributes `reward_scale` and `cost_scale` with these maxima: attributes of the class, fields
+    or properties. Budgets, expected rewards and costs, runs and regrets are in the same units. Policies see rewards and costs
+    divided by their scales, in [0, 1] as their papers assume.
+
+    A bandit may have an attribute `arms`, a tuple of K names of its arms. Names are no numbers: make it an attribute of the
+    class or a property, or a field that is a `bts_jax.pytrees.Names`.
+
     Example:
         >>> from bts_jax import Bernoulli
         >>> isinstance(Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5]), Bandit)  # has all of these; `check_bandit` looks closer
@@ -36,12 +44,21 @@ class Bandit(Protocol):
         ...
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Pulls one arm once: a random reward and a random cost, float32 scalars in [0, 1].
+        """Pulls one arm once: a random reward in [0, reward_scale] and a random cost in [0, cost_scale], float32 scalars.
 
         `key` belongs to the run and the round, whatever the policy: pulling the same arm with the same key always gives
         the same answer.
         """
         ...
+
+
+def scales(bandit: Any) -> tuple[Any, Any] | None:
+    """The largest reward and the largest cost of one pull; `None` if the bandit does not say, and both are 1."""
+    found = [getattr(bandit, name, None) for name in ("reward_scale", "cost_scale")]
+    if all(scale is None for scale in found):
+        return None
+    reward, cost = (1.0 if scale is None else scale for scale in found)
+    return reward, cost
 
 
 class Means(NamedTuple):
@@ -56,7 +73,7 @@ class Problem:
     """What a policy may be told before the first pull.
 
     The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no
-    policy knows more than its documentation says.
+    policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
 
     Example:
         >>> Problem(num_arms=10, budget=100.0)  # for a class with told = ("budget",)

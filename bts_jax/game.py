@@ -13,6 +13,8 @@ A single run is a batch of one, and all runs of a batch play in one loop (`engin
 only adds runs to it. Here is what happens in one run.
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -25,12 +27,15 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, ratio, told
-from bts_jax.engine.draws import Stepwise, looped
-from bts_jax.engine.fixed_point import LARGEST, UNIT, Sum, coins
+from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, told
+from bts_jax.engine.dividing import divide
+from bts_jax.engine.draws import Attempt, Stepwise, looped
+from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Coinage, Sum, coins
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
+from bts_jax.engine.rounding import round_product
 from bts_jax.pytrees import pytree
+from bts_jax.text import shown
 
 MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # at one round, before its draws are taken to be impossible
@@ -41,7 +46,10 @@ _DECIDE, _PULL, _UPDATE = range(3)
 
 @pytree
 class Run:
-    """What a run came to at each of C checkpoints. Under `vmap`, batch axes stand before those named here."""
+    """What a run came to at each of C checkpoints, in the bandit's units.
+
+    Under `vmap`, batch axes stand before those named here.
+    """
 
     budget: jax.Array  # [C] float32, the checkpoints
     reward: jax.Array  # [C] float32, earned
@@ -49,6 +57,13 @@ class Run:
     rounds: jax.Array  # [C] int32
     pulls: jax.Array  # [C, K] int32, of each arm
     truncated: jax.Array  # [C] bool: the limit of rounds came before the budget's end
+
+
+class Units(NamedTuple):
+    """How rewards and costs are counted, of a bandit that has `reward_scale` or `cost_scale`."""
+
+    reward: Coinage
+    cost: Coinage
 
 
 class Setting(NamedTuple):
@@ -60,6 +75,7 @@ class Setting(NamedTuple):
     key: random.Words
     checkpoints: Sum  # [C] ascending
     limits: jax.Array  # [C] int32, the limit of rounds of each checkpoint
+    units: Units | None = None  # without them, amounts are in [0, 1]
 
 
 class _Progress(NamedTuple):
@@ -110,18 +126,21 @@ def simulate(
     A run is a matter of discrete decisions: its derivative with respect to anything is zero, and is not taken.
 
     Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number, a checkpoint
-    above the budget, an arm's probability or a reward or cost outside [0, 1], an arm that does not exist, and a draw that is
-    rejected 65,536 times in a row then give NaN for reward and cost.
+    above the budget, an arm's probability outside [0, 1], a reward or cost outside [0, `reward_scale`] or [0, `cost_scale`], an
+    arm that does not exist, and a draw that is rejected 65,536 times in a row then give NaN for reward and cost. Outside of
+    `jit` and `vmap`, a `RuntimeWarning` says why.
 
     Args:
         policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
         bandit: what is pulled, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
-        budget: how much may be spent, a positive number below 2³¹.
+        budget: how much may be spent, a positive number below 2³¹, in the unit of the bandit's costs. With `max_rounds` it may
+            be infinite: the run then ends after that many rounds.
         key: a typed JAX key, such as `jax.random.key(0)`.
         checkpoints: budgets up to `budget` at which to record the run, in any order; the budget alone by default. The
             run ends at the largest. [C]
         max_rounds: the limit of rounds. By default each checkpoint b has the limit (2b + 200) / (smallest positive
-            expected cost), which a run on arms that all cost something exceeds with a probability below 10⁻²⁰.
+            expected cost), both in multiples of `cost_scale`, which a run on arms that all cost something exceeds with a
+            probability below 10⁻²⁰.
 
     Returns:
         The `Run`, with one entry per checkpoint.
@@ -135,6 +154,16 @@ def simulate(
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """
+    run = play_one(policy, bandit, budget, key, checkpoints, max_rounds)
+    if checks.is_concrete(run) and np.isnan(run.reward).any():
+        from bts_jax.trace import why_nan
+
+        warnings.warn(why_nan(policy, bandit, budget, key, int(np.max(run.rounds))), RuntimeWarning, stacklevel=2)
+    return run
+
+
+def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
+    """`simulate` without a warning."""
     if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
         checkpoints = jnp.stack(checkpoints)
     check(policy, bandit, budget, key, checkpoints, max_rounds)
@@ -175,29 +204,51 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints)
+    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints, max_rounds)
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run, with its checkpoints in ascending order."""
     amounts = checkpoints[0]
-    valid, sums, order = _ordered(budget, checkpoints)
-    limits = _default_limits(amounts, bandit) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
+    valid, sums, order = ordered(budget, checkpoints, max_rounds)
+    units = units_of(bandit, sums, jnp.isinf(amounts))
+    limits = default_limits(amounts, bandit, units) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
     limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
+    goals = jax.tree.map(lambda x: x[order], sums)
+    if units is not None:
+        goals = _endless(units.cost.counted(goals), amounts[order], max_rounds)
     return Setting(
         policy=policy,
         bandit=bandit,
         budget=budget[0],
         key=random.key_words(key),
-        checkpoints=jax.tree.map(lambda x: x[order], sums),
+        checkpoints=goals,
         limits=limits[order],
+        units=units,
     )
 
 
-def finish(record: Run, budget, checkpoints) -> Run:
+def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | None:
+    """How a bandit's rewards and costs are counted; with a scale of NaN if the checkpoints cannot be."""
+    found = _scales(bandit)
+    if found is None:
+        return None
+    reward, cost = map(Coinage.of, found)
+    fits = (endless | (checkpoints.whole <= LARGEST // cost.parts)).all()
+    return Units(reward, cost._replace(scale=jnp.where(fits, cost.scale, jnp.nan)))
+
+
+def _scales(bandit: Bandit) -> list[jax.Array] | None:
+    """The largest reward and cost of one pull, float32; `None` if the bandit does not say, and both are 1."""
+    if scales(bandit) is None:
+        return None
+    return reproducible(lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()])(bandit)
+
+
+def finish(record: Run, budget, checkpoints, max_rounds) -> Run:
     """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
     amounts = checkpoints[0]
-    valid, _, order = _ordered(budget, checkpoints)
+    valid, _, order = ordered(budget, checkpoints, max_rounds)
     run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
     return replace(
         run,
@@ -207,41 +258,61 @@ def finish(record: Run, budget, checkpoints) -> Run:
     )
 
 
-def _ordered(
-    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum]
+def ordered(
+    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any
 ) -> tuple[jax.Array, Sum, jax.Array]:
     """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
-    amounts, sums = checkpoints
-    valid = (amounts > 0) & (amounts <= LARGEST) & budget[1].reaches(sums) & (budget[0] <= LARGEST)
+    amounts, total = checkpoints[0], budget[0]
+    whole, sums = (_endless(sum, amount, max_rounds) for amount, sum in (budget, checkpoints))
+    within, limited = amounts <= LARGEST, total <= LARGEST
+    if max_rounds is not None:
+        within, limited = within | jnp.isinf(amounts), limited | jnp.isinf(total)
+    valid = (amounts > 0) & within & whole.reaches(sums) & limited
     sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
     return valid, sums, jnp.lexsort((sums.rest, sums.whole))
 
 
-def _default_limits(amounts: jax.Array, bandit: Bandit) -> jax.Array:
-    """(2b + 200) / (smallest positive expected cost). [C]
+def _endless(sum: Sum, amount: jax.Array, max_rounds: Any) -> Sum:
+    """A sum, which is more than any run can spend if the amount is infinite and there is a limit of rounds."""
+    if max_rounds is None:
+        return sum
+    endless = jnp.isinf(amount)
+    return Sum(jnp.where(endless, LARGEST, sum.whole), jnp.where(endless, 0, sum.rest))
+
+
+def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> jax.Array:
+    """(2b + 200) / (smallest positive expected cost), both in multiples of the cost scale. [C]
 
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
     probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a coin counts as nothing; with no arm that
     costs anything, μ is taken as 1.)
     """
     _, cost = _means(bandit)
-    smallest = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1))
-    return jnp.minimum(jnp.ceil((2 * amounts + 200) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
+    if units is None:
+        smallest, beyond = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1)), 200
+    else:
+        smallest = jnp.min(jnp.where(cost * units.cost.per_unit >= 0.5, cost, units.cost.scale))
+        beyond = round_product(200 * units.cost.scale)
+    return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
 
 
 @cache
 def _play_on(platform: str) -> Any:
     """Plays the runs on the last axis of every array in a setting, all of them at once."""
 
-    @jax.custom_batching.custom_vmap
     def play_all(setting: Setting) -> Run:
         game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
         return play([game], rules(platform, True), platform)[0][0].record
 
-    @play_all.def_vmap
-    def _(size: int, is_batched: list, setting: Setting) -> tuple[Run, Any]:
-        """A batch axis before the runs becomes more runs."""
+    return for_any_batch(play_all)
 
+
+def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
+    """A function of the runs on the last axis of a setting, for `jax.vmap`: a batch axis before the runs becomes more runs."""
+    play_all = jax.custom_batching.custom_vmap(play_all)
+
+    @play_all.def_vmap
+    def _(size: int, is_batched: list, setting: Setting) -> tuple[Any, Any]:
         def merge(leaf, batched):
             leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
             return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
@@ -264,19 +335,32 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
     """A round: the policy decides, the arm is pulled, and the policy learns from it."""
 
     def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
-        policy, bandit, key = constants
-        arm, decided = policy(state, random.as_key(words))
+        policy, bandit, key, units = constants
+        arm, decided = _pair(f"policy {type(policy).__name__}: __call__", "arm, state", policy(state, random.as_key(words)))
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
         num_arms = jnp.shape(bandit.cost_mean)[0]
         pull = looped(bandit.pull, platform)
-        reward, cost = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
-        updated = policy.update(decided, arm, reward, cost, random.derive(key, rounds, _UPDATE))
+        seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
+        updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
-    return Stepwise(general, play_round, (setting.policy, setting.bandit, setting.key), state, jnp.int32(0), setting.key)
+    return Stepwise(general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
+
+
+def _constants(setting: Setting) -> tuple:
+    return setting.policy, setting.bandit, setting.key, setting.units
+
+
+def _pair(method: str, names: str, answer: Any) -> Any:
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        shape = f"a {type(answer).__name__} of {len(answer)}" if isinstance(answer, (tuple, list)) else "one value"
+        raise ValueError(f"{method} returns {shape}: return ({names})")
+    return answer
 
 
 def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
@@ -290,11 +374,15 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     """The policy's state before the first round, when it has been told what it is to be told."""
     reward, cost = _means(bandit)
+    best_arm = lax.argmax(ratio(reward, cost), 0, jnp.int32)
+    found = _scales(bandit)
+    if found is not None:
+        budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
     known = {
         "budget": budget,
         "min_cost": cost.min(),
         "cost_mean": cost,
-        "best_arm": lax.argmax(ratio(reward, cost), 0, jnp.int32),
+        "best_arm": best_arm,
     }
     known = {fact: known[fact] for fact in told(policy)}
 
@@ -311,6 +399,9 @@ def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
 
 def _start(round: Stepwise, setting: Setting) -> _Progress:
     zero = jnp.int32(0)
+    broken = jnp.bool_(False)
+    if setting.units is not None:
+        broken = ~(setting.units.reward.possible & setting.units.cost.possible)
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
         words=random.derived_words(setting.key, zero, _DECIDE),
@@ -325,25 +416,34 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         pulls=jnp.zeros(jnp.shape(setting.bandit.cost_mean), jnp.int32),
         goal=jax.tree.map(lambda x: x[0], setting.checkpoints),
         limit=setting.limits[0],
-        waiting=jnp.bool_(False),
-        broken=jnp.bool_(False),
+        waiting=broken,
+        broken=broken,
         beyond=jnp.bool_(False),
     )
 
 
 def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
     """One attempt at a round. A run that waits stays as it is; so does one whose draws are not complete, but for the draws."""
-    constants = setting.policy, setting.bandit, setting.key
-    attempt = round(now.kept, now.attempt, constants, now.policy, now.rounds, now.words)
+    return attempted(setting, now, attempt_at(round, setting, now))
+
+
+def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
+    return round(now.kept, now.attempt, _constants(setting), now.policy, now.rounds, now.words)
+
+
+def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
+    """Where a run stands after an attempt."""
     (arm, reward, cost), state = attempt.outputs
     active = ~now.waiting
     beyond = active & attempt.beyond
     again = active & ~attempt.complete & ~beyond
     hopeless = again & (now.attempt >= MOST_ATTEMPTS)
-    possible = (reward >= 0) & (reward <= 1) & (cost >= 0) & (cost <= 1) & (arm >= 0) & (arm < now.pulls.shape[0])
+    most = (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
+    possible = (reward >= 0) & (reward <= most[0]) & (cost >= 0) & (cost <= most[1]) & (arm >= 0) & (arm < now.pulls.shape[0])
     counts = active & attempt.complete & possible
     broken = (active & attempt.complete & ~possible) | hopeless | beyond
-    won, paid = (jnp.where(counts, coins(amount), 0) for amount in (reward, cost))
+    count = (coins, coins) if setting.units is None else (setting.units.reward.coins, setting.units.cost.coins)
+    won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
     reached = counts & (spent.reaches(now.goal) | (rounds >= now.limit))
     return _Progress(
@@ -385,8 +485,9 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     fresh = (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
     # A pull that went beyond the checkpoint earned and cost a run with that budget nothing.
     beyond = reached & ~goals.reaches(now.spent)
-    cost = jnp.where(beyond, now.spent.add(-now.last_cost).value(), now.spent.value())
-    reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(), now.earned.value())
+    of_rewards, of_costs = (None, None) if setting.units is None else setting.units
+    cost = jnp.where(beyond, now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
+    reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards))
     record = replace(
         record,
         reward=jnp.where(fresh, jnp.where(now.broken, jnp.nan, reward), record.reward),
@@ -446,6 +547,8 @@ def check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
+    if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in told(policy):
+        raise ValueError(f"budget = inf, and policy {type(policy).__name__} is told the budget: give a finite one")
     check_values(bandit, budget, checkpoints, max_rounds)
 
 
@@ -455,17 +558,55 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
     if num_arms < 2 or np.shape(bandit.reward_mean)[-1] != num_arms:
         raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
                          "at least 2 arms, each with both")
-    remedy = f"give a number from {1 / UNIT:.1g} to {LARGEST}"
+    per_unit, most = _check_scales(bandit)
+    remedy = f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}, or with max_rounds infinity"
     largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
-        amount = checks.numbers("budget", budget, remedy)
-        checks.require("budget", amount, (amount * UNIT >= 0.5) & (amount <= LARGEST), remedy)
+        amount = _amounts("budget", budget, remedy)
+        limited = (amount <= most) | ((amount == np.inf) & (max_rounds is not None))
+        checks.require("budget", amount, (amount * per_unit >= 0.5) & limited, remedy)
         largest = np.expand_dims(amount, -1).astype(np.float32)
     if checkpoints is not None and checks.is_concrete(checkpoints):
         remedy = f"give positive numbers up to the budget, {float(np.max(largest)):g}"
-        amounts = checks.numbers("checkpoints", checkpoints, remedy)
-        checks.require("checkpoints", amounts, (amounts * UNIT >= 0.5) & (np.float32(amounts) <= largest), remedy)
+        amounts = _amounts("checkpoints", checkpoints, remedy)
+        enough = amounts * (np.expand_dims(per_unit, -1) if np.ndim(per_unit) else per_unit) >= 0.5
+        checks.require("checkpoints", amounts, enough & (np.float32(amounts) <= largest), remedy)
     if max_rounds is not None and checks.is_concrete(max_rounds):
         remedy = f"give a whole number from 1 to {MOST_ROUNDS}"
-        limit = checks.numbers("max_rounds", max_rounds, remedy)
+        limit = _amounts("max_rounds", max_rounds, remedy)
         checks.require("max_rounds", limit, (limit >= 1) & (limit <= MOST_ROUNDS) & (limit == np.floor(limit)), remedy)
+
+
+def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
+    """`value` as a float64 array, or a `ValueError` unless it is of a type that JAX has, which a Decimal is not."""
+    array = checks.numbers(name, value, remedy)
+    if np.asarray(value).dtype.kind == "O":
+        raise ValueError(f"{name} = {shown(value)} is not a number of a type that JAX knows: {remedy}, as an int or a float")
+    return array
+
+
+def _check_scales(bandit: Any) -> tuple[Any, Any]:
+    """Raises unless the scales of a bandit, or of a batch of bandits, make sense and its means fit them.
+
+    Returns how many coins a unit of cost has, and the largest budget.
+    """
+    found = scales(bandit) or (1.0, 1.0)
+    per_unit, most = UNIT, LARGEST
+    means = bandit.reward_mean, bandit.cost_mean
+    for name, scale, mean in zip(("reward", "cost"), found, means, strict=True):
+        if not checks.is_concrete(scale):
+            continue
+        remedy = f"give the largest {name} of one pull, one number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
+        number = checks.numbers(f"{name}_scale of the bandit", scale, remedy)
+        if number.shape not in ((), np.shape(mean)[:-1]):
+            raise ValueError(f"{name}_scale of the bandit has shape {number.shape}: {remedy}")
+        fits = (number >= np.float32(SMALLEST_SCALE)) & (number <= LARGEST_SCALE)
+        checks.require(f"{name}_scale of the bandit", number, fits, remedy)
+        if checks.is_concrete(mean):
+            expected = np.asarray(mean, np.float64)
+            checks.require(f"{name}_mean of the bandit", expected, ~(expected > number[..., None] * (1 + 1e-5)),
+                           f"let the bandit have {name}_scale, the largest {name} of one pull; it is {np.max(number):g}")
+        if name == "cost" and scales(bandit) is not None:
+            coinage = Coinage.of(number, np)
+            per_unit, most = coinage.per_unit, LARGEST // coinage.parts
+    return per_unit, most

@@ -12,7 +12,6 @@ quantiles need no such allowance: their intervals cover for every distribution. 
 import math
 from functools import lru_cache
 from numbers import Real
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -158,11 +157,13 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
         >>> needed(-100.0, 1000.0, 40_000.0)
         1500.0
     """
+    from scipy.special import ndtri
+
     if math.isnan(difference + deviation):
         return math.nan
     if not difference:
         return math.inf
-    lost, t = max(np.nan_to_num(lost), 0.0), NormalDist().inv_cdf((1 + level) / 2)
+    lost, t = max(np.nan_to_num(lost), 0.0), float(ndtri((1 + level) / 2))
     low, high = 1.0, 2.0
     while lost / high + t * math.sqrt(deviation**2 / high + (lost / high) ** 2) > abs(difference):
         low, high = high, 2 * high
@@ -176,14 +177,9 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
 @lru_cache(1000)
 def student(level: float, freedom: int) -> float:
     """The t that a Student variable stays below in absolute value with probability `level`."""
-    # With t = √n tan θ the density is that of θ: proportional to cosⁿ⁻¹ θ.
-    if freedom > 10**4:  # all but normal: the next term of the expansion is below 10⁻⁷
-        normal = NormalDist().inv_cdf((1 + level) / 2)
-        return normal + (normal**3 + normal) / (4 * freedom)
-    angle = np.linspace(0, np.pi / 2, 2**17)
-    density = np.cos(angle) ** (freedom - 1)
-    mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
-    return float(np.sqrt(freedom) * np.tan(np.interp(level, mass / mass[-1], angle)))
+    from scipy.special import stdtrit  # imported when used: `import bts_jax` stays light
+
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def check_level(level: float) -> None:
@@ -251,11 +247,10 @@ def _ranks(count: int, q: float, level: float) -> tuple[int, int]:
     The number of values below the quantile is binomial. So the r-th smallest is above it with probability P(Bin < r), and it is
     below it with probability P(Bin ≥ r).
     """
-    chances = np.array([math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-                        + k * math.log(q) + (count - k) * math.log1p(-q) for k in range(count + 1)])
-    under = np.cumsum(np.exp(chances))  # P(Bin ≤ k)
-    over = np.cumsum(np.exp(chances)[::-1])[::-1]  # P(Bin ≥ k)
-    one_side = (1 - level) / 2
+    from scipy.special import bdtr, bdtrc
+
+    successes, one_side = np.arange(count + 1), (1 - level) / 2
+    under, over = bdtr(successes, count, q), bdtrc(successes - 1, count, q)  # P(Bin ≤ k), P(Bin ≥ k)
     below = int((under <= one_side).sum())  # the largest r with P(Bin ≤ r − 1) ≤ (1 − level)/2
     above = count + 1 - int((over <= one_side).sum())  # the smallest r with P(Bin ≥ r) ≤ (1 − level)/2
     return below, above

@@ -1,4 +1,4 @@
-"""Whether to show a progress bar, and with what."""
+"""Progress bars: on a terminal and in a notebook, and nowhere else."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,26 +6,19 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def bar(quiet: bool) -> Any:
-    """The class of bars for the terminal or the notebook; `None` elsewhere, if `quiet`, or without tqdm."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return None
+def bar(quiet: bool, **options: Any) -> Any:
+    """A bar of tqdm with these options. It shows nothing if `quiet`, or where it would not be seen."""
+    from tqdm.auto import tqdm  # imported when used: `import bts_jax` stays light
+
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
-    if quiet or not (notebook or (sys.stderr is not None and sys.stderr.isatty())):
-        return None
-    return _passing(tqdm) if notebook else tqdm
+    hidden = quiet or not (notebook or (sys.stderr is not None and sys.stderr.isatty()))
+    return (_passing(tqdm) if notebook and not hidden else tqdm)(disable=hidden, leave=False, dynamic_ncols=True, **options)
 
 
 @contextmanager
 def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str], None]]:
     """A bar that counts to `total`, as a function of how many more there are and of what to say; it may show nothing."""
-    tqdm = bar(quiet)
-    if tqdm is None:
-        yield lambda more, label: None
-        return
-    with tqdm(total=total, unit=unit, leave=False, dynamic_ncols=True) as shown:
+    with bar(quiet, total=total, unit=unit) as shown:
 
         def advance(more: int, label: str) -> None:
             shown.set_description(label)

@@ -1,9 +1,10 @@
 """The dataclasses that users make: policies, bandits, runs."""
 
 import functools
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import chex
+import jax
 
 Class = TypeVar("Class", bound=type)
 
@@ -26,3 +27,40 @@ def pytree(cls: Class) -> Class:
 
         made.__init__ = checked
     return made
+
+
+class Names(tuple):
+    """Names of arms: a tuple of strings that may be a field of a bandit, though it has no numbers.
+
+    It has no leaves, and JAX takes bandits with other names for bandits of the same kind: they share programs and can be
+    stacked. `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the
+    names that it was traced with.
+
+    Example:
+        >>> jax.tree.structure([Names(("A", "B")), 1]) == jax.tree.structure([Names(("C",)), 1])
+        True
+        >>> jax.tree.map(lambda x: x + 1, [Names(("A", "B")), 1])
+        [Names('A', 'B'), 2]
+    """
+
+    def __repr__(self) -> str:
+        return f"Names({', '.join(map(repr, self))})"
+
+
+class _Alike:
+    """What a pytree keeps of names: equal to that of any others."""
+
+    def __init__(self, names: Names):
+        self.names = names
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Alike)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "names"
+
+
+jax.tree_util.register_pytree_node(Names, lambda names: ((), _Alike(names)), lambda kept, _: kept.names)

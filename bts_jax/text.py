@@ -29,10 +29,13 @@ def shown(value: Any, most: int = 200) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: bool = False) -> str:
     """Columns that line up: the first on the left, the others on the right, or all on the left."""
-    lines, cells = [], [[printable(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    for row in cells:
-        padded = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
-                  for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    return "\n".join(line(row, widths, left) for row in (head, *rows))
+
+
+def line(cells: Sequence[str], widths: Sequence[int], left: bool = False) -> str:
+    """One line of a `table` whose columns are at least this wide."""
+    cells = [printable(cell) for cell in cells]
+    padded = [cell.ljust(width) if left or i == 0 else cell.rjust(width)
+              for i, (cell, width) in enumerate(zip(cells, widths, strict=True))]
+    return "  ".join(padded).rstrip()

@@ -31,7 +31,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
-from bts_jax.contract import Bandit
+from bts_jax.contract import Bandit, scales
 
 LARGEST_TABLE = 10**7  # the most lattice points of budget that a dynamic program goes through
 MOST_STEPS = 1000  # the finest lattice of costs that is looked for
@@ -52,7 +52,7 @@ def gaps(bandit: Bandit) -> Gaps:
         >>> gaps(Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])).gap.tolist()
         [0.0, 1.0]
     """
-    arms = _arms(bandit)
+    arms = _arms(bandit, any_unit=True)
     return Gaps(ratio=arms.ratio, gap=arms.gap)
 
 
@@ -318,21 +318,11 @@ def _concentration(delta: Any, *, budget: float, least: float, simple: bool, pro
 
 
 def _least(function: Any, high: float) -> float:
-    """Where a function on (0, high) with one valley is least, to about 0.005: golden section."""
-    golden = (math.sqrt(5) - 1) / 2
-    low = 0.0
-    left, right = high - golden * high, golden * high
-    at_left, at_right = function(left), function(right)
-    while high - low > 0.01:
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = function(right)
-    return left if at_left < at_right else right
+    """Where a function on (0, high) with one valley is least, to about 0.002."""
+    from scipy.optimize import minimize_scalar  # imported when used: `import bts_jax` stays light
+
+    found: Any = minimize_scalar(function, bounds=(0.0, high), method="bounded", options={"xatol": 0.002})
+    return float(found.x)
 
 
 @lru_cache(10_000)  # the budget does not matter: curves over budgets take the same sums again
@@ -598,11 +588,18 @@ class _Arms(NamedTuple):
         return self.xp.where(self.is_best, 0, values).sum(-1)
 
 
-def _arms(bandit: Bandit, lone: bool = False) -> _Arms:
-    """`lone`: raises if another arm is as good as the best, as far as float32 can tell."""
+def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
+    """`lone`: raises if another arm is as good as the best, as far as float32 can tell. Amounts are in [0, 1] or `any_unit`."""
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     reward, cost = bandit.reward_mean, bandit.cost_mean
     concrete = checks.is_concrete((reward, cost))
+    if not any_unit:
+        for name, scale, mean in zip(("reward", "cost"), scales(bandit) or (1.0, 1.0), (reward, cost), strict=True):
+            if checks.is_concrete((scale, mean)) and (np.any(np.asarray(scale) != 1) or np.any(np.asarray(mean) > 1 + 1e-5)):
+                raise ValueError(f"bandit has {name}s of another scale than 1, {np.max(scale):g} ({name}_mean up to "
+                                 f"{np.max(mean):g}), and the theory is about rewards and costs in [0, 1]: divide them and the "
+                                 "budget by their scales, as in Means(reward_mean / reward_scale, cost_mean / cost_scale), and "
+                                 "multiply regrets by reward_scale")
     xp: Any = np if concrete else jnp
     if concrete:
         reward, cost = np.asarray(reward, np.float64), np.asarray(cost, np.float64)

@@ -222,14 +222,15 @@ def test_a_table_is_loaded_and_what_is_dropped_is_said(tmp_path):
     (loaded,) = said
     assert loaded.arms == ("b", "a") and (loaded.rows, loaded.total) == (4, 12)
     np.testing.assert_array_equal(bandit.reward, [[1, 0], [0, 1]])
-    np.testing.assert_array_equal(bandit.cost, np.float32([[3.5 / 4, 0], [0.25, 1]]))
+    np.testing.assert_array_equal(bandit.cost, [[3.5, 0], [1, 4]])
     assert str(loaded) == (
-        "4 of 12 rows kept, 2 arms (b, a); rewards divided by 1, costs by 4\n"
+        "4 of 12 rows kept, 2 arms (b, a); rewards up to 1, costs up to 4\n"
         "left out: 1 row without a name in ad; 2 rows without a number for clicks; 1 row without a number for price; "
         "1 row with a negative price; 1 arm with fewer than 2 rows (c); 1 arm whose price is always 0 (d)")
     with pytest.warns(UserWarning, match="4 of 12 rows kept"):
         again = bj.Empirical.load(str(tmp_path / "ads.csv"), **columns, min_rows=2, cost_max=8)
-    np.testing.assert_array_equal(again.cost, bandit.cost / 2)
+    np.testing.assert_array_equal(again.cost, bandit.cost)
+    assert (bandit.cost_scale, again.cost_scale, again.reward_scale, again.arms) == (4, 8, 1, ("b", "a"))
 
 
 def test_a_table_with_nothing_to_drop_is_loaded_silently():
@@ -337,7 +338,7 @@ def test_every_family_can_be_given_in_a_file(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("old", "new", "named"), [
-    ("scale = 0\n", "scale = 2\n", r"bandits.sure: scale\[0\] = 2.0"),
+    ("scale = 0\n", "scale = -2\n", r"bandits.sure: scale\[0\] = -2.0"),
     ('{ kind = "bernoulli", reward', '{ kind = "bernouli", reward', "bandits.sure.bandit.kind = 'bernouli' is unknown"),
     ('bandit = { kind = "bernoulli", reward = [0.5, 0.9], cost = [1, 1] }', "", "the key 'bandit' is missing in bandits.sure"),
     ("budget = 1000", "budgets = 1000", "unknown key 'budgets' in bandits.hard.hard"),
@@ -412,7 +413,7 @@ TWO = {"reward": [0.5, 0.5], "cost": [0.5, 0.5]}
     (lambda: bj.Empirical.load({"ad": ["x"], "reward": [1], "cost": [1]}), "no column 'arm' in the table, which has ad,"),
     (lambda: bj.Empirical.load({"arm": ["x"] * 20, "reward": [1] * 20, "cost": [1] * 20}), "1 arm to play"),
     (lambda: bj.Empirical.load({"arm": [0, 1] * 10, "reward": [1] * 20, "cost": [5] * 20}, cost_max=4), "cost_max = 4 .* 5"),
-    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=0.6, shift=[0.3, 0.5]), r"scale \+ shift\[1\] = 1.1"),
+    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=0.6, shift=[0.3, np.inf]), r"shift\[1\] = inf"),
     (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=-0.5), r"scale\[0\] = -0.5"),
     (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), shift=[0, 0, 0], scale=[1, 1, 1]), "one for each arm"),
     (lambda: bj.Scaled(bandit=bj.Bernoulli), "is a class"),

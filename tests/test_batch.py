@@ -76,12 +76,16 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [
     ((bj.BTS, INSTANCES["bernoulli"], 10, keys(3)), {}, "an instance"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "key = None"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "keys = None"),
     ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(6).reshape(2, 3)), {}, "keys has shape"),
     ((bj.BTS(), INSTANCES["bernoulli"], [10, -1, 3], keys(3)), {}, r"budget\[1\] = -1"),
     ((bj.BTS(), INSTANCES["bernoulli"], [10, 20], keys(3)), {}, "keys 3, budget 2"),
     ((bj.KUBE(scale=[1.0, 2.0]), INSTANCES["bernoulli"], 10, keys(3)), {}, "keys 3, policy.scale 2"),
     ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)[:0]), {}, "empty"),
+    ((bj.BTS(), INSTANCES["bernoulli"], "100", keys(3)), {}, "budget = '100'"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, jax.random.split(jax.random.PRNGKey(0), 3)), {},
+     r"keys is an array of uint32\[3, 2\], old-style keys.*jax.random.split\(jax.random.key"),
+    ((bj.BTS(), INSTANCES["bernoulli"], 10, [1, 2]), {}, r"keys = \[1, 2\]"),
     ((bj.BTS(), INSTANCES["bernoulli"], [10, 20, 30], keys(3)), {"checkpoints": [15]}, r"checkpoints\[0, 0\] = 15"),
     ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)), {"lanes": 0}, "lanes = 0"),
 ])

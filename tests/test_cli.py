@@ -1,16 +1,24 @@
 """The command line, as a user calls it."""
 
+import argparse
+import io
 import re
+import shlex
 import subprocess
 import sys
 
+import jax
 import numpy as np
+import pandas as pd
 import pytest
 from common import made_up
 
 import bts_jax as bj
-from bts_jax.cli import main
-from bts_jax.metrics import measured
+from bts_jax import comparison
+from bts_jax.cli import COMMANDS, main
+from bts_jax.options import parser
+from bts_jax.statistics import measured
+from bts_jax.tables import grouping, regret_table
 from bts_jax.text import ALLOWANCE
 
 
@@ -25,8 +33,6 @@ def test_run_prints_a_table(capsys):
 
 
 def test_run_is_reproducible_and_simulates_what_it_says(capsys):
-    import jax
-
     arguments = ["run", "--policy", "uniform", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
     main([*arguments, "--seed", "5"])
     row = capsys.readouterr().out.splitlines()[2].split()
@@ -38,8 +44,6 @@ def test_run_is_reproducible_and_simulates_what_it_says(capsys):
 
 
 def test_theory_is_about_the_bandit_that_run_plays(capsys):
-    import jax
-
     from bts_jax import theory
 
     main(["theory", "--arms", "4", "--budget", "100", "--seed", "5", "--gamma", "0.5"])
@@ -80,8 +84,16 @@ def test_policies_lists_the_registry(capsys):
 
 
 @pytest.mark.parametrize(("arguments", "named"), [
-    (["run", "--policy", "thomson"], "invalid choice: 'thomson'"),
-    (["run", "--bandit", "beta-max"], "invalid choice: 'beta-max'"),
+    (["run", "--policy", "thomson"], "unknown policy 'thomson': there are bts, "),
+    (["run", "--policy", "kube", "KUBE "], "did you mean 'kube'?"),
+    (["run", "--policy", "EpsilonFirst"], "did you mean 'epsilon-first'?"),
+    (["run", "--bandit", "bernouli"], "unknown bandit 'bernouli'"),
+    (["theory", "--bandit", "bernouli"], "did you mean 'bernoulli'?"),
+    (["tabel", "store"], "did you mean 'table'?"),
+    (["study", "tail"], "did you mean 'tails'?"),
+    (["run", "--reward", "0.5", "0.2"], "give both"),
+    (["run", "--reward", "0.5", "0.2", "--cost", "0.5", "0.2", "--arms", "3"], "--arms = 3 does not go with --reward"),
+    (["run", "--reward", "0.5", "0.2", "--cost", "0.5"], "differ in shape"),
     (["run", "--arms", "1"], "num_arms = 1"),
     (["run", "--budget", "-5"], "budget = -5"),
     (["run", "--budget", "nan"], "budget = nan"),
@@ -103,8 +115,8 @@ def test_bad_input_ends_with_a_message_and_exit_code_2(arguments, named, capsys)
 
 
 def test_import_is_light():
-    """Plotting, storage, progress and learning are imported when they are used."""
-    code = ("import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'xarray', 'zarr', 'tqdm', 'optax')))\n"
+    """Plotting, storage, progress, learning, SciPy and pandas are imported when they are used."""
+    code = ("import sys\nfor name in 'matplotlib xarray zarr tqdm optax scipy pandas'.split(): sys.modules[name] = None\n"
             "import bts_jax; assert 'sweep' in dir(bts_jax)\n"
             "try: bts_jax.sweep\nexcept ImportError: print('needed when used')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -132,23 +144,24 @@ def test_the_table_says_what_its_intervals_are_over(table):
     data = made_up(regret, [10, 1000]).assign_attrs(state="complete")
     lost = measured(data).lost_run.values
     lines = table(data)
-    assert lines[0] == "mean regret, average over 3 bandits, 9 runs each"
-    values = regret[0, :, 1].mean(0)  # of each seed
-    assert shown(values, unseen=values.mean() + max(lost[:, 1].mean() - values.mean(), 0) / 3) in lines[3]
-    assert lines[-1] == f"95% intervals over the seeds: about these bandits alone; {ALLOWANCE}"
-    lines = table(data, "--over", "bandit")
-    values = regret[0, :, 1].mean(-1)
+    assert lines[0] == "mean regret, average over 3 bandits (Bernoulli, 4 arms), 9 runs each"
+    values = regret[0, :, 1].mean(-1)  # of each bandit
     assert shown(values, unseen=values.mean() + max(lost[:, 1].mean() - values.mean(), 0) / 9) in lines[3]
     assert lines[-1] == f"95% intervals over the 3 bandits: about bandits like these; {ALLOWANCE}"
+    assert table(data, "--over", "bandit") == lines
+    lines = table(data, "--over", "seed")
+    values = regret[0, :, 1].mean(0)
+    assert shown(values, unseen=values.mean() + max(lost[:, 1].mean() - values.mean(), 0) / 3) in lines[3]
+    assert lines[-1] == f"95% intervals over the seeds: about these bandits alone; {ALLOWANCE}"
     assert "over the 3 bandits" in table(data.isel(seed=[0]))[-1], "one run on each: the bandits are the sample"
     lines = table(data, "--statistic", "median", "--by-bandit")
-    assert shown(regret[1, 2, 0], "median") in lines[-3] and lines[-1].endswith("about these bandits alone")
+    assert shown(regret[1, 2, 0], "median") in lines[-3] and lines[-1].endswith("over the seeds: about this bandit alone")
     data.regret[0, 1, :, 4] = np.nan
     kept = np.delete(regret[0, :, 1], 4, -1).mean(0)
-    assert f"{kept.mean():,.1f} (" in table(data)[3], "seeds of which a run is missing are left out"
-    assert f"{np.delete(regret[0, :, 1], 1, 0).mean():,.1f} (" in table(data, "--over", "bandit")[3], "and bandits"
+    assert f"{kept.mean():,.1f} (" in table(data, "--over", "seed")[3], "seeds of which a run is missing are left out"
+    assert f"{np.delete(regret[0, :, 1], 1, 0).mean():,.1f} (" in table(data)[3], "and bandits"
     data.regret[0, 1] = np.nan
-    assert table(data)[3].split()[1] == "-"
+    assert table(data, "--over", "seed")[3].split()[1] == "-"
     assert "(-∞ … ∞)" in table(data, "--over", "bandit", "--statistic", "median")[3]
     assert r"\infty" in table(data, "--over", "bandit", "--statistic", "median", "--latex")[4]
 
@@ -165,4 +178,135 @@ def test_a_table_of_one_bandit_has_no_interval_over_bandits(table, capsys):
     data = made_up(np.ones((2, 1, 1, 9)), [10]).assign_attrs(state="complete")
     with pytest.raises(SystemExit) as ended:
         table(data, "--over", "bandit")
-    assert ended.value.code == 2 and "--over seed" in capsys.readouterr().err
+    assert ended.value.code == 2 and "give over = 'seed'" in capsys.readouterr().err
+
+
+def kinds_made_up():
+    """Three instances of one kind, one of another."""
+    data = made_up(np.random.default_rng(1).normal(100, 50, (2, 4, 2, 9)), [10, 1000]).assign_attrs(state="complete")
+    return data.assign_coords(family=("bandit", ["Bernoulli"] * 3 + ["Beta"]))
+
+
+def test_table_ranking_and_plot_agree_about_the_sample(table):
+    """Instances where there are several of a kind, runs where there is one."""
+    data = kinds_made_up()
+    assert grouping(data) == "kind" and grouping(data.isel(bandit=[0, 3])) == "bandit"
+    found = regret_table(data)
+    over = {"Bernoulli, 4 arms": "bandit", "Beta, 4 arms": "seed"}
+    assert found.groupby("bandits", sort=False)["over"].first().to_dict() == over
+    ranks = bj.ranking(data.isel(bandit=slice(3)))
+    several = found[found.instances == 3].set_index(["policy", "budget"])
+    for row, name in (("estimate", "mean"), ("low", "low"), ("high", "high")):
+        expected = ranks[name].to_series().reindex(several.index)
+        np.testing.assert_allclose(several[row], expected, rtol=1e-12)
+    lines = table(data)
+    assert sum(line.startswith("mean regret") for line in lines) == 2
+    assert [line.split(":")[0] for line in lines if "intervals" in line] == [
+        "95% intervals over the 3 bandits", "95% intervals over the seeds"]
+    assert regret_table(data, by="all").instances.unique() == [4] and regret_table(data, by="bandit").instances.unique() == [1]
+    for options, named in (({"by": "family"}, "by = 'family'"), ({"over": "run"}, "over = 'run'")):
+        with pytest.raises(ValueError, match=named):
+            regret_table(data, **options)
+
+
+def test_a_table_as_csv(table):
+    data = kinds_made_up()
+    frame = pd.read_csv(io.StringIO("\n".join(table(data, "--csv"))))
+    pd.testing.assert_frame_equal(frame, regret_table(data), check_dtype=False)
+    assert list(frame.columns[2:7]) == ["budget", "policy", "estimate", "low", "high"] and len(frame) == 8
+
+
+def test_run_prints_each_row_as_it_is_finished(capsys, monkeypatch):
+    printed, play = [], comparison.simulate_batch
+
+    def played(*arguments, **options):
+        printed.append(capsys.readouterr().out)
+        return play(*arguments, **options)
+
+    monkeypatch.setattr(comparison, "simulate_batch", played)
+    arms = ["--reward", "0.5", "0.9", "--cost", "0.25", "0.9"]
+    main(["run", "--policy", "uniform", "kube", *arms, "--budget", "30", "--seeds", "9"])
+    compiling, playing, second, third = printed
+    assert compiling.startswith("bernoulli bandit, 2 arms, best ratios 2 and 1; ") and len(compiling.splitlines()) == 2
+    assert playing == third == "" and second.startswith("uniform  ") and second.endswith("\n")
+    head, row = compiling.splitlines()[1], second.splitlines()[0]
+    assert [head.rstrip().endswith("truncated"), len(row)] == [True, len(head)], "the columns line up with the head"
+
+
+def test_compare_is_simulate_batch_in_numbers(capsys):
+    bandit, keys = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9]), jax.random.split(jax.random.key(1), 70)
+    row, = bj.compare({"mine": bj.Uniform()}, bandit, 30, keys, quiet=True)
+    runs = bj.simulate_batch(bj.Uniform(), bandit, 30, keys)
+    for found, expected in zip(jax.tree.leaves(row.runs), jax.tree.leaves(runs), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    values = 2 * 30 - np.asarray(runs.reward[:, 0], np.float64)
+    assert row.policy == "mine" and row.regret == bj.interval(values, unseen=(np.nan, 30.0)), "a lost run loses 2 − 1 per unit"
+    assert row.best_arm == np.mean(np.asarray(runs.pulls)[:, 0, 0] / np.asarray(runs.rounds)[:, 0])
+    assert row.pulls == np.asarray(runs.rounds).mean() and row.truncated == 0 and row.pulls_per_second > 0
+    for policies, given, named in ((["kub"], keys, "did you mean 'kube'"), (["kube"], keys[0], "keys has shape"),
+                                   (["kube"], keys[:0], "keys has shape")):
+        with pytest.raises(ValueError, match=named):
+            bj.compare(policies, bandit, 30, given)
+
+
+def test_names_in_python_are_suggested():
+    with pytest.raises(ValueError, match=r"policies has 'kub', .*; did you mean 'kube'\?"):
+        bj.sweep(["kub"], {"two": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}, [10], 2)
+
+
+def test_every_command_has_a_description_and_examples_that_work():
+    commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)).choices
+    assert set(commands) == set(COMMANDS)
+    for name, command in commands.items():
+        shown = command.format_help().partition("\n\n")[2].split()
+        assert command.description.endswith(".") and shown[:9] == command.description.split()[:9]
+        first, *examples = command.epilog.split("\n")
+        assert first in ("example:", "examples:") and examples
+        for example in examples:
+            words = shlex.split(example.partition(" > ")[0])
+            assert words[:2] == ["bts-jax", name] and parser().parse_args(words[1:]).command == name
+            assert example in command.format_help(), "as it is written"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bj.sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}, [5, 10], 2, out=tmp_path / "runs.zarr")
+    return tmp_path
+
+
+def refused(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_no_file_is_overwritten_without_being_asked(store, capsys):
+    (store / "a.png").write_text("mine")
+    err = refused(["plot", "runs.zarr", "--out", "a.png"], capsys)
+    assert "'a.png' exists" in err and "--force" in err and (store / "a.png").read_text() == "mine"
+    main(["plot", "runs.zarr", "--out", "a.png", "--force"])
+    assert (store / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_grid_file_in_place_of_a_store(store, capsys):
+    (store / "runs.toml").write_text("seeds = 3")
+    (store / "other.toml").write_text("seeds = 3")
+    for arguments in (["table", "runs.toml"], ["plot", "runs.toml"], ["sweep", "--resume", "runs.toml"]):
+        err = refused(arguments, capsys)
+        assert "'runs.toml' is not a store but a grid file" in err and "'runs.zarr'" in err and "makes it" not in err
+    assert "bts-jax sweep other.toml makes it" in refused(["table", "other.toml"], capsys)
+
+
+@pytest.mark.parametrize("command", [["figure1"], ["study", "tails"]])
+def test_another_seed_is_refused_at_once(command, store, capsys, monkeypatch):
+    def play(*_, **__):
+        raise AssertionError("this takes long")
+
+    monkeypatch.setattr("bts_jax.paper.figure1", play)
+    monkeypatch.setattr("bts_jax.studies.study", play)
+    err = refused([*command, "--seed", "1", "--out", str(store)], capsys)
+    assert "0 in the store" in err and "1 asked for" in err and "--out" in err
+    with pytest.raises(AssertionError, match="this takes long"):
+        main([*command, "--seed", "0", "--out", str(store)])

@@ -205,7 +205,7 @@ def test_another_specification_than_that_of_process_0_is_refused(name, value, tm
     before = snapshot(tmp_path)
     ours = {"specification": json.dumps({**json.loads(theirs["specification"]), name: value})}
     with pytest.raises(ValueError, match=rf"{name}: .* for process 0, {value} here.*same versions"):
-        join(ours, tmp_path / "store", theirs, 0)
+        join(ours, tmp_path / "store", theirs, theirs["specification"], 0)
     assert snapshot(tmp_path) == before
 
 
@@ -215,9 +215,9 @@ def test_a_store_that_others_do_not_see_is_named(tmp_path):
     before = snapshot(tmp_path)
     for name in ("other", "nowhere"):
         with pytest.raises(ValueError, match=r"not seen at .* here, after 0\.3 s: name a folder on a file system that all"):
-            join(attributes(), tmp_path / name, theirs, 0.3)
+            join(attributes(), tmp_path / name, theirs, theirs["specification"], 0.3)
     assert snapshot(tmp_path) == before
-    assert join(attributes(), tmp_path / "store", theirs, 0.3).attributes == theirs
+    assert join(attributes(), tmp_path / "store", theirs, theirs["specification"], 0.3).attributes == theirs
 
 
 def test_a_folder_in_the_place_of_a_chunk_is_put_aside(tmp_path):

@@ -1,6 +1,7 @@
 """The rules of the game, on arms without luck and policies without choice; and how runs are cut, limited and refused."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import chex
 import jax
@@ -89,7 +90,9 @@ def test_a_free_best_arm_ends_at_the_limit_and_says_so():
     assert_same_bits(run.rounds[0], bj.simulate(bj.Oracle(), bandit, 10, KEY).rounds[0])
     limited = bj.simulate(bj.Oracle(), bandit, 100, KEY, checkpoints=[10, 100], max_rounds=77)
     assert limited.rounds.tolist() == [77, 77] and limited.truncated.all()
-    assert np.isinf(bj.regret(limited, bandit)).all() and (bj.pseudo_regret(limited, bandit) == 0).all()
+    with pytest.warns(RuntimeWarning, match="2 of 2"):
+        assert np.isnan(bj.regret(limited, bandit)).all()
+    assert (bj.pseudo_regret(limited, bandit) == 0).all()
 
 
 def test_a_limit_that_is_reached_with_the_budget_is_no_truncation():
@@ -148,10 +151,16 @@ def test_feedback_outside_the_unit_interval_is_never_counted():
         def pull(self, key, arm):
             return self.reward_mean[arm], self.cost_mean[arm]
 
-    for reward, cost in ((0.5, 1.5), (-0.1, 0.5), (np.nan, 0.5), (0.5, np.nan)):
+    def play(reward, cost):
         bandit = Broken(cost_mean=jnp.full(2, cost), reward_mean=jnp.full(2, reward))
-        run = bj.simulate(Always(arm=1), bandit, 5, KEY, max_rounds=10)
-        assert np.isnan(run.reward[0]) and np.isnan(run.cost[0])
+        return bj.simulate(Always(arm=1), bandit, 5, KEY, max_rounds=10)
+
+    pairs = jnp.array([(0.5, 1.5), (1.5, 0.5), (-0.1, 0.5), (np.nan, 0.5), (0.5, np.nan), (0.5, 0.5)]).T
+    runs = jax.vmap(play)(*pairs)
+    for amount in (runs.reward, runs.cost):
+        assert np.isnan(amount[:, 0]).tolist() == [True] * 5 + [False]
+    with pytest.raises(ValueError, match="cost_scale"):
+        play(0.5, 1.5)
 
 
 def test_bad_budgets_under_vmap_are_nan_and_end():
@@ -197,7 +206,8 @@ def test_what_cannot_go_on_ends_and_is_nan():
     shapes = jax.vmap(lambda a: bj.simulate(bj.BTS(reward_alpha=a), bandit, 10, KEY))(jnp.array([1.0, np.inf]))
     assert shapes.cost[0] == 10 and np.isnan(shapes.cost[1]), "a prior for which nothing is ever accepted"
     for arm in (-1, -5, 7):
-        run = bj.simulate(Always(arm=arm), bandit, 10, KEY)
+        with pytest.warns(RuntimeWarning, match=f"policy Always .*round 1, the policy chose arm {arm}"):
+            run = bj.simulate(Always(arm=arm), bandit, 10, KEY)
         outcome = [run.reward[0], run.cost[0], bj.pseudo_regret(run, bandit)[0]]
         assert np.isnan(outcome).all(), "pulls an arm that does not exist"
     arms = jax.vmap(lambda p: bj.simulate(Always(arm=0), bj.Bernoulli(reward=p, cost=jnp.array([0.5, 0.5])), 5, KEY))(
@@ -229,6 +239,27 @@ def test_states_must_keep_their_types():
         bj.simulate(Forgetful(arm=0), INSTANCES["bernoulli"], 5, KEY)
     with pytest.raises(ValueError, match=r"float32\[\]: answer the number of an arm"):
         bj.simulate(Always(arm=1.0), INSTANCES["bernoulli"], 5, KEY)
+
+
+def test_a_policy_that_returns_an_arm_alone_is_told_what_to_return():
+    @chex.dataclass(frozen=True)
+    class ArmAlone(Always):
+        def __call__(self, state, key):
+            return jnp.int32(self.arm)
+
+    @chex.dataclass(frozen=True)
+    class CostAlone:
+        cost_mean: ArrayLike
+        reward_mean: ArrayLike
+
+        def pull(self, key, arm):
+            return self.reward_mean[arm], self.cost_mean[arm], 0
+
+    for play in (bj.simulate, lambda *arguments: bj.simulate_batch(*arguments[:3], keys(3))):
+        with pytest.raises(ValueError, match=r"policy ArmAlone: __call__ returns one value.*\(arm, state\)"):
+            play(ArmAlone(arm=0), INSTANCES["bernoulli"], 5, KEY)
+    with pytest.raises(ValueError, match=r"bandit CostAlone: pull returns a tuple of 3.*\(reward, cost\)"):
+        bj.simulate(Always(arm=0), CostAlone(cost_mean=jnp.ones(2), reward_mean=jnp.ones(2)), 5, KEY)
 
 
 def test_bandits_of_plain_numbers_work():
@@ -271,6 +302,9 @@ def test_regret_of_batches_of_runs_and_bandits():
         np.testing.assert_array_equal(values[1], measure(jax.tree.map(lambda x: x[1], runs), one))
     with pytest.raises(ValueError, match="does not fit"):
         bj.regret(jax.tree.map(lambda x: x[0], runs), bandits)
+    for measure in (bj.regret, bj.pseudo_regret):
+        with pytest.raises(ValueError, match=rf"run is a Bernoulli.*{measure.__name__}\(run, bandit\)"):
+            measure(bandits, runs)  # type: ignore
 
 
 BANDIT = INSTANCES["bernoulli"]
@@ -309,6 +343,10 @@ class Curious(Always):
     ((bj.BTS(), BANDIT, np.inf, KEY), {}, "budget = inf"),
     ((bj.BTS(), BANDIT, 2**31, KEY), {}, "budget = 2147483648"),
     ((bj.BTS(), BANDIT, "all", KEY), {}, "budget = 'all'"),
+    ((bj.BTS(), BANDIT, "100", KEY), {}, "budget = '100'"),
+    ((bj.BTS(), BANDIT, Decimal(100), KEY), {}, "budget = Decimal"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"checkpoints": ["5"]}, "checkpoints = .'5'"),
+    ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": "5"}, "max_rounds = '5'"),
     ((bj.BTS(), BANDIT, [10, 20], KEY), {}, "vmap"),
     ((bj.BTS(), BANDIT, 10, None), {}, "key = None"),
     ((bj.BTS(), BANDIT, 10, 0), {}, "key = 0"),

@@ -29,7 +29,7 @@ from bts_jax import progress
 from bts_jax.batch import play
 from bts_jax.cli import main
 from bts_jax.sweeps import gridfile, run, schedule
-from bts_jax.sweeps.bar import Bar, progress_bar
+from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES, Results
@@ -196,7 +196,9 @@ def test_policies_of_ones_own(tmp_path):
     ({"policies": bj.BTS()}, "policies = BTS"),
     ({"policies": {"BTS": bj.BTS}}, "policies.'BTS'.*is a class"),
     ({"policies": {"": bj.BTS()}}, "the name ''"),
-    ({"policies": {"scales": bj.KUBE(scale=[1.0, 2.0])}}, "policies.'scales'.*scale of shape"),
+    ({"policies": {"scales": bj.KUBE(scale=[1.0, 2.0])}}, "policies.'scales'.*scale of shape.*a name of its own.*dict.*table"),
+    ({"bandits": {"many": bj.Bernoulli(reward=np.full((3, 2), 0.5), cost=np.full((3, 2), 0.5))}},
+     "bandits.'many'.*cost of shape .3, 2.*a batch of bandits.*a name of its own"),
     ({"bandits": {}}, "bandits is empty"),
     ({"bandits": ["bernoulli"]}, "bandits = .'bernoulli'. has no names"),
     ({"bandits": {"a": bj.BTS()}}, "bandits.'a'.: bandit = BTS"),
@@ -207,7 +209,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"budgets": [0, 5]}, r"budgets\[0\] = 0"),
     ({"budgets": [5, float("nan")]}, r"budgets\[1\] = nan"),
     ({"budgets": ["much"]}, "budgets = .'much'."),
-    ({"budgets": ["5"]}, "budgets = .'5'. are not numbers"),
+    ({"budgets": ["5"]}, "budgets = .'5'. is not a number"),
     ({"budgets": [True]}, "budgets = .True. are not numbers"),
     ({"seeds": 0}, "seeds = 0"),
     ({"seeds": 2.5}, "seeds = 2.5"),
@@ -433,11 +435,11 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
     two = Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0)
     monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.std.tqdm)
     with progress_bar(two, quiet=False) as bar:
-        assert not isinstance(bar, Bar)
+        assert bar.bar.disable
     monkeypatch.setattr(tqdm.auto, "tqdm", NotebookBar)
     with progress_bar(two, quiet=False) as bar:
-        assert isinstance(bar, Bar)
-    bar = progress.bar(quiet=False)(total=10)
+        assert not bar.bar.disable
+    bar = progress.bar(quiet=False, total=10)
     bar.total = 4  # sweep learns how long runs are
     bar.refresh()
     assert bar.container.children[1].max == 4
@@ -515,9 +517,10 @@ def test_sweep_table_and_plot(folder, capsys):
 
     main(["table", "grid.zarr"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mean regret, average over 3 bandits, 4 runs each" and lines[1].split()[:2] == ["budget", "KUBE"]
+    assert lines[0] == "mean regret, average over 3 bandits (Bernoulli, 10 arms), 4 runs each"
+    assert lines[1].split()[:2] == ["budget", "KUBE"] and lines[-1].startswith("95% intervals over the 3 bandits")
     values = results.regret.sel(policy="KUBE", budget=10)
-    low = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values.mean("bandit")))[0]
+    low = scipy.stats.t.interval(0.95, 2, values.mean(), scipy.stats.sem(values.mean("seed")))[0]
     assert lines[3].split()[:4] == ["10", f"{float(values.mean()):,.1f}", f"({low:,.1f}", "…"]
     main(["table", "grid.zarr", "--latex", "--by-bandit"])
     out = capsys.readouterr().out
@@ -543,6 +546,7 @@ ARMS = "reward = [0.9, 0.2]\ncost = [0.5, 0.5]"
     ('kind = "uniform"', 'kind = "thomson"', "policies.any.kind = 'thomson' is unknown: there are bts"),
     ('kind = "uniform"', 'kind = "kube"\nscales = 3', "unknown key 'scales' in policies.any: there are scale"),
     ('kind = "uniform"', 'kind = "kube"\nscale = -1', "policies.any: scale = -1"),
+    ('kind = "uniform"', 'kind = "kube"\nscale = [0.5, 1]', "in a grid file, as one table [policies.NAME]"),
     ('kind = "uniform"', 'kind = "uniform"\n[policies.any]\nkind = "bts"', "is not TOML"),
     ('[policies.any]\nkind = "uniform"', "[policies]", "policies is empty"),
     ('[policies.any]\nkind = "uniform"', "policies = 3", "policies = 3 is not a table"),

@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+import zlib
 
 import chex
 import jax
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 import bts_jax as bj
+from bts_jax.game import Run
 from bts_jax.sweeps import growth, run, schedule
-from bts_jax.sweeps.results import VARIABLES
+from bts_jax.sweeps.results import VARIABLES, Results
 
 TWO = {"a": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6]), "b": bj.Bernoulli(reward=[0.2, 0.8], cost=[0.4, 0.7])}
 THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
@@ -19,7 +21,7 @@ THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
 
 @pytest.fixture
 def played(monkeypatch):
-    """The runs that are played: policy, bandit, budget and seed of each, by their keys and checkpoints."""
+    """How many runs with a budget are played, call by call."""
     runs = []
     values = run._values
 
@@ -29,6 +31,32 @@ def played(monkeypatch):
 
     monkeypatch.setattr(run, "_values", counted)
     return runs
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Made-up runs take the place of played ones: numbers that depend on policy, bandit, budget and seed alone."""
+
+    def of_a_call(grid, results, call):
+        units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
+        arms = max(len(grid.means[place].cost_mean) for place in results.bandits(units[0]))
+        gaps = [results.gap(unit) for unit in units]
+        numbers = np.array([[[[zlib.crc32(f"{list(grid.policies)[unit.policy]} {list(grid.bandits)[place]} "
+                                         f"{grid.amounts[place, budget]:g} {seed}".encode()) % 997
+                               for budget in gap.budgets] for seed in np.resize(gap.seeds, results.chunk)]
+                             for place in results.bandits(unit)] for unit, gap in zip(units, gaps, strict=True)])
+        numbers = numbers.reshape(-1, len(gaps[0].budgets)).astype(np.int32)  # [runs, budgets]
+        pulls = np.stack([numbers] + [0 * numbers] * (arms - 1), -1)
+        return Run(budget=numbers, reward=np.float32(numbers / 8), cost=np.float32(numbers / 16), rounds=numbers, pulls=pulls,
+                   truncated=numbers < 0), None, None
+
+    class Lowered:
+        def compile(self):
+            return self
+
+    monkeypatch.setattr(run, "_batches", lambda grid, results, party, _: [of_a_call(grid, results, call) for call in party])
+    monkeypatch.setattr(run, "lower", lambda _: Lowered())
+    monkeypatch.setattr(run, "play", lambda batches: batches)
 
 
 def same(one, other):
@@ -43,14 +71,19 @@ PART = {"policies": ["uniform", "epsilon-first"], "bandits": TWO, "budgets": [5,
 CELLS = 3 * 3 * 3 * 14
 
 
-@pytest.fixture(scope="module")
-def whole():
-    return bj.sweep(**WHOLE)
-
-
 @pytest.mark.parametrize("axis", ["policies", "bandits", "budgets", "seeds", "all"])
 @pytest.mark.parametrize("chunk", [3, 4, 9])
-def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, played, whole):
+def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, played, made_up):
+    grows(axis, chunk, tmp_path, played)
+
+
+def test_a_store_grows_by_real_runs(tmp_path, played):
+    grows("all", 4, tmp_path, played)
+
+
+def grows(axis, chunk, tmp_path, played):
+    whole = bj.sweep(**WHOLE)
+    played.clear()
     start = {**WHOLE, **({axis: PART[axis]} if axis != "all" else PART)}
     bj.sweep(**start, out=tmp_path / "store", chunk=chunk)
     already = sum(played)
@@ -68,7 +101,7 @@ def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, playe
     same(part, bj.sweep(**PART))
 
 
-def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_results(tmp_path):
+def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_results(tmp_path, made_up):
     first = {"policies": ["kube"], "bandits": {"b": TWO["b"]}, "budgets": [5], "seeds": 2}
     bj.sweep(**first, out=tmp_path / "store")
     results = bj.sweep(["uniform", "kube"], TWO, [5], 2, out=tmp_path / "store")
@@ -78,7 +111,7 @@ def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_r
     same(results, bj.sweep(["uniform", "kube"], TWO, [5], 2))
 
 
-def test_what_nobody_asked_for_is_missing_until_somebody_does(tmp_path, played):
+def test_what_nobody_asked_for_is_missing_until_somebody_does(tmp_path, played, made_up):
     bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "store")
     bj.sweep(["kube"], TWO, [5, 9], 8, out=tmp_path / "store")
     stored = bj.open_results(tmp_path / "store")
@@ -92,7 +125,23 @@ def test_what_nobody_asked_for_is_missing_until_somebody_does(tmp_path, played):
     same(both, bj.sweep(["uniform", "kube"], TWO, [5, 9], 8))
 
 
-def test_bandits_in_groups_grow_too(tmp_path, monkeypatch, played):
+def test_coordinates_of_bandits_grow_too(tmp_path, made_up):
+    bj.sweep(["uniform"], {"a": TWO["a"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1], "kind": ["easy"]})
+    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
+    assert results.gap.values.tolist() == [0.1, 0.2] and "kind" not in results.coords
+    assert bj.open_results(tmp_path / "store").kind.values.tolist() == ["easy", ""]
+    before = sorted((tmp_path / "store").rglob("*"))
+    bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
+    assert sorted((tmp_path / "store").rglob("*")) == before
+    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"kind": ["easy", "hard"]})
+    assert results.kind.values.tolist() == ["easy", "hard"], "a blank gives way"
+    for gap in (np.nan, 0.1):
+        bj.sweep(["uniform"], {"c": THREE["c"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [gap]})
+    with pytest.raises(ValueError, match=r"coords\.gap of b: 0.2 in the store, 0.3 asked for"):
+        bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.3]})
+
+
+def test_bandits_in_groups_grow_too(tmp_path, monkeypatch, played, made_up):
     monkeypatch.setattr(schedule, "FEWEST_GROUPS", 1)
     bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 2) for i in range(8)}
     some = {name: bandits[name] for name in list(bandits)[:6]}
@@ -162,12 +211,12 @@ def test_a_changed_class_is_played_again_and_no_other(tmp_path, played, monkeypa
         sweep(arm=1)
 
 
-def test_what_cannot_be_one_grid_is_refused(tmp_path):
+def test_what_cannot_be_one_grid_is_refused(tmp_path, made_up):
     arguments = {"policies": {"kube": bj.KUBE(scale=1.0)}, "bandits": TWO, "budgets": [5], "seeds": 2}
     bj.sweep(**arguments, out=tmp_path / "store")
     before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
     for other, message in (({"seed": 1}, "seed: 0 in the store, 1 asked for"), ({"relative": True}, "relative"),
-                           ({"policies": {"kube": bj.KUBE(scale=2.0)}}, r"policies\.kube\.fields\.scale: 1.0 in the store, 2.0"),
+                           ({"policies": {"kube": bj.KUBE(scale=2.0)}}, r"policies\.kube\.fields\.scale: 1.0 in the store"),
                            ({"bandits": {"a": TWO["b"]}}, r"bandits\.a")):
         with pytest.raises(ValueError, match=message):
             bj.sweep(**{**arguments, **other}, out=tmp_path / "store")
@@ -175,7 +224,7 @@ def test_what_cannot_be_one_grid_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("at", range(14))
-def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played):
+def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played, made_up):
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
     rename, count = growth.os.rename, iter(range(10**6))
 
@@ -184,7 +233,6 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
             raise KeyboardInterrupt
         rename(*paths)
 
-    monkeypatch.setattr(growth, "PATIENCE", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(growth.os, "rename", killed)
         if at == 13:
@@ -198,7 +246,46 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
     same(results, bj.sweep(["uniform"], TWO, [5], 5))
 
 
-def test_a_damaged_chunk_of_a_store_that_grows_is_computed_again(tmp_path, played):
+def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(tmp_path, monkeypatch, made_up, played):
+    """While one process adds KUBE, another adds the oracle to the same store."""
+    bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
+    put, calls = Results.put, []
+
+    def overtaken(results, *arguments):
+        calls.append(1)
+        if len(calls) == 2:  # in the middle of the first sweep
+            bj.sweep(["uniform", "oracle"], TWO, [5, 9], 4, out=tmp_path / "store")
+        return put(results, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "put", overtaken)
+        with pytest.raises(ValueError, match="another grid from another process"):
+            bj.sweep(["uniform", "kube"], TWO, [5], 3, out=tmp_path / "store", chunk=1)
+    stored = bj.open_results(tmp_path / "store")
+    assert stored.policy.values.tolist() == ["uniform", "kube", "oracle"]
+    whole = bj.sweep(["uniform", "kube", "oracle"], TWO, [5, 9], 4, out=tmp_path / "store")
+    same(whole, bj.sweep(["uniform", "kube", "oracle"], TWO, [5, 9], 4))
+
+
+def test_two_processes_that_make_the_same_growth(tmp_path, monkeypatch, made_up):
+    """The second ends first, and removes the sources."""
+    bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
+    play, calls = run.play, []
+
+    def slow(batches):
+        calls.append(1)
+        if len(calls) == 1:
+            bj.sweep(["uniform"], TWO, [5, 9], 3, out=tmp_path / "store")
+        return play(batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "play", slow)
+        results = bj.sweep(["uniform"], TWO, [5, 9], 3, out=tmp_path / "store")
+    same(results, bj.sweep(["uniform"], TWO, [5, 9], 3))
+    same(bj.open_results(tmp_path / "store"), results)
+
+
+def test_a_damaged_chunk_of_a_store_that_grows_is_computed_again(tmp_path, played, made_up):
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
     file = next((tmp_path / "store" / "reward").glob("c.*"))
     file.write_bytes(b"damaged")
@@ -207,14 +294,14 @@ def test_a_damaged_chunk_of_a_store_that_grows_is_computed_again(tmp_path, playe
     assert sum(played) - 10 == 5 + 2
 
 
-def test_shards_of_a_grown_store(tmp_path):
+def test_shards_of_a_grown_store(tmp_path, made_up):
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
     for shard in range(1, 4):
         results = bj.sweep(["uniform", "kube"], TWO, [5], 6, out=tmp_path / "store", shard=(shard, 3))
     same(results, bj.sweep(["uniform", "kube"], TWO, [5], 6))
 
 
-def test_merge(tmp_path, played):
+def test_merge(tmp_path, played, made_up):
     ab = {name: bj.sweep([name], TWO, [5, 9], 4, out=tmp_path / name) for name in ("uniform", "kube")}
     bj.sweep(["uniform", "kube"], THREE, [5, 9], 4, out=tmp_path / "c")
     played.clear()
@@ -224,7 +311,7 @@ def test_merge(tmp_path, played):
     assert ab["kube"].identical(bj.open_results(tmp_path / "kube")), "the stores stay as they are"
 
 
-def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played):
+def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played, made_up):
     bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "one")
     bj.sweep(["kube"], TWO, [5, 9], 6, out=tmp_path / "two")
     merged = bj.merge(tmp_path / "one", tmp_path / "two", out=tmp_path / "all")
@@ -236,12 +323,12 @@ def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played):
     same(results, bj.sweep(["uniform", "kube"], TWO, [5, 9], 6))
 
 
-def test_merge_refuses(tmp_path):
+def test_merge_refuses(tmp_path, made_up):
     bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "one")
     bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "two")
     bj.sweep(["kube"], TWO, [5], 2, seed=1, out=tmp_path / "other")
-    for stores, out, message in ((["one"], "all", "at least two"), (["one", "one"], "all", "twice"), (["one", "two"], "one", "twice"),
-                                 (["one", "two"], "all", "both have runs of policy 'uniform'"),
+    for stores, out, message in ((["one"], "all", "at least two"), (["one", "one"], "all", "twice"),
+                                 (["one", "two"], "one", "twice"), (["one", "two"], "all", "runs of policy 'uniform'"),
                                  (["one", "other"], "all", "seed: 0 before, 1 in"), (["one", "kube"], "all", "no store"),
                                  (["one", "two"], "other", "exists")):
         with pytest.raises(ValueError, match=message):
@@ -249,7 +336,7 @@ def test_merge_refuses(tmp_path):
     assert not (tmp_path / "all").exists()
 
 
-def test_lazy_results_are_the_same(tmp_path):
+def test_lazy_results_are_the_same(tmp_path, made_up):
     pytest.importorskip("dask")
     results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "store", chunk=2)
     lazy = bj.open_results(tmp_path / "store", lazy=True)

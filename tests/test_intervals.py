@@ -9,7 +9,7 @@ import scipy.stats
 
 import bts_jax as bj
 from bts_jax.intervals import Interval, interval, needed, ratio_interval, student, tail
-from bts_jax.metrics import lost_run
+from bts_jax.statistics import lost_run
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 500, 20_000])

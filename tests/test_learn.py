@@ -16,6 +16,8 @@ from scipy import special, stats
 
 import bts_jax as bj
 from bts_jax import Problem, game, learn
+from bts_jax.learn.pathwise import _pathwise
+from bts_jax.learn.space import Space
 from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
@@ -274,7 +276,7 @@ def test_fit_finds_something_better_stays_in_range_and_repeats_itself():
 
 
 def test_the_ranges_are_kept_whatever_is_learnt():
-    space = learn._Space(bj.TemperedBTS(), {"sharpness": (0.05, 50), "reward_alpha": (-3.0, 5.0)})
+    space = Space(bj.TemperedBTS(), {"sharpness": (0.05, 50), "reward_alpha": (-3.0, 5.0)})
     start = space.start()
     for name, value in space.bounded(start).items():
         np.testing.assert_allclose(value, 1.0, rtol=1e-6, err_msg=name)
@@ -318,7 +320,7 @@ def test_memory_grows_as_the_root_of_the_rounds():
     settled = jax.tree.map(game.settle, (Optimist(), copies(2)))
     arguments = {"optimism": jnp.float32(1)}, *settled, game.money(BUDGET), KEY, jnp.float32(0.2)
     need = [
-        learn._pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
+        _pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
         for rounds in (100, 10_000)
     ]
     assert need[1].temp_size_in_bytes < 20 * need[0].temp_size_in_bytes

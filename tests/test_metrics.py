@@ -9,7 +9,7 @@ import scipy.stats
 from common import made_up
 
 from bts_jax.intervals import interval
-from bts_jax.metrics import lost_run, measured, paired, ranking
+from bts_jax.statistics import lost_run, measured, paired, ranking
 
 
 def noisy(seed=0, policies=3, bandits=4, seeds=30):

@@ -12,11 +12,12 @@ import scipy.stats
 from common import made_up
 
 import bts_jax as bj
-from bts_jax import observations, paper
 from bts_jax.cli import main
+from bts_jax.experiments import figure1, observations
+from bts_jax.experiments.runner import Size
 from bts_jax.intervals import interval
 
-NAMES = list(paper.RIVALS)
+NAMES = list(figure1.RIVALS)
 
 
 def section5(instances=1, seeds=20, seed=0):
@@ -44,12 +45,12 @@ def section5(instances=1, seeds=20, seed=0):
 
 def test_failures_by_hand():
     data = section5()
-    result = paper.failures(data)
+    result = observations.failures(data)
     assert (result.runs == 3).all() and dict(result.sizes) == {"bandit": 4, "budget": 2}
     np.testing.assert_allclose(result.mean_wrong, data.regret[1, :, :, :3].mean("seed"))
     np.testing.assert_allclose(result.mean_right, data.regret[1, :, :, 3:].mean("seed"))
     assert (result.explained > 0.99).all(), "the runs astray make nearly all of the variance"
-    never = paper.failures(data, "bts")
+    never = observations.failures(data, "bts")
     assert (never.runs == 0).all() and np.isnan(never.mean_wrong).all() and (never.explained == 0).all()
 
 
@@ -57,37 +58,37 @@ def test_the_share_of_variance_is_that_of_the_groups():
     data = section5()
     regret = data.regret.values[1]
     means = np.where(np.arange(20) < 3, regret[..., :3].mean(-1, keepdims=True), regret[..., 3:].mean(-1, keepdims=True))
-    np.testing.assert_allclose(paper.failures(data).explained, means.var(-1) / regret.var(-1))
+    np.testing.assert_allclose(observations.failures(data).explained, means.var(-1) / regret.var(-1))
 
 
 @pytest.mark.parametrize("instances", [1, 4])
 def test_what_the_paper_saw_is_confirmed(instances):
-    assert [verdict for _, verdict, _ in paper.observations(section5(instances))] == ["holds"] * 4
+    assert [verdict for _, verdict, _ in observations.observations(section5(instances))] == ["holds"] * 4
 
 
 def test_what_it_did_not_see_is_not():
     data = section5()
     worse = data.copy(deep=True)
     worse.regret[0] += 100
-    assert paper.observations(worse)[0].verdict == "is contradicted in 4 of 4 panels"
+    assert observations.observations(worse)[0].verdict == "is contradicted in 4 of 4 panels"
     worse.regret[0, 0] -= 100
-    assert paper.observations(worse)[0].verdict == "holds in 1, is contradicted in 3 of 4 panels"
+    assert observations.observations(worse)[0].verdict == "holds in 1, is contradicted in 3 of 4 panels"
     erratic = data.copy(deep=True)
     erratic.regret[0] += 20 * (erratic.regret[0] - erratic.regret[0].mean("seed"))
-    assert paper.observations(erratic)[1].verdict == "is contradicted in 4 of 4 panels"
+    assert observations.observations(erratic)[1].verdict == "is contradicted in 4 of 4 panels"
     fewer = data.copy(deep=True)
     fewer.regret[2, 1] -= 1000
-    assert paper.observations(fewer)[2].verdict == "holds in 1, is contradicted in 1 of 2 families"
+    assert observations.observations(fewer)[2].verdict == "holds in 1, is contradicted in 1 of 2 families"
     calm = data.copy(deep=True)
     calm.regret[1, :, :, :3] -= 500
     calm.regret[1] -= 0.7 * (calm.regret[1] - calm.regret[1].mean("seed"))
-    assert paper.observations(calm)[3].verdict == "is contradicted in 4 of 4 panels"
+    assert observations.observations(calm)[3].verdict == "is contradicted in 4 of 4 panels"
 
 
 def test_a_tie_is_no_clear_advantage():
     data = section5()
     data.regret[4] = data.regret[0]
-    assert paper.observations(data)[0].verdict == "is undecided in 4 of 4 panels"
+    assert observations.observations(data)[0].verdict == "is undecided in 4 of 4 panels"
 
 
 def wrong(count, of, rate=0.025, tail=1e-4):
@@ -235,49 +236,49 @@ def test_what_cannot_be_judged_is_undecided():
     """A policy whose regret never varies, missing runs, and instances that all have the same number of arms."""
     data = section5()
     data.regret[2] = 7
-    found = paper.observations(data)
+    found = observations.observations(data)
     assert found[1].verdict == "holds", "three other rivals vary more than bts"
     assert found[3].verdict == "is undecided in 4 of 4 panels"
     data = section5()
     data.regret[4, :, :, 0] = np.nan
-    assert paper.observations(data)[0].verdict == "is undecided in 4 of 4 panels"
+    assert observations.observations(data)[0].verdict == "is undecided in 4 of 4 panels"
     same = section5().isel(bandit=[0, 2])
-    assert paper.observations(same)[2].verdict == "is undecided"
+    assert observations.observations(same)[2].verdict == "is undecided"
 
 
 def test_the_report_has_it_all():
-    text = paper.report(section5(instances=3))
+    text = figure1.report(section5(instances=3))
     for part in ("Bernoulli, 10 arms", "Multinomial, 100 arms", "9 of 60", "4,630.0", "mean rank", "Observation 3", "HOLDS",
                  "20 runs, where the paper has 50,000 and 500", "all 4 lower limits are above 0, each one-sided at level 97.5%",
                  "any of 4 upper limits is below 0, each one-sided at level 99.375%", "any of 5 upper limits is below 0",
                  "at least 2 of 4 lower limits are above 1, each one-sided at level 99.167%", "sample: the 3 instances",
                  "panels is wrong with probability at most 20%"):
         assert part in text, part
-    assert "sample: the 20 runs on the only instance" in paper.report(section5())
-    assert "one random instance" not in text and "one random instance" in paper.report(section5())
+    assert "sample: the 20 runs on the only instance" in figure1.report(section5())
+    assert "one random instance" not in text and "one random instance" in figure1.report(section5())
 
 
 def test_instances_are_random_distinct_and_do_not_depend_on_their_number():
-    few, many = paper.bandits(seed=1), paper.bandits(seed=1, instances=3)
+    few, many = figure1.bandits(seed=1), figure1.bandits(seed=1, instances=3)
     assert len(few) == 4 and len(many) == 12 and set(few) < set(many)
     for name, bandit in few.items():
         np.testing.assert_array_equal(bandit.cost_mean, many[name].cost_mean)
     assert len({np.asarray(bandit.cost_mean).tobytes() for bandit in many.values()}) == 12
-    costs = np.asarray(paper.bandits(means=(0.4, 0.6))["bernoulli-100-1"].cost_mean)
+    costs = np.asarray(figure1.bandits(means=(0.4, 0.6))["bernoulli-100-1"].cost_mean)
     assert costs.min() >= 0.4 and costs.max() <= 0.6
     assert [bandit.num_arms for bandit in few.values()] == [10, 100, 10, 100]
 
 
 def test_the_budgets_are_the_papers():
-    assert paper.SCALES["paper"] == ((100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000,
-                                      45_000, 50_000), 500)
+    size = figure1.SIZES["paper"]
+    assert size.budgets == (100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000, 45_000,
+                            50_000) and size.runs == 500
 
 
 def test_figure1_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With few arms and small budgets; a second call has nothing to play, and another seed is refused."""
-    monkeypatch.setattr(paper, "PANELS", (("bernoulli", 3),))
-    monkeypatch.setattr(paper, "RIVALS", {"bts": bj.BTS(), "epsilon-first": bj.EpsilonFirst(), "kube": bj.KUBE()})
-    monkeypatch.setitem(paper.SCALES, "quick", ((5, 20), 4))
+    monkeypatch.setattr(figure1, "RIVALS", {"bts": bj.BTS(), "epsilon-first": bj.EpsilonFirst(), "kube": bj.KUBE()})
+    monkeypatch.setitem(figure1.SIZES, "quick", Size((3,), (5, 20), (1,), 4, ("bernoulli",)))
     main(["figure1", "--out", str(tmp_path / "here"), "--seed", "3", "--quiet"])
     out, err = capsys.readouterr()
     assert "Observation 3" in out and "table.csv" in out and err == ""
@@ -289,12 +290,12 @@ def test_figure1_from_end_to_end(tmp_path, monkeypatch, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * 1 * 2
     assert float(rows[-1]["mean regret"]) == pytest.approx(data.regret[2, 0, 1].mean().item(), rel=1e-5)
-    bandit = paper.bandits(3)["bernoulli-3-1"]
+    bandit = figure1.bandits(3, panels=[("bernoulli", 3)])["bernoulli-3-1"]
     np.testing.assert_allclose(data.reward_mean[0], np.asarray(bandit.reward_mean, np.float64))
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), np.uint32(zlib.crc32(b"bernoulli-3-1"))), 2)
     run = bj.simulate(bj.KUBE(), bandit, 20, key)
     assert run.rounds[0] == data.rounds.sel(policy="kube", bandit="bernoulli-3-1", budget=20, seed=2)
-    again, _ = paper.figure1(out=folder, seed=3, quiet=True)
+    again, _ = figure1.figure1(out=folder, seed=3, quiet=True)
     assert again.identical(data)
     with pytest.raises(SystemExit) as ended:
         main(["figure1", "--out", str(folder), "--seed", "4", "--quiet"])
@@ -318,7 +319,7 @@ def test_bad_input(arguments, named, capsys, tmp_path):
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
-        paper.figure1(out=tmp_path / "file")
+        figure1.figure1(out=tmp_path / "file")
 
 
 @pytest.mark.parametrize(("change", "named"), [
@@ -328,4 +329,4 @@ def test_a_file_in_the_way(tmp_path):
 ])
 def test_bad_datasets(change, named):
     with pytest.raises(ValueError, match=named):
-        paper.observations(change(section5()))
+        observations.observations(change(section5()))

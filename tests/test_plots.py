@@ -1,18 +1,23 @@
 """Figures: what is on the axes, not how it looks."""
 
 import io
+import itertools
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from common import made_up
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 import bts_jax as bj
 from bts_jax import plots, theory
 from bts_jax.contract import Means
 from bts_jax.intervals import interval
-from bts_jax.metrics import measured
+from bts_jax.plots import scales
+from bts_jax.plots.comparisons import reaches
+from bts_jax.statistics import measured
 
 BUDGETS = [100, 200, 400]
 
@@ -210,7 +215,7 @@ def test_dominance_counts_instances():
     ([10, 20, 40], 150), ([20, 30, 40], 75), ([1, 2, 3], np.inf), ([5, 25, 10], 150), ([np.nan, 1, 2], np.nan),
 ])
 def test_budget_to_reach(curve, reached):
-    np.testing.assert_equal(plots._reaches(np.array(BUDGETS, float), np.array(curve, float), 15.0), reached)
+    np.testing.assert_equal(reaches(np.array(BUDGETS, float), np.array(curve, float), 15.0), reached)
 
 
 def test_a_policy_looks_the_same_everywhere():
@@ -284,3 +289,284 @@ def test_multiples_are_not_taken_for_units_of_cost():
     assert "multiples of the smallest expected cost" in words(plots.regret(multiples))
     with pytest.raises(ValueError, match="in units of cost"):
         plots.regret(multiples, theory=True)
+
+
+def oklab(color):
+    """Björn Ottosson's colour space, in which distances are about what one sees."""
+    rgb = np.array(to_rgb(color))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    cone = np.cbrt([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]] @ linear)
+    return np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]) @ cone
+
+
+def test_policies_of_the_registry_can_be_told_apart_in_colour_and_in_grey():
+    looks = plots.styles(list(bj.POLICIES))
+    for (one, a), (two, b) in itertools.combinations(looks.items(), 2):
+        assert np.linalg.norm(oklab(a["color"]) - oklab(b["color"])) > 0.1, (one, two)
+        assert (a["marker"], a["linestyle"]) != (b["marker"], b["linestyle"]), (one, two)
+    for look in plots.styles([f"p{i}" for i in range(81)]).values():  # none of which is in the registry
+        assert look["color"] not in {known["color"] for known in looks.values()} and look["linestyle"] == "--"
+
+
+def test_the_look_of_a_policy_does_not_depend_on_the_others():
+    names = [*bj.POLICIES, "mine"]
+    whole = plots.styles(names)
+    assert plots.styles(names[::-1]) == whole and list(plots.styles(names[::-1])) == names[::-1]
+    assert plots.styles(["mine", "kube"]) == {name: whole[name] for name in ("mine", "kube")}
+
+
+@pytest.mark.parametrize("name", [*FIGURES, "relative", "dominance"])
+def test_every_figure_is_drawn_in_axes_of_the_users(name):
+    make = {"relative": lambda data, **options: plots.relative(data, "bts", **options), "dominance": plots.dominance}
+    make, options = FIGURES | make, {} if name == "dominance" else {"panel": "all"}
+    figure = Figure(figsize=(6, 3))
+    left, right = figure.subplots(1, 2)
+    left.tick_params(labelsize=13)
+    sample = data()
+    sample.truncated[0, 0, 2, :3] = True
+    assert make[name](sample, axes=left, labels={"pd-bwk": "PD BwK", "not here": "x"}, **options) is figure
+    assert left.has_data() and not right.has_data() and tuple(figure.get_size_inches()) == (6, 3)
+    assert "3 runs hit the limit of rounds" in left.get_title() and "PD BwK" in words(figure) and "pd-bwk" not in words(figure)
+    assert left.get_xlabel() and not figure.get_supxlabel() and left.xaxis.get_ticklabels()[0].get_fontsize() in (7, 13)
+    with pytest.raises(ValueError, match="width = 3 is that of a new figure"):
+        make[name](sample, axes=left, width=3, **options)
+    with pytest.raises(ValueError, match="axes has 2, and there is 1 panel"):
+        make[name](sample, axes=(left, right), **options)
+    with pytest.raises(ValueError, match="axes = 'left' are not axes"):
+        make[name](sample, axes="left", **options)
+    figure.canvas.draw()
+
+
+def test_several_panels_are_drawn_in_several_axes():
+    figure = Figure()
+    grid = figure.subplots(2, 1)
+    sample = data()
+    plots.regret(sample, axes=grid)
+    for row, axes in enumerate(grid):
+        np.testing.assert_allclose(lines(axes)["bts"].get_ydata(), sample.regret[0, row].mean("seed"))
+    assert grid[0].get_legend() and not grid[1].get_legend()
+    with pytest.raises(ValueError, match="axes has 1, and there are 2 panels"):
+        plots.regret(sample, axes=grid[0])
+
+
+def test_styles_and_labels_are_the_users():
+    changes = {"bts": {"c": "red", "lw": 3}, "kube": {"marker": "P"}}
+    figure = plots.regret(data(), styles=changes, labels={"bts": "BTS (ours)"})
+    line = lines(figure.axes[0])["BTS (ours)"]
+    assert (line.get_color(), line.get_linewidth(), line.get_marker()) == ("red", 3, "o"), "the rest is as it was"
+    assert to_hex(figure.axes[0].collections[0].get_facecolor()[0]) == "#ff0000", "the band, too"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["BTS (ours)", "epsilon-first", "pd-bwk"]
+    assert legend.legend_handles[0].get_color() == "red"
+    assert "BTS (ours) is better" in words(plots.difference(data(), "bts", labels={"bts": "BTS (ours)"}))
+    for arguments, named in (({"styles": {"bts": {"colour": "red"}}}, r"styles\['bts'\]"),
+                             ({"styles": "red"}, "styles = 'red'"),
+                             ({"styles": {"bts": "red"}}, r"styles\['bts'\]"), ({"labels": ["a", "b"]}, "labels = ")):
+        with pytest.raises(ValueError, match=named):
+            plots.regret(data(), **arguments)
+
+
+@pytest.mark.parametrize("width", [None, 2.0, 7.0])
+def test_pngs_are_wide_enough(width, tmp_path):
+    from matplotlib.image import imread
+
+    figure = plots.regret(data(bandits=1), width=width)
+    plots.save(figure, tmp_path / "saved")
+    figure.savefig(tmp_path / "own.png")
+    (tmp_path / "shown.png").write_bytes(figure._repr_png_())
+    content, size = figure._repr_mimebundle_()
+    assert content["image/png"] == figure._repr_png_() and size["image/png"]["width"] == 150 * figure.get_figwidth()
+    for name in ("saved", "own", "shown"):
+        assert imread(tmp_path / f"{name}.png").shape[1] >= 1200
+    other = Figure(figsize=(3, 2))  # not one of ours
+    plots.write(other, tmp_path / "other.png")
+    assert imread(tmp_path / "other.png").shape[1] >= 1200
+
+
+def test_deviations_on_a_logarithmic_axis_leave_the_panel_readable():
+    """The standard deviation of these two values is 1.13 times their mean: the mean minus it is negative."""
+    regret = np.array([1.0, 9.0]) * np.array([1, 2, 4])[:, None]
+    sample = made_up(regret[None, None], BUDGETS, ["bts"])
+    figure = plots.regret(sample, band="deviation", scale="log-log")
+    mean = np.array([5, 10, 20])
+    assert_band(figure.axes[0].collections[0], mean / 2, mean + regret.std(1, ddof=1))
+    assert "mean ± one standard deviation (not below half the mean)" in words(figure)
+    figure = plots.regret(sample, band="deviation")
+    assert_band(figure.axes[0].collections[0], mean - regret.std(1, ddof=1), mean + regret.std(1, ddof=1))
+    assert "half" not in words(figure)
+    with_little = plots.regret(data(), band="deviation", scale="log-log")  # where nothing is cut
+    values = data().regret.values[0, 0]
+    assert_band(with_little.axes[0].collections[0], *(values.mean(1) + sign * values.std(1, ddof=1) for sign in (-1, 1)))
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.4, 6, ["0.5", "1", "2", "5"]), (0.04, 30, ["0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10", "20"]),
+    (0.6, 1.7, ["0.6", "0.8", "1", "1.5"]), (0.93, 1.08, ["0.95", "1", "1.05"]),
+    (0.001, 2000, ["0.001", "0.01", "0.1", "1", "10", "100", "1,000"]),
+    (1e-9, 1e9, ["1e-09", "0.000001", "0.001", "1", "1,000", "1,000,000", "1,000,000,000"]),
+])
+def test_ticks_of_ratios_are_readable(low, high, ticks):
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlim(low, high)
+    scales.ratios(axes, "x")
+    figure.canvas.draw()
+    assert [text.get_text() for text in axes.get_xticklabels()] == ticks
+    assert not any(text.get_text() for text in axes.get_xticklabels(minor=True))
+
+
+def test_numbers_below_one_have_no_prefix():
+    small = data()
+    axes = plots.regret(small.assign(regret=small.regret / 1000), scale="log-log").axes[0]
+    axes.figure.canvas.draw()
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert "0.05" in labels and not any("m" in label for label in labels)
+    axes = plots.relative(small, "bts", panel="all").axes[0]
+    axes.figure.canvas.draw()
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "1.5", "2", "3"]
+
+
+class Estimate(NamedTuple):
+    estimate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def a_trace(recorded=(), batch=()):
+    """Four rounds of six were played, with a budget of 5 and three arms."""
+    arm = np.array([0, 2, 2, 0, -1, -1])
+    reward, cost = np.array([1, 0, 1, 1, 0, 0.0]), np.array([1, 1, 0.5, 2, 0, 0])
+    fields = {"arm": arm, "reward": reward, "cost": cost, "remaining": 5 - np.cumsum(cost), "played": arm >= 0,
+              "length": np.array(4), "truncated": np.array(False)}
+    return SimpleNamespace(**{name: np.broadcast_to(x, (*batch, *x.shape)) for name, x in fields.items()}, recorded=recorded)
+
+
+def test_a_run_is_drawn_over_its_rounds():
+    figure = plots.run(a_trace())
+    top, middle = figure.axes
+    assert [line.get_xdata().tolist() for line in top.lines] == [[1, 4], [], [2, 3]]
+    assert [set(line.get_ydata()) for line in top.lines] == [{0}, set(), {2}]
+    drawn = lines(middle)
+    assert drawn["budget left"].get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert drawn["budget left"].get_ydata().tolist() == [5, 4, 3, 2.5, 0.5]
+    assert drawn["reward so far"].get_ydata().tolist() == [0, 1, 1, 2, 3]
+    assert top.get_xlim() == middle.get_xlim() and middle.get_xlabel() == "round"
+    assert "4 rounds with a budget of 5: cost 4.5, reward 3" in words(figure) and "ends before" not in words(figure)
+    truncated = a_trace()
+    truncated.truncated = np.array(True)
+    assert "the trace ends before the run does" in words(plots.run(truncated))
+    figure.savefig(io.BytesIO(), format="pdf")
+
+
+LOW, MIDDLE, HIGH = (np.arange(18.0).reshape(6, 3) + shift for shift in (-1, 0, 2))
+
+
+@pytest.mark.parametrize(("recorded", "name"), [
+    ((LOW, MIDDLE, HIGH), "recorded"), ({"high": HIGH, "mean": MIDDLE, "low": LOW}, "mean"),
+    (Estimate(MIDDLE, LOW, HIGH), "estimate"), (MIDDLE, "recorded"),
+])
+def test_what_was_recorded_is_drawn_for_each_arm(recorded, name):
+    for figure in (plots.run(a_trace(recorded)), plots.run(a_trace(), bands=recorded)):
+        axes = figure.axes[2]
+        assert axes.get_ylabel() == name and list(lines(axes)) == ["arm 0", "arm 1", "arm 2"]
+        np.testing.assert_array_equal(lines(axes)["arm 1"].get_ydata(), MIDDLE[:4, 1])  # of the rounds that were played
+        assert len(axes.collections) == (0 if recorded is MIDDLE else 3)
+        if axes.collections:
+            points = axes.collections[1].get_paths()[0].vertices
+            assert set(points[points[:, 0] == 3, 1]) == {MIDDLE[2, 1] - 1, MIDDLE[2, 1] + 2}
+    assert len(plots.run(a_trace(recorded), bands=False).axes) == 2
+
+
+def test_arms_have_names_and_colours():
+    figure = plots.run(a_trace(MIDDLE), labels=["red", "green", "blue"])
+    ticks = figure.axes[0].get_yticklabels()
+    assert [text.get_text() for text in ticks] == ["red", "green", "blue"]
+    for text in ticks:
+        assert lines(figure.axes[2])[text.get_text()].get_color() == text.get_color()
+    ticks = plots.run(a_trace(), labels={2: "blue"}).axes[0].get_yticklabels()
+    assert [text.get_text() for text in ticks] == ["0", "1", "blue"]
+    many = a_trace()
+    many.arm = np.array([0, 59, 30, 2, -1, -1])
+    plots.run(many).savefig(io.BytesIO())
+    mine = Figure()
+    grid = mine.subplots(3)
+    assert plots.run(a_trace(MIDDLE), axes=grid) is mine and all(axes.has_data() for axes in grid)
+
+
+@pytest.mark.parametrize(("call", "named"), [
+    (lambda: plots.run(a_trace(batch=(7,))), r"batch of shape \(7,\): select one run, as in jax.tree.map\(lambda x: x\[0\]"),
+    (lambda: plots.run(a_trace(), bands=MIDDLE[:5]),
+     r"bands = array of shape \(5, 3\) .* give one array over \(6 rounds, arms\)"),
+    (lambda: plots.run(a_trace(), bands={"low": LOW}), "bands = dict cannot be drawn"),
+    (lambda: plots.run(a_trace(), labels=["one"]), r"labels = \['one'\] has 1 name, and there are 3 arms"),
+    (lambda: plots.run(a_trace(), axes=Figure().subplots()), "axes has 1, and there are 2 panels"),
+    (lambda: plots.run(a_trace(), width=-1), "width = -1"),
+])
+def test_bad_input_to_run(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+def test_a_run_that_recorded_something_else_has_two_panels():
+    for recorded in ((), None, MIDDLE[:, 0], {"a": MIDDLE}, (MIDDLE, MIDDLE), SimpleNamespace(a=1), (LOW, MIDDLE, HIGH[:, :1])):
+        assert len(plots.run(a_trace(recorded)).axes) == 2
+
+
+def hyperparameters():
+    """Three values of alpha by two of scale, in no order, and a policy that has no alpha."""
+    alpha, scale = [2, 1, 3, 1, 2, 3, np.nan], [10, 10, 20, 20, 20, 10, 20.0]
+    base = [4, 6, 1, 5, 2, 3, 0]
+    regret = np.array(base, float)[:, None, None, None] + np.array([-1, 1])[:, None, None] + np.array([0.0, 100])[:, None]
+    sample = made_up(np.broadcast_to(regret, (7, 2, 2, 3)), [10, 20], [f"p{i}" for i in range(7)])
+    return sample.assign_coords(alpha=("policy", alpha), scale=("policy", scale))
+
+
+def test_a_heat_map_has_the_means_where_they_belong():
+    figure = plots.heatmap(hyperparameters(), "alpha", "scale")
+    axes = figure.axes[0]
+    (image,) = axes.images
+    np.testing.assert_array_equal(image.get_array(), np.array([[6, 4, 3], [5, 2, 1]]) + 100)  # by scale and alpha
+    assert image.origin == "lower" and (axes.get_xlabel(), axes.get_ylabel()) == ("alpha", "scale")
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "3"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["10", "20"]
+    assert {text.get_position(): text.get_text() for text in axes.texts}[(2, 0)] == "103"
+    (best,) = axes.patches
+    assert best.get_xy() == (1.5, 0.5), "around the column 3 and the row 20"
+    assert "2 instances of 3 runs each at budget 20" in words(figure) and "alpha = 3, scale = 20" in words(figure)
+    assert "mean regret (units of reward)" in words(figure)
+    other = plots.heatmap(hyperparameters(), "scale", "alpha", budget=10, metric="pseudo_regret", annotate=False).axes[0]
+    assert not other.texts
+    np.testing.assert_array_equal(other.images[0].get_array(), np.array([[6, 4, 3], [5, 2, 1]]).T + 1)
+    figure.savefig(io.BytesIO())
+
+
+def test_cells_without_a_mean_are_blank():
+    sample = hyperparameters().isel(policy=[0, 1, 2, 3, 4])  # none with alpha 3 and scale 10
+    sample.regret[2] = np.nan  # in 6 runs at the largest budget
+    figure = plots.heatmap(sample, "alpha", "scale", scale="log")
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array().filled(0), [[106, 104, 0], [105, 102, 0]])
+    assert len(figure.axes[0].texts) == 4 and "6 runs without a finite regret" in words(figure)
+    assert figure.axes[0].patches[0].get_xy() == (0.5, 0.5)
+    mine = Figure()
+    assert plots.heatmap(sample, "alpha", "scale", axes=mine.subplots()) is mine
+    for written in (figure, mine):
+        written.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize(("call", "named"), [
+    (lambda data: plots.heatmap(data, "alhpa", "scale"), "x = 'alhpa' is not a hyperparameter .* give one of 'alpha', 'scale'"),
+    (lambda data: plots.heatmap(data, "alpha", "told"), "y = 'told' is not a hyperparameter"),
+    (lambda data: plots.heatmap(data.drop_vars(["alpha", "scale"]), "alpha", "scale"), "it has none"),
+    (lambda data: plots.heatmap(data, "alpha", "alpha"), "x = y = 'alpha'"),
+    (lambda data: plots.heatmap(data.isel(policy=[6]), "alpha", "scale"), "no policy has both"),
+    (lambda data: plots.heatmap(data.isel(policy=[0, 0]).assign_coords(policy=["a", "b"]), "alpha", "scale"),
+     r"2 policies have alpha = 2 and scale = 10 \('a, b'\)"),
+    (lambda data: plots.heatmap(data, "alpha", "scale", budget=7), "budget = 7"),
+    (lambda data: plots.heatmap(data, "alpha", "scale", metric="reward"), "metric = 'reward'"),
+    (lambda data: plots.heatmap(data, "alpha", "scale", scale="log-log"), "scale = 'log-log'"),
+    (lambda data: plots.heatmap(data.assign(regret=-data.regret), "alpha", "scale", scale="log"),
+     "not positive: give scale = 'linear'"),
+])
+def test_bad_input_to_heatmap(call, named):
+    with pytest.raises(ValueError, match=named):
+        call(hyperparameters())

@@ -8,12 +8,12 @@ import pytest
 import xarray as xr
 
 import bts_jax as bj
-from bts_jax import plots, studies
+from bts_jax import experiments, plots
 from bts_jax.cli import main
+from bts_jax.experiments import STUDIES, common, correlated, omega, tails, worst_case
+from bts_jax.experiments.runner import Size
 from bts_jax.intervals import ratio_interval
-from bts_jax.metrics import measured
-from bts_jax.studies import STUDIES, common, correlated, omega, tails, worst_case
-from bts_jax.studies.common import Size
+from bts_jax.statistics import measured
 from bts_jax.sweeps import run
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
@@ -30,9 +30,9 @@ FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "r
            "tails": {"tails"}, "correlated": {"correlation"}, "worst-case": {"worst-case"}}
 
 
-def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relative=False):
+def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relative=False, bandit_coords=None):
     """What `sweep` returns, with numbers that nobody has played."""
-    attributes = Grid(policies, bandits, budgets, seeds, seed, relative).attributes()
+    attributes = Grid(policies, bandits, budgets, seeds, seed, relative, bandit_coords=bandit_coords).attributes()
     results = begin(attributes, seeds, None)
     rng = np.random.default_rng(0)
     for unit in results.missing:
@@ -54,15 +54,18 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     """With all policies, and made-up runs."""
     monkeypatch.setitem(STUDIES[name].sizes, "quick", TINY[name])
     monkeypatch.setattr(run, "sweep", made_up_sweep)
-    dataset, report = studies.study(name, out=tmp_path / "here")
+    dataset, report = experiments.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"
     assert not set(dataset.policy.values) & set(omega.LEFT_OUT)
     kinds = {row["kind"] for row in rows}
     assert len(rows) == len(kinds) * dataset.sizes["policy"] * dataset.sizes["budget"]
     first = dataset.isel(policy=0, budget=0).pseudo_regret
-    mine = [str(bandit).rsplit("-", 2)[0] == rows[0]["kind"].rsplit(", ", 1)[0] for bandit in dataset.bandit.values]
+    mine = (dataset.kind == rows[0]["kind"].rsplit(", ", 1)[0]).values
     assert float(rows[0]["mean regret"]) == pytest.approx(first.isel(bandit=mine).mean().item(), rel=1e-5)
+    names = [f"{kind}-{arms}-{number}" for kind, arms, number in zip(
+        dataset.kind.values, dataset.num_arms.values, dataset.instance.values, strict=True)]
+    assert names == dataset.bandit.values.tolist(), "the keys of the runs depend on the names"
     for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "one lost run more", "bootstrap samples"],
                  "tails": ["From which budget on", "lost runs", "What samples of these problems tell", "omega-star-ucb − bts"],
                  "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Regret of joint BTS"],
@@ -82,7 +85,7 @@ def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
     dataset = bj.open_results(out / "runs.zarr")
     assert dataset.state == "complete" and dict(dataset.sizes) == {"policy": 1, "bandit": 4, "budget": 3, "seed": 4, "arm": 2}
     monkeypatch.setattr(plots, "save", lambda *_: None)
-    again, _ = studies.study("worst-case", out=out, seed=3, quiet=True)
+    again, _ = experiments.study("worst-case", out=out, seed=3, quiet=True)
     assert again.identical(dataset)
     with pytest.raises(SystemExit) as ended:
         main(["study", "worst-case", "--out", str(out), "--seed", "4", "--quiet"])
@@ -197,11 +200,11 @@ def test_ratios_are_drawn():
 
 
 @pytest.mark.parametrize(("call", "named"), [
-    (lambda: studies.study("omegga"), "name = 'omegga' is not a study: give 'omega'"),
-    (lambda: studies.study("omega", "huge"), "scale = 'huge'"),
-    (lambda: studies.study("omega", seed=2.5), "seed = 2.5"),
-    (lambda: studies.study("omega", instances=1), "instances = 1"),
-    (lambda: studies.study("worst-case", instances=10), "instances = 10 is for random problems"),
+    (lambda: experiments.study("omegga"), "name = 'omegga' is not a study: give 'omega'"),
+    (lambda: experiments.study("omega", "huge"), "scale = 'huge'"),
+    (lambda: experiments.study("omega", seed=2.5), "seed = 2.5"),
+    (lambda: experiments.study("omega", instances=1), "instances = 1"),
+    (lambda: experiments.study("worst-case", instances=10), "instances = 10 is for random problems"),
 ])
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):

@@ -1,11 +1,15 @@
 """What all families of arms share: the ratio, the best arm, and the checks of their parameters."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks
 from bts_jax.contract import ratio
+from bts_jax.pytrees import Names
 from bts_jax.text import shown
 
 MOST_NUMBERS = 2**20  # that describe a random instance
@@ -31,10 +35,13 @@ class Arms:
         """The arm with the largest ratio; the lowest number where several have it."""
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
-    def _settle(self, what: str = "probabilities", low: float = 0, high: float = 1, **fields: int) -> None:
+    def _settle(
+        self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int
+    ) -> None:
         """Checks numbers given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
 
-        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them.
+        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them. If `scaled`, the numbers in
+        field x are at most those in the field x_scale.
         """
         remedy = f"give {what}, finite numbers in [{low:g}, {high:g}]"
         shapes = {}
@@ -44,8 +51,14 @@ class Arms:
             value = checks.numbers(name, given, remedy) if concrete else jnp.asarray(given)
             if value.ndim < axes:
                 raise ValueError(f"{name} has shape {value.shape}, too few axes: give [{'K, M'[:3 * axes - 2]}]")
-            if concrete:
-                checks.require(name, value, (value >= low) & (value <= high), remedy)
+            scale = getattr(self, f"{name}_scale") if scaled else high
+            if scaled and concrete and checks.is_concrete(scale):
+                scale = np.asarray(scale, np.float32)
+                at_most = f"at most {name}_scale = {np.min(scale):g}: give {name}_scale, the largest {name} of one pull"
+                good = (value >= low) & (np.float32(value) <= scale.reshape(scale.shape + (1,) * axes))
+                checks.require(name, value, good, f"give {what}, numbers from {low:g} on and {at_most}")
+            elif concrete:
+                checks.require(name, value, (value >= low) & (value <= (np.inf if scaled else high)), remedy)
             shapes[name] = value.shape
             object.__setattr__(self, name, jnp.asarray(given, jnp.float32))
         if len(set(shapes.values())) > 1:
@@ -62,6 +75,19 @@ class Arms:
         if value.ndim and value.shape != shape:
             raise ValueError(f"{name} has shape {value.shape}, where the arms have {shape}: {remedy}")
         object.__setattr__(self, name, jnp.broadcast_to(jnp.asarray(given, jnp.float32), shape))
+
+
+def named_arms(value: Any, num_arms: int) -> Names:
+    """Names of so many arms, or none at all; a `ValueError` if they are no names."""
+    remedy = f"give {num_arms} different strings, one for each arm"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"arms = {shown(value)} are no names: {remedy}")
+    names = Names(value)
+    for name in names:
+        checks.name("arms", name)
+    if names and (len(names) != num_arms or len(set(names)) < num_arms):
+        raise ValueError(f"arms = {shown(tuple(names))} has {len(names)} names, {len(set(names))} of them different: {remedy}")
+    return names
 
 
 def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bts_jax import checks, files, random
-from bts_jax.bandits.arms import Arms, check_num_arms
-from bts_jax.engine.fixed_point import UNIT, coins
+from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
+from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Coinage
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted
 
@@ -28,27 +28,37 @@ LONGEST_LINE = 2**20  # of a CSV file, in characters
 class Empirical(Arms):
     """Arms that repeat what was observed: a pull draws one of the arm's rows, all as likely, its reward and cost together.
 
-    `Empirical.load` makes one from a file or a DataFrame.
+    `Empirical.load` makes one from a file or a DataFrame. Rewards and costs are in the units of the data.
 
     Args:
-        reward: the observed rewards of each arm, in [0, 1], filled up with numbers in [0, 1] to the length of the
-            longest. [K, N]
-        cost: the costs that were observed with them. [K, N]
+        reward: the observed rewards of each arm, in [0, reward_scale], filled up with 0 to the length of the longest. [K, N]
+        cost: the costs that were observed with them, in [0, cost_scale]. [K, N]
         rows: how many of each arm's rows count, the first ones; all by default. [K]
+        reward_scale: the largest reward of one pull: policies see rewards divided by it.
+        cost_scale: the largest cost of one pull, likewise.
+        arms: the names of the arms, K strings; or none.
 
     Example:
         >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]], rows=[3, 1])
         >>> bandit.cost_mean.tolist()
         [0.5, 0.25]
+        >>> dollars = Empirical(reward=[[0, 1], [1, 1]], cost=[[4, 5], [3, 3]], cost_scale=5, arms=["search", "video"])
+        >>> dollars.cost_mean.tolist(), dollars.arms
+        ([4.5, 3.0], Names('search', 'video'))
     """
 
     reward: ArrayLike  # [K, N]
     cost: ArrayLike  # [K, N]
     rows: Any = None  # [K] int32
+    reward_scale: ArrayLike = 1.0
+    cost_scale: ArrayLike = 1.0
+    arms: Any = ()  # names
 
     def _check(self) -> None:
-        self._settle("amounts", reward=2, cost=2)
+        self._settle_scales(np.shape(self.reward)[:-2])
+        self._settle("amounts", scaled=True, reward=2, cost=2)
         *shape, most = np.shape(self.reward)
+        object.__setattr__(self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1]))
         if not 1 <= most <= MOST_ROWS:
             raise ValueError(f"reward has {most} rows for each arm: give from 1 to {MOST_ROWS}")
         given: Any = jnp.full(shape, most, jnp.int32) if self.rows is None else self.rows
@@ -60,13 +70,25 @@ class Empirical(Arms):
             checks.require("rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy)
         object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
 
+    def _settle_scales(self, shape: tuple[int, ...]) -> None:
+        """Checks the scales, and stores them as float32, one for each bandit of a batch."""
+        for name in ("reward_scale", "cost_scale"):
+            given = getattr(self, name)
+            remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
+            if checks.is_concrete(given):
+                value = checks.numbers(name, given, remedy)
+                checks.require(name, value, (value >= SMALLEST_SCALE) & (value <= LARGEST_SCALE), remedy)
+            if np.shape(given) not in ((), shape):
+                raise ValueError(f"{name} has shape {np.shape(given)}: {remedy}")
+            object.__setattr__(self, name, jnp.broadcast_to(jnp.asarray(given, jnp.float32), shape))
+
     @property
     def reward_mean(self) -> jax.Array:
-        return _mean(jnp.asarray(self.reward), jnp.asarray(self.rows))
+        return _mean(jnp.asarray(self.reward), jnp.asarray(self.rows), jnp.asarray(self.reward_scale))
 
     @property
     def cost_mean(self) -> jax.Array:
-        return _mean(jnp.asarray(self.cost), jnp.asarray(self.rows))
+        return _mean(jnp.asarray(self.cost), jnp.asarray(self.rows), jnp.asarray(self.cost_scale))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         rows = jnp.asarray(self.rows)[arm]
@@ -99,7 +121,7 @@ class Empirical(Arms):
         min_rows: int = 10,
         report: "Callable[[Loaded], Any] | None" = None,
     ) -> "Empirical":
-        """Arms from a table with one observation in each row.
+        """Arms from a table with one observation in each row, in the units of the table and with the names of its arms.
 
         Left out are rows of which the arm, the reward or the cost is missing, is not a number, or is negative; then arms with
         fewer than `min_rows` rows, and arms that never cost anything. What was left out is said in a warning, unless
@@ -109,18 +131,18 @@ class Empirical(Arms):
             table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
                 mapping from names to columns.
             arm, reward, cost: the names of the columns.
-            reward_max, cost_max: what rewards and costs are divided by, to be in [0, 1]; by default the largest that is kept,
-                or 1 if that is smaller.
+            reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
+                largest that is kept, or 1 if that is smaller.
             min_rows: the fewest rows of an arm.
             report: called with a `Loaded`, which says what became of the table; such as `print`.
 
         Example:
             >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2, 1, 4, 1, 1]}
             >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2, report=print)
-            4 of 5 rows kept, 2 arms (A, B); rewards divided by 1, costs by 4
+            4 of 5 rows kept, 2 arms (A, B); rewards up to 1, costs up to 4
             left out: 1 row without a number for clicks
-            >>> bandit.cost_mean.tolist()
-            [0.75, 0.25]
+            >>> bandit.cost_mean.tolist(), bandit.arms
+            ([3.0, 1.0], Names('A', 'B'))
         """
         checks.whole("min_rows", min_rows, 1)
         columns = _columns(table, [arm, reward, cost])
@@ -156,13 +178,14 @@ class Empirical(Arms):
         most = max(map(len, kept.values()))
         padded = np.zeros((2, len(kept), most))
         for row, rows in enumerate(kept.values()):
-            padded[0, row, : len(rows)] = values[reward][rows] / loaded.reward_max
-            padded[1, row, : len(rows)] = values[cost][rows] / loaded.cost_max
+            padded[0, row, : len(rows)] = values[reward][rows]
+            padded[1, row, : len(rows)] = values[cost][rows]
         if report is not None:
             report(loaded)
         elif dropped:
             warnings.warn(str(loaded), stacklevel=2)
-        return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()])
+        return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()],
+                   reward_scale=loaded.reward_max, cost_scale=loaded.cost_max, arms=tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -173,24 +196,25 @@ class Loaded:
     total: int  # rows of the table
     arms: tuple[str, ...]  # their names, by number
     dropped: tuple[str, ...]  # what was left out, and why
-    reward_max: float  # what rewards were divided by
+    reward_max: float  # the largest reward of one pull, as far as is known
     cost_max: float
 
     def __str__(self) -> str:
         text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
-                f"rewards divided by {self.reward_max:g}, costs by {self.cost_max:g}")
+                f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}")
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
 
 
 # Means are taken in whole numbers, as those of multinomial arms are, and in two parts, which do not overflow.
 
 
-def _mean(values: jax.Array, rows: jax.Array) -> jax.Array:
+def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """The mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
-    whole = jnp.where(there, coins(values), 0)
+    coinage = Coinage.of(scale[..., None, None])
+    whole = jnp.where(there, coinage.coins(values), 0)
     high, low = (whole >> 12).sum(-1, dtype=jnp.int32), (whole & 0xFFF).sum(-1, dtype=jnp.int32)
-    return (high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)) / (rows.astype(jnp.float32) * UNIT)
+    return (high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)) / (rows.astype(jnp.float32) * coinage.per_unit[..., 0])
 
 
 def _columns(table: Any, names: list[str]) -> dict[str, Any]:

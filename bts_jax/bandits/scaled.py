@@ -1,4 +1,4 @@
-"""Other costs for the arms of any family: scaled, shifted, or deterministic."""
+"""Other units for the arms of any family: costs scaled, shifted, or deterministic, and rewards scaled."""
 
 from typing import Any
 
@@ -10,21 +10,28 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.bandits.arms import Arms
 from bts_jax.bandits.bernoulli import Bernoulli
+from bts_jax.contract import scales
+from bts_jax.engine.fixed_point import LARGEST_SCALE
 from bts_jax.pytrees import pytree
 
 
 @pytree
 class Scaled(Arms):
-    """The arms of another bandit with the cost shift + scale · cost; rewards are as they were.
+    """The arms of another bandit with the cost shift + scale · cost, and rewards times `worth`.
 
-    With scale 0 costs are deterministic: each pull of an arm costs its shift.
+    With scale 0 costs are deterministic: each pull of an arm costs its shift. Costs may be above 1, and so may rewards:
+    `cost_scale` and `reward_scale` are the largest that one pull can have, or 1 if that is smaller.
 
     Args:
         bandit: the arms, of any family.
         scale: what costs are multiplied with, for each arm or one number for all; at least 0. [K]
-        shift: what is added to them, at least 0; scale + shift is at most 1, so that costs stay in [0, 1]. [K]
+        shift: what is added to them, at least 0. [K]
+        worth: what rewards are multiplied with, at least 0, likewise; by default they are as they were. [K]
 
     Example:
+        >>> dollars = Scaled(Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]), scale=5)  # a pull costs $5 or nothing
+        >>> dollars.cost_mean.tolist(), float(dollars.cost_scale)
+        ([2.5, 2.5], 5.0)
         >>> bandit = Scaled(Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]), scale=0.5, shift=[0.25, 0.5])
         >>> bandit.cost_mean.tolist()
         [0.5, 0.75]
@@ -35,28 +42,60 @@ class Scaled(Arms):
     bandit: Any
     scale: ArrayLike = 1.0  # [K]
     shift: ArrayLike = 0.0  # [K]
+    worth: Any = None  # [K]
 
     def _check(self) -> None:
         checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
                         "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
-        for name in ("scale", "shift"):
+        names = ("scale", "shift") if self.worth is None else ("scale", "shift", "worth")
+        for name in names:
             self._spread(name, jnp.shape(self.bandit.cost_mean))
-        self._settle("amounts", scale=1, shift=1)
-        if checks.is_concrete([self.scale, self.shift]):
-            highest = np.asarray(self.scale, np.float64) + np.asarray(self.shift, np.float64)
-            checks.require("scale + shift", highest, highest <= 1 + 1e-6, "make it at most 1, so that costs stay in [0, 1]")
+        self._settle("amounts", 0, LARGEST_SCALE, **dict.fromkeys(names, 1))
+        for name in ("reward_scale", "cost_scale"):
+            scale = getattr(self, name)
+            if checks.is_concrete(scale):
+                what = "scale + shift" if name == "cost_scale" else "worth"
+                checks.require(name, scale, np.asarray(scale) <= LARGEST_SCALE, f"make {what} smaller: it is at most "
+                               f"{LARGEST_SCALE} in all, so choose a larger unit")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return getattr(self.bandit, "arms", ())
+
+    @property
+    def reward_scale(self) -> jax.Array:
+        inner = self._inner_scales[0]
+        return inner if self.worth is None else jnp.maximum((jnp.asarray(self.worth) * inner[..., None]).max(-1),
+                                                            jnp.minimum(inner, 1))
+
+    @property
+    def cost_scale(self) -> jax.Array:
+        inner = self._inner_scales[1]
+        highest = _moved(inner[..., None], inner[..., None], jnp.asarray(self.scale), jnp.asarray(self.shift))
+        return jnp.maximum(highest.max(-1), jnp.minimum(inner, 1))
+
+    @property
+    def _inner_scales(self) -> tuple[jax.Array, jax.Array]:
+        """Of the bandit within. [] each, or one for each bandit of a batch."""
+        batch = jnp.shape(self.scale)[:-1]
+        reward, cost = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), batch) for x in scales(self.bandit) or (1.0, 1.0))
+        return reward, cost
 
     @property
     def reward_mean(self) -> jax.Array:
-        return jnp.asarray(self.bandit.reward_mean)
+        reward = jnp.asarray(self.bandit.reward_mean)
+        return reward if self.worth is None else reward * jnp.asarray(self.worth)
 
     @property
     def cost_mean(self) -> jax.Array:
-        return _moved(jnp.asarray(self.bandit.cost_mean), jnp.asarray(self.scale), jnp.asarray(self.shift))
+        inner = self._inner_scales[1][..., None]
+        return _moved(jnp.asarray(self.bandit.cost_mean), inner, jnp.asarray(self.scale), jnp.asarray(self.shift))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         reward, cost = self.bandit.pull(key, arm)
-        return reward, _moved(cost, jnp.asarray(self.scale)[arm], jnp.asarray(self.shift)[arm])
+        inner = self._inner_scales[1]
+        cost = _moved(cost, inner, jnp.asarray(self.scale)[arm], jnp.asarray(self.shift)[arm])
+        return reward if self.worth is None else reward * jnp.asarray(self.worth)[arm], cost
 
     @classmethod
     def random(
@@ -72,7 +111,7 @@ class Scaled(Arms):
         return cls(bandit=arms, scale=jnp.zeros_like(arms.cost_mean), shift=arms.cost)
 
 
-def _moved(cost: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
-    """shift + scale · cost, a cost that is above 1 by rounding alone being 1."""
-    moved = shift + scale * cost
-    return jnp.where(moved < 1 + 2e-6, jnp.minimum(moved, 1), moved)
+def _moved(cost: jax.Array, most: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    """shift + scale · cost, which is at most 1 if that of the largest cost, `most`, is above 1 by rounding alone."""
+    moved, highest = shift + scale * cost, shift + scale * most
+    return jnp.where(highest < 1 + 2e-6, jnp.minimum(moved, 1), moved)

@@ -9,14 +9,22 @@ sums of them are exact, and since `UNIT` < 2²⁴ the float32 nearest to j/m rou
 Any other value is rounded to the nearest coin, 6.6·10⁻⁸, as float32 itself does to numbers near 1. Small values lose more
 by it than they would in float32: a pull that always costs 10⁻⁵ is counted 0.14% too low, one of 10⁻⁶ 0.8%, and one below
 half a coin costs nothing. Random costs are rounded up as often as down.
+
+Amounts in another unit, such as dollars, with a known maximum, the scale, are counted likewise. A sum's whole is then not one
+dollar but at least the scale, and has `UNIT` coins (`Coinage`). Its size is chosen so that cents are whole numbers of coins for
+scales up to $130,000, and dollars up to $8 million.
 """
 
+import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
+
+from bts_jax.engine.rounding import round_product
 
 UNIT = 15_120_000
 LARGEST = 2**31 - 2  # the largest whole part that a sum can hold and still take one more pull
@@ -57,8 +65,12 @@ class Sum(NamedTuple):
         carry = (rest >= UNIT).astype(jnp.int32) - (rest < 0).astype(jnp.int32)
         return Sum(whole=self.whole + carry, rest=rest - carry * UNIT)
 
-    def value(self) -> jax.Array:
-        """The nearest float32, give or take one rounding."""
+    def value(self, coinage: "Coinage | None" = None) -> jax.Array:
+        """The nearest float32, give or take one rounding; in the unit of the `coinage`, give or take two."""
+        if coinage is not None:
+            whole = round_product(self.whole.astype(jnp.float32) * coinage.times.astype(jnp.float32))
+            per = (UNIT // coinage.times).astype(jnp.float32)
+            return (whole + self.rest.astype(jnp.float32) / per) / coinage.parts.astype(jnp.float32)
         # XLA replaces a quotient by a constant with a product, which rounds differently: so the divisor is no constant.
         unit = jnp.where(self.rest < 0, jnp.float32(1), jnp.float32(UNIT))
         return self.whole.astype(jnp.float32) + self.rest.astype(jnp.float32) / unit
@@ -71,3 +83,87 @@ class Sum(NamedTuple):
 def coins(value: ArrayLike) -> jax.Array:
     """A number in [0, 1] as a whole number of coins."""
     return jnp.round(jnp.asarray(value, jnp.float32) * UNIT).astype(jnp.int32)
+
+
+# Sums of amounts with another maximum than 1.
+
+SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23
+
+
+class Coinage(NamedTuple):
+    """How amounts in [0, scale] are counted: a whole is `times` units, or one of `parts` parts of a unit."""
+
+    scale: jax.Array  # float32, the largest amount of one pull
+    times: jax.Array  # int32, 1 for scales up to 1
+    parts: jax.Array  # int32, 1 for scales above 1/2
+
+    @classmethod
+    def of(cls, scale: Any, xp: Any = jnp) -> "Coinage":
+        """The coinage for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
+        scale = xp.asarray(scale, np.float32)
+        place = xp.minimum((scale[..., None] > _SCALES).sum(-1, dtype=np.int32), len(_SCALES) - 1)
+        return cls(scale=scale, times=xp.asarray(_TIMES)[place], parts=xp.asarray(_PARTS)[place])
+
+    @property
+    def possible(self) -> jax.Array:
+        """Whether amounts of such a scale can be counted."""
+        return (self.scale >= SMALLEST_SCALE) & (self.scale <= LARGEST_SCALE)
+
+    @property
+    def per_unit(self) -> jax.Array:
+        """How many coins a unit has: exact in float32."""
+        return (UNIT // self.times).astype(np.float32) * self.parts.astype(np.float32)
+
+    def coins(self, amount: jax.Array) -> jax.Array:
+        """An amount in [0, scale] as a whole number of coins."""
+        whole = jnp.floor(amount)  # apart, so that the product is small and hardly rounded
+        return whole.astype(jnp.int32) * (UNIT // self.times) + jnp.round((amount - whole) * self.per_unit).astype(jnp.int32)
+
+    def counted(self, sum: Sum) -> Sum:
+        """A sum of units as a sum of wholes of this coinage."""
+        part = UNIT // self.parts
+        whole = sum.whole // self.times * self.parts + sum.rest // part
+        rest = (sum.rest % part * self.parts + self.times // 2) // self.times
+        return Sum(whole, sum.whole % self.times * (UNIT // self.times)).add(rest)
+
+
+def _decimals(number: int) -> int:
+    return next(count for count in range(9) if number % 10 ** (count + 1))
+
+
+def _sizes() -> list[tuple[int, int]]:
+    """What wholes there are, as (times, parts), the smallest first.
+
+    A whole of several units is left out if one of up to four times the size has coins that fit more decimals of a unit.
+    """
+    divisors = sorted(2**a * 3**b * 5**c * 7**d for a in range(8) for b in range(4) for c in range(5) for d in range(2))
+    decimals = {number: _decimals(UNIT // number) for number in divisors}
+    times = [number for number in divisors if number == 1 or decimals[number] == max(
+        decimals[other] for other in divisors if number <= other <= 4 * number)]
+    # UNIT · parts is exact in float32, and parts divides UNIT.
+    parts = [2**a * 10**b for b in range(4) for a in range(4)] + [16_000]
+    return [*((1, number) for number in parts[:0:-1]), *((number, 1) for number in times)]
+
+
+def _table() -> dict[float, tuple[int, int]]:
+    """The size of a whole by the largest scale that it is for.
+
+    A float32 is off by up to 2⁻²⁵ of the power of two above it, and its product with the number of coins in a unit by half its
+    last place. If both together are below half a coin, the number of coins is right.
+    """
+    table: dict[float, tuple[int, int]] = {}
+    for times, parts in _sizes():
+        size, per_unit = times / parts, UNIT // times * parts
+        most = next(e for e in range(25, -40, -1) if size >= 2.0 ** (e - 1) and all(
+            2.0 ** (b - 25) * per_unit + _half_place(min(2.0**b, 1) * per_unit) < 0.5 for b in range(e, e - 8, -1)))
+        table.setdefault(1.0 if size == 1 else min(size, 2.0**most), (times, parts))
+    return table
+
+
+def _half_place(product: float) -> float:
+    """Half the last place of a float32 below that; none from 2²³ on, where there are whole numbers alone."""
+    return 2.0 ** (math.floor(math.log2(min(product, 2**23) * (1 - 2**-30))) - 24)
+
+
+_TIMES, _PARTS = (np.array(column, np.int32) for column in zip(*_table().values(), strict=True))
+_SCALES = np.array(list(_table()), np.float32)

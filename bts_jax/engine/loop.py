@@ -117,6 +117,45 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
     return [lane.result(state) for lane, state in zip(tables, states, strict=True)], [one.vector.fallbacks for one in steps]
 
 
+def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
+    """Plays the runs of a game round by round, and stores what `look(setting, before, after)` returns for every round.
+
+    A run waits after each round (`rules.call`). `rules.record` sends it on to the next round, unless it has ended. Each run has
+    the bits that `play` gives it: the steps are the same, and a step does not depend on when it is taken.
+
+    Returns what was stored, with `rounds` first and the runs last, and the progress at the end. Rounds after the end of a run
+    have what `look` returns if nothing happens.
+    """
+    table = _Lanes(game._replace(width=game.own.limits.shape[-1]), rules, platform)
+    part, look = table.own, table.each(look)
+    now, _ = table.fresh(part)
+    step = table.step(_Table(part, now, None, jnp.int32(0)))
+
+    def attempt(state: list) -> list:
+        return step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
+
+    def play_round(carried: tuple) -> tuple:
+        number, before, stored = carried
+        after = step.leave(lax.while_loop(lambda state: ~step.leave(state).waiting.all(), attempt, step.enter(part, before)))
+        stored = jax.tree.map(lambda rows, row: rows.at[number].set(row), stored, look(part, before, after))
+        after, _ = table.each(rules.record)(part, after, None)
+        return number + 1, after, stored
+
+    def goes_on(carried: tuple) -> jax.Array:
+        number, now, _ = carried
+        return (number < rounds) & ~now.waiting.all()
+
+    blank = jax.tree.map(lambda row: jnp.broadcast_to(row, (rounds, *row.shape)), look(part, now, now))
+    number, now, stored = lax.while_loop(goes_on, play_round, (jnp.int32(0), now, blank))
+
+    def fill(rows: jax.Array, row: jax.Array) -> jax.Array:
+        took_place = (jnp.arange(rounds) < number).reshape(-1, *(1,) * row.ndim)
+        return jnp.where(took_place, rows, row)
+
+    stored = jax.tree.map(fill, stored, look(part, now, now))
+    return jax.tree.map(lambda x: x[..., : table.count], (stored, now))
+
+
 class _Lanes:
     """The lanes of one game."""
 

@@ -45,20 +45,10 @@ class Bar:
         return int(len(self.results.gap(unit).seeds) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
 
 
-class NoBar:
-    def begin(self, *_: Any) -> None: ...
-
-    say = tick = advance = begin
-
-
 @contextmanager
-def progress_bar(grid: Grid, quiet: bool) -> Iterator[Any]:
-    """A bar on the terminal or in the notebook. Elsewhere, or without tqdm, there is none."""
-    tqdm = progress.bar(quiet)
-    if tqdm is None:
-        yield NoBar()
-        return
+def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
+    """A bar on the terminal or in the notebook. Elsewhere it shows nothing."""
     everywhere = range(len(grid.bandits))
     total = sum(int(grid.seeds * grid.expected_pulls(Unit(policy, 0, 0), everywhere)) for policy in range(len(grid.policies)))
-    with tqdm(total=total, unit="pull", unit_scale=True, leave=False, desc="starting", dynamic_ncols=True) as bar:
+    with progress.bar(quiet, total=total, unit="pull", unit_scale=True, desc="starting") as bar:
         yield Bar(grid, bar)

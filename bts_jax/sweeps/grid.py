@@ -13,8 +13,10 @@ import numpy as np
 from bts_jax import checks, game
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
+from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
-from bts_jax.contract import Bandit, Means, Policy, told
+from bts_jax.contract import Bandit, Means, Policy, scales, told
+from bts_jax.names import named
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.results import Unit, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
@@ -37,13 +39,13 @@ class Grid:
 
     def __init__(
         self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None,
-        bandit_coords: Any = None,
+        bandit_coords: Any = None, max_rounds: Any = None, rounds: Any = None,
     ):
         self.device = jax.local_devices()[0] if device is None else device  # one of those that play
         self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
         self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
-        self.budgets = _exact(increasing(budgets))
+        self._set_ends(budgets, max_rounds, rounds, relative)
         self.key = jax.random.key(self.seed, impl="threefry2x32")
         if not isinstance(relative, bool):
             raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
@@ -51,16 +53,23 @@ class Grid:
         self.coords = _coords(bandit_coords, list(self.bandits))
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
+        self.names: list[tuple[str, ...]] = []  # of the arms
+        self.scales: list[tuple[float, float]] = []  # of rewards and costs
+        ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
         for place, (name, bandit) in enumerate(self.bandits.items()):
             where = f"bandits[{name!r}]"
             made = is_ours(bandit, BANDITS)
+            _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "cost_mean", ())) > 1)
             if not made or kind_of(bandit) not in checked:  # ours were checked when they were made, all but their shapes
                 with _about(where):
-                    game.check(POLICIES["uniform"](), bandit, self.budgets[-1], self.key, self.budgets, None)
+                    game.check(POLICIES["uniform"](), bandit, ends[-1], self.key, ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
             means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
+            self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.cost_mean.shape[-1]))
+            found = scales(bandit) or (1.0, 1.0)
+            self.scales.append((float(found[0]), float(found[1])))
             if relative:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
@@ -68,12 +77,15 @@ class Grid:
                                      "expected cost: leave it out")
                 with _about(where):
                     amounts = self.budgets * costs[place]
-                    game.check_values(means, amounts[-1], amounts, None)
-        self._costs = costs
-        self.amounts = np.array([self.budgets * cost if relative else self.budgets for cost in costs])
+                    game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
+        self._costs, self.amounts = costs, self._amounts(costs)
         for name, policy in self.policies.items():
+            _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
+            if self.in_rounds and "budget" in told(policy):
+                raise ValueError(f"policies[{name!r}] is told the budget, and there is none but a number of rounds: leave the "
+                                 "policy out, or give budgets and max_rounds")
             with _about(f"policies[{name!r}]"):
-                game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], None)
+                game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], self.longest)
         self.words = _words(self.bandits)
         self._count_work()
         self._sort_by_kind()
@@ -86,17 +98,39 @@ class Grid:
         grid.bandits = {name: self.bandits.get(name) for name in described["bandits"]}  # type: ignore
         grid._policies, grid._bandits = list(grid.policies.values()), list(grid.bandits.values())
         grid.seeds, grid.budgets = described["seeds"], _exact(increasing(described["budgets"]))
+        grid.longest = int(grid.budgets[-1]) if grid.in_rounds else grid.longest
         grid.means = [
             self.means[places[name]] if name in places else Means(*(np.array(entry[mean], np.float32)
                                                                     for mean in ("reward_mean", "cost_mean")))
             for name, entry in described["bandits"].items()
         ]
         costs = [self._costs[places[name]] if name in places else 1.0 for name in grid.bandits]
-        grid.amounts = np.array([grid.budgets * cost if grid.relative else grid.budgets for cost in costs])
+        grid.amounts = grid._amounts(costs)
         grid.words = _words(grid.bandits)
         grid._count_work()
         grid._sort_by_kind()
         return grid
+
+    def _amounts(self, costs: list[float]) -> np.ndarray:
+        """The budgets of each bandit: infinite where runs end after a number of rounds. [bandit, budget]"""
+        ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
+        return np.array([ends * cost if self.relative else ends for cost in costs])
+
+    def _set_ends(self, budgets: Any, max_rounds: Any, rounds: Any, relative: Any) -> None:
+        """When runs end and are recorded: at budgets, or at numbers of rounds; and how many rounds a run has at most."""
+        self.in_rounds = rounds is not None
+        self.longest = None if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
+        if self.in_rounds:
+            for name, other in (("budgets", budgets), ("max_rounds", max_rounds), ("relative", relative or None)):
+                if other is not None:
+                    raise ValueError(f"rounds and {name} are both given: rounds say when runs end; give one of them")
+        elif budgets is None:
+            raise ValueError("budgets = None: give budgets, or the numbers of rounds after which to record runs as rounds")
+        amounts = increasing(rounds, "rounds") if self.in_rounds else increasing(budgets)
+        if self.in_rounds and not (amounts == np.floor(amounts)).all():
+            raise ValueError(f"rounds = {shown(rounds)} are not whole: give numbers of rounds, in increasing order")
+        self.budgets = _exact(amounts)  # or numbers of rounds
+        self.longest = int(self.budgets[-1]) if self.in_rounds else self.longest
 
     def _count_work(self) -> None:
         """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
@@ -106,6 +140,9 @@ class Grid:
         # By whether the policy is told the budget: if so it plays once with every budget, and otherwise once with the largest.
         budgets = {True: self.amounts.sum(1, dtype=np.float64), False: self.amounts[:, -1].astype(np.float64)}
         self._pulls = {told: budget / best_costs for told, budget in budgets.items()}
+        if self.longest is not None:
+            most = {True: self.longest * len(self.budgets), False: self.longest}
+            self._pulls = {told: np.minimum(pulls, most[told]) for told, pulls in self._pulls.items()}
         self._work = {told: np.round(pulls * arms).astype(np.int64) for told, pulls in self._pulls.items()}
 
     def _sort_by_kind(self) -> None:
@@ -152,14 +189,12 @@ class Grid:
         """The attributes of the Dataset."""
         specification = {
             "policies": {name: entry_of(policy, POLICIES, told=list(told(policy))) for name, policy in self.policies.items()},
-            "bandits": {
-                name: entry_of(bandit, BANDITS, reward_mean=listed(means.reward_mean), cost_mean=listed(means.cost_mean))
-                for (name, bandit), means in zip(self.bandits.items(), self.means, strict=True)
-            },
+            "bandits": {name: self._bandit_entry(place, bandit) for place, (name, bandit) in enumerate(self.bandits.items())},
             "budgets": [float(budget) for budget in self.budgets],
             "seeds": self.seeds,
             "seed": self.seed,
             **({"relative": True} if self.relative else {}),
+            **({"rounds": True} if self.in_rounds else {} if self.longest is None else {"max_rounds": self.longest}),
             **({"coords": self.coords} if self.coords else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
@@ -176,29 +211,17 @@ class Grid:
         }
 
 
+    def _bandit_entry(self, place: int, bandit: Bandit) -> dict[str, Any]:
+        """A bandit as JSON, with its units and the names of its arms where it has some."""
+        means, units = self.means[place], zip(("reward_scale", "cost_scale"), self.scales[place], strict=True)
+        return entry_of(bandit, BANDITS, reward_mean=listed(means.reward_mean), cost_mean=listed(means.cost_mean),
+                        **{name: scale for name, scale in units if scale != 1},
+                        **({"arms": list(self.names[place])} if self.names[place] else {}))
+
+
 def kind_of(thing: Any) -> Any:
     leaves, structure = jax.tree.flatten(thing)
     return structure, tuple(np.shape(leaf) for leaf in leaves)
-
-
-def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` as a dict by name: one already, or a list of names in the registry."""
-    example = '{"BTS": BTS()}' if registry else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
-    if not isinstance(value, Mapping):
-        if not registry or isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{argument} = {value!r} has no names: give a dict such as {example}")
-        for name in value:
-            if not isinstance(name, str) or name not in registry:
-                raise ValueError(f"{argument} has {name!r}, which is not a name: give a dict such as {example}, or some of "
-                                 f"{', '.join(registry)}")
-            if list(value).count(name) > 1:
-                raise ValueError(f"{argument} has {name!r} twice: name each once")
-        value = {name: registry[name]() for name in value}
-    if not value:
-        raise ValueError(f"{argument} is empty: give a dict such as {example}")
-    for name in value:
-        checks.name(argument, name)
-    return dict(value)
 
 
 def _exact(budgets: np.ndarray) -> np.ndarray:
@@ -209,6 +232,15 @@ def _exact(budgets: np.ndarray) -> np.ndarray:
 def _words(bandits: Mapping[str, Any]) -> np.ndarray:
     """What the keys of the runs on each bandit are derived with."""
     return np.array([zlib.crc32(name.encode()) for name in bandits], np.uint32)
+
+
+def _check_single(argument: str, name: str, value: Any, batch: bool) -> None:
+    """Raises if `value` is a batch of policies or bandits."""
+    if batch:
+        leaves = [(jax.tree_util.keystr(path)[1:], np.shape(leaf)) for path, leaf in jax.tree.leaves_with_path(value)]
+        shapes = ", ".join(f"{field} of shape {shape}" for field, shape in leaves if shape)
+        raise ValueError(f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: give each setting a name of its "
+                         f"own, as one entry of the dict {argument} or, in a grid file, as one table [{argument}.NAME]")
 
 
 def _coords(value: Any, bandits: list[str]) -> dict[str, list]:

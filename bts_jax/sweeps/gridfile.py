@@ -1,4 +1,7 @@
-"""A sweep as a TOML file. `examples/grid.toml` shows all there is."""
+"""A sweep as a TOML file. `examples/grid.toml` shows all there is.
+
+A kind such as "my_module:MyPolicy" is a class of the user's own: reading the file imports that module, which runs its code.
+"""
 
 import inspect
 import os
@@ -14,7 +17,9 @@ import jax
 from bts_jax import checks, files
 from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
+from bts_jax.names import suggestion
 from bts_jax.policies import POLICIES
+from bts_jax.sweeps import classes
 from bts_jax.sweeps.specification import DEEPEST
 from bts_jax.text import printable, shown
 
@@ -27,7 +32,10 @@ LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[
 
 
 def read_toml(path: str | os.PathLike) -> dict[str, Any]:
-    """What to sweep, from a TOML file: the arguments of `sweep` by name. `examples/grid.toml` shows all there is."""
+    """What to sweep, from a TOML file: the arguments of `sweep` by name. `examples/grid.toml` shows all there is.
+
+    A kind such as "my_module:MyPolicy" is imported, first from the folder of the file.
+    """
     try:
         text = files.read(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -40,15 +48,15 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = error if isinstance(error, ValueError) else "nested too deeply"
         raise ValueError(f"{str(path)!r} is not TOML ({reason}): see bts-jax sweep --example") from None
-    needed = ("seeds", "budgets", "policies", "bandits")
-    _known("", table, ("seed", "seeds", "budgets", "relative", "policies", "bandits"), needed)
-    policies, bandits = {}, {}
+    needed = ("seeds", "rounds" if "rounds" in table else "budgets", "policies", "bandits")
+    _known("", table, ("seed", "seeds", "budgets", "relative", "max_rounds", "rounds", "policies", "bandits"), needed)
+    policies, bandits, folder = {}, {}, Path(path).parent
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)
-        policies[name] = _made(where, _kind(where, options, POLICIES), options)
+        policies[name] = _made(where, _kind(where, options, POLICIES, folder), options)
     for name, entry in _tables("bandits", table["bandits"]).items():
         where, options = f"bandits.{name}", dict(entry)
-        for label, bandit in _bandits(name, where, _kind(where, options, BANDITS), options, Path(path).parent):
+        for label, bandit in _bandits(name, where, _kind(where, options, BANDITS, folder), options, folder):
             if label in bandits:
                 raise ValueError(f"there are two bandits {label!r}, one of them a random instance: change the name of {where}")
             bandits[label] = bandit
@@ -64,7 +72,7 @@ def _bandits(
         if depth == DEEPEST:
             raise ValueError(f"{where} is nested too deeply: make a bandit of at most {DEEPEST} others")
         inner, within = dict(options["bandit"]), f"{where}.bandit"
-        for label, bandit in _bandits(name, within, _kind(within, inner, BANDITS), inner, folder, depth + 1):
+        for label, bandit in _bandits(name, within, _kind(within, inner, BANDITS, folder), inner, folder, depth + 1):
             yield label, _made(where, kind, {**options, "bandit": bandit})
         return
     if maker is None:
@@ -74,27 +82,29 @@ def _bandits(
     options = dict(_tables(where, options)[maker])
     where = f"{where}.{maker}"
     if maker != "random":
-        if maker == "load":
+        if maker == "load" and not _own(kind):
             options["report"] = lambda loaded: print(printable(f"{where}: {loaded}", keep="\n"), file=sys.stderr)
             if isinstance(options.get("table"), str):
                 options["table"] = folder / options["table"]
         yield name, _made(where, getattr(kind, maker), options)
         return
-    _known(where, options, None, needed=("num_arms",))
+    if not _own(kind):
+        _known(where, options, None, needed=("num_arms",))
     numbered = "instances" in options
     count = checks.whole(f"{where}.instances", options.pop("instances", 1), 1)
     if count > MOST_INSTANCES:
         raise ValueError(f"{where}.instances = {count} is not allowed: give a whole number up to {MOST_INSTANCES}")
     key = jax.random.key(checks.whole(f"{where}.seed", options.pop("seed", 0), -(2**31)), impl="threefry2x32")
     for i in range(count):
-        yield (f"{name}-{i}" if numbered else name), _made(where, kind.random, {"key": jax.random.fold_in(key, i), **options})
+        drawn = _made(where, kind.random, options, key=jax.random.fold_in(key, i))
+        yield (f"{name}-{i}" if numbered else name), drawn
 
 
 def _known(where: str, table: dict[str, Any], known: tuple[str, ...] | None, needed: tuple[str, ...] = ()) -> None:
     inside = f" in {where}" if where else ""
     for name in table:
         if known is not None and name not in known:
-            raise ValueError(f"unknown key {name!r}{inside}: there are {', '.join(known)}")
+            raise ValueError(f"unknown key {name!r}{inside}: there are {', '.join(known)}{suggestion(name, known)}")
     for name in needed:
         if name not in table:
             raise ValueError(f"the key {name!r} is missing{inside}: see bts-jax sweep --example")
@@ -106,20 +116,32 @@ def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
     return value
 
 
-def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any]) -> Any:
+def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], folder: Path) -> Any:
     _known(where, options, None, needed=("kind",))
-    kind = options.pop("kind")
-    if not isinstance(kind, str) or kind not in registry:
-        raise ValueError(f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}")
-    return registry[kind]
+    kind, what = options.pop("kind"), "policy" if registry is POLICIES else "bandit"
+    if isinstance(kind, str) and kind in registry:
+        return registry[kind]
+    if classes.is_name(kind):
+        return classes.find(kind, what, folder=folder, where=f"{where}.kind")
+    raise ValueError(f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}; one of your own is "
+                     f"{classes.EXAMPLE[what]!r}{suggestion(kind, registry)}")
 
 
-def _made(where: str, make: Any, options: dict[str, Any]) -> Any:
-    """What `make` makes of these options, which must be parameters of it."""
-    parameters = inspect.signature(make).parameters.values()
-    names = tuple(parameter.name for parameter in parameters)
+def _own(kind: type) -> bool:
+    return kind not in (*POLICIES.values(), *BANDITS.values())
+
+
+def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:
+    """What `make` makes of these options, which must be parameters of it; of random instances, with this key."""
+    parameters = [one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_POSITIONAL]
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD and (key is None or one.name != "key")]
+    names = tuple(parameter.name for parameter in parameters) + (("instances", "seed") if key is not None else ())
     needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    _known(where, options, names, needed)
+    _known(where, options, None if open_ended else names, needed)
+    options = options if key is None else {"key": key, **options}
+    if _own(getattr(make, "__self__", make)):
+        return classes.arrays(classes.call(where, make, options))
     try:
         return make(**options)
     except (TypeError, ValueError, OverflowError) as error:  # such as a list where a number should be

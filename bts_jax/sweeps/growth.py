@@ -4,16 +4,15 @@ A sweep may ask for more than its store has: further policies, bandits, seeds or
 files move into the folder `grown/0` of the store, and serve as a source: what they have is copied, and the rest is computed.
 The folder is removed once all of it has been copied. An interruption at any point leaves a store that goes on.
 
-Policies and bandits keep their places when a grid grows, and new ones follow. So a chunk of the same shape has the same meaning
-before and after, and a process that still works on the smaller grid does no harm.
+Policies and bandits keep their places when a grid grows, and new ones follow. One process at a time lets a store grow
+(`locked`). A process that works on the smaller grid meanwhile notices before it saves its next chunk, and ends with a message.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from bts_jax.text import shown
 
 FOLDER = "grown"
 MOST = 100  # earlier grids of a store
-PATIENCE = 10  # seconds that another process may take to let a store grow
 GROWING = ("policies", "bandits", "budgets", "seeds", "coords")  # parts of a specification that a larger grid may have more of
 
 
@@ -61,19 +59,23 @@ def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the sto
             whole[kind][name] = entry
     whole["budgets"] = sorted({*theirs["budgets"], *ours["budgets"]})
     whole["seeds"] = max(theirs["seeds"], ours["seeds"])
-    whole.pop("coords", None)
     coords = {}
     for name in dict.fromkeys([*theirs.get("coords", {}), *ours.get("coords", {})]):
         values: dict[str, Any] = {}
         for one in (theirs, ours):
             for bandit, value in zip(one["bandits"], one.get("coords", {}).get(name, ()), strict=False):
-                if values.setdefault(bandit, value) != value:
+                if _is_blank(values.get(bandit, "")):
+                    values[bandit] = value
+                elif not _is_blank(value) and values[bandit] != value:
                     refuse(f"coords.{name} of {bandit}", values[bandit], value)
         blank = "" if isinstance(next(iter(values.values())), str) else float("nan")
         coords[name] = [values.get(bandit, blank) for bandit in whole["bandits"]]
-    if coords:
-        whole["coords"] = coords
-    return whole, changed
+    return whole | ({"coords": coords} if coords else {}), changed
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether this stands for a coordinate that was not given."""
+    return value == "" or value != value
 
 
 def _is_revised(old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -92,6 +94,29 @@ def chunk_of(old: int, seeds: int, chunk: int, wanted: int) -> int:
     return min(max(divisors, default=wanted), seeds)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process lets the store grow. Where files cannot be locked, it does not wait."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                name = _folder(path) / "lock"
+                file = stack.enter_context(name.open("a"))
+            except OSError as error:
+                raise unwritable(path, error) from error
+            try:
+                import fcntl  # which Windows does not have
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.stat(name).st_ino == os.fstat(file.fileno()).st_ino:
+                    break
+            except FileNotFoundError:  # who held the lock has removed the folder
+                continue
+            except (ImportError, OSError):
+                break
+        yield
+
+
 def grow(path: Path, root: Root, whole: dict[str, Any], chunk: int, group: int) -> Root:
     """Gives a store a larger grid, or the same in other chunks. Its files become a source of what is in them."""
     attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False)}
@@ -101,10 +126,7 @@ def grow(path: Path, root: Root, whole: dict[str, Any], chunk: int, group: int) 
         raise ValueError(f"the store {str(path)!r} cannot grow to what was asked for, and is left as it is: {error}") from None
     try:
         folder = _next(path)
-        try:
-            os.rename(path / "zarr.json", folder / "zarr.json")
-        except FileNotFoundError:  # another process was faster, with another grid or the same
-            return recovered(path)
+        os.rename(path / "zarr.json", folder / "zarr.json")
         _move(path, folder)
         create(path, attributes, chunk, group, whole)
         mend(path, labels_of(whole), chunk, group)
@@ -113,23 +135,23 @@ def grow(path: Path, root: Root, whole: dict[str, Any], chunk: int, group: int) 
     return read_root(path)
 
 
-def recovered(path: Path) -> Root:
-    """The root of a store. If a process was killed while the store grew, the store is made whole again first."""
-    until = time.monotonic() + PATIENCE
-    while not (path / "zarr.json").exists() and (path / FOLDER).is_dir():
-        if time.monotonic() < until:
-            time.sleep(0.1)
-            continue
-        places = _places(path)
-        if not places:
-            break
-        root = read_root(places[-1])
-        try:
-            _move(path, places[-1])
-            create(path, root.attributes, root.chunk, root.group, root.specification)
-            mend(path, labels_of(root.specification), root.chunk, root.group)
-        except OSError as error:
-            raise unwritable(path, error) from error
+def recovered(path: Path, holding: bool = False) -> Root:
+    """The root of a store. If a process was killed while the store grew, the store is made whole again first.
+
+    `holding`: this process has the lock.
+    """
+    root = path / "zarr.json"
+    if not root.exists() and (path / FOLDER).is_dir():
+        with contextlib.nullcontext() if holding else locked(path):
+            places = _places(path)
+            if not root.exists() and places:
+                found = read_root(places[-1])
+                try:
+                    _move(path, places[-1])
+                    create(path, found.attributes, found.chunk, found.group, found.specification)
+                    mend(path, labels_of(found.specification), found.chunk, found.group)
+                except OSError as error:
+                    raise unwritable(path, error) from error
     return read_root(path)
 
 
@@ -146,12 +168,15 @@ def settle(results: Results) -> None:
     """Copies what the sources have and the grid does not; removes them if that is all they had."""
     if results.path is None or not (results.path / FOLDER).is_dir():
         return
-    for unit in results.all_units:
-        if not results.done[unit] and not results.adopt(unit) and results.known(unit)[1].any():
-            return  # this unit is known in part: the source is still needed
-    results.sources.clear()
-    with contextlib.suppress(OSError):
-        shutil.rmtree(results.path / FOLDER)
+    with locked(results.path):
+        if not results.is_current() or {source.theirs.path for source in results.sources} != {*_places(results.path)}:
+            return  # the store has grown meanwhile
+        for unit in results.all_units:
+            if not results.done[unit] and not results.adopt(unit) and results.known(unit)[1].any():
+                return  # this unit is known in part: the source is still needed
+        results.sources.clear()
+        with contextlib.suppress(OSError):
+            shutil.rmtree(results.path / FOLDER)
 
 
 def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
@@ -240,10 +265,7 @@ def _places(path: Path) -> list[Path]:
 
 def _next(path: Path) -> Path:
     """A new folder for an earlier grid."""
-    folder = path / FOLDER
-    folder.mkdir(exist_ok=True)
-    if not (folder / "zarr.json").exists():  # else zarr would warn about a folder that it does not know
-        files.replace(folder / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode())
+    folder = _folder(path)
     for number in range(MOST):
         with contextlib.suppress(FileExistsError):
             (folder / str(number)).mkdir()
@@ -251,9 +273,20 @@ def _next(path: Path) -> Path:
     raise ValueError(f"the store {str(path)!r} has grown {MOST} times without being completed: complete it first")
 
 
+def _folder(path: Path) -> Path:
+    folder = path / FOLDER
+    folder.mkdir(exist_ok=True)
+    if not (folder / "zarr.json").exists():  # else zarr would warn about a folder that it does not know
+        files.replace(folder / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode())
+    return folder
+
+
 def _move(path: Path, folder: Path) -> None:
     """Moves the arrays of a store."""
     names = {*STORED, *(file.parent.name for file in path.glob("*/zarr.json"))} - {FOLDER}
     for name in names:
+        if (folder / name).exists():  # moved before a kill; what a process saved since then is computed again
+            shutil.rmtree(path / name, ignore_errors=True)
+            continue
         with contextlib.suppress(FileNotFoundError):
             os.rename(path / name, folder / name)

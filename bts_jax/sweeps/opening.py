@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import time
 import warnings
@@ -13,15 +14,16 @@ from typing import Any
 import xarray as xr
 
 from bts_jax.sweeps import specification
-from bts_jax.sweeps.growth import Conflict, chunk_of, grow, recovered, union, with_sources
+from bts_jax.sweeps.growth import Conflict, chunk_of, grow, locked, recovered, union, with_sources
 from bts_jax.sweeps.results import Results, Unit
-from bts_jax.sweeps.store import STORED, create, differences_in_words, is_empty, mend, read_root, tidy, unwritable
+from bts_jax.sweeps.store import STORED, Root, create, differences_in_words, is_empty, mend, read_root, tidy, unwritable
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
     """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
 
-    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing.
+    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing. If a process was
+    killed while it let the store grow, the store is put in order first.
 
     Args:
         path: the folder of the store.
@@ -45,9 +47,13 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
         return results.dataset()
     if importlib.util.find_spec("dask") is None:
         raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
-    if results.sources:
+    if results.sources and results.saved() < len(results.units):
         raise ValueError(f"the store {str(path)!r} has grown and is not complete: start its sweep again, or leave lazy out")
-    return results.lazy()
+    try:
+        return results.lazy()
+    except (KeyError, OSError, ValueError) as error:
+        raise ValueError(f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep again, which mends "
+                         "it, or leave lazy out") from None
 
 
 def begin(
@@ -75,29 +81,40 @@ def begin(
         except OSError as error:
             raise unwritable(path, error) from error
     root = recovered(path)  # another process may have been faster to make it
-    try:
-        whole, changed = union(root.specification, described)
-    except Conflict as error:
-        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({error}): name another folder "
-                         "as out, or read it with bts_jax.open_results") from None
+    whole, changed = _union(path, root, described)
     if json.dumps(whole) != json.dumps(root.specification):
-        seeds = chunk_of(root.specification["seeds"], whole["seeds"], root.chunk, chunk)
-        root = grow(path, root, whole, seeds, regroup(whole, seeds))
+        with locked(path):
+            root = recovered(path, holding=True)  # another process may have been faster to let it grow
+            whole, _ = _union(path, root, described)
+            if json.dumps(whole) != json.dumps(root.specification):
+                seeds = chunk_of(root.specification["seeds"], whole["seeds"], root.chunk, chunk)
+                bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group has old and new ones
+                root = grow(path, root, whole, seeds, bandits)
     for name in changed:
         warnings.warn(f"{name} has other code than when the store {str(path)!r} was written: its runs are played again",
                       stacklevel=4)
     results = with_sources(path, root)
-    if json.dumps(root.specification) != json.dumps(described):
+    if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
         results.ask(attributes)
     mend(path, results.labels, results.chunk, results.group)
     tidy(path)
     results.load(units=mine(results))
     if results.missing and not results.asks_for_whole_groups():
-        grow(path, root, root.specification, results.chunk, 1)
+        with locked(path):
+            if results.is_current():
+                grow(path, root, root.specification, results.chunk, 1)
         return begin(attributes, chunk, path, mine, group, regroup)
     if results.missing and not os.access(path, os.W_OK):
         raise unwritable(path, PermissionError(13, "Permission denied"))
     return results
+
+
+def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    try:
+        return union(root.specification, described)
+    except Conflict as error:
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({error}): name another folder "
+                         "as out, or read it with bts_jax.open_results") from None
 
 
 def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, Any], asked: str, patience: float) -> Results:
@@ -125,11 +142,11 @@ def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, 
                              "a folder on a file system that all processes share")
         time.sleep(0.2)
     results = with_sources(path, root)
-    if results.specification != json.loads(attributes["specification"]):
+    if results.attributes["specification"] != attributes["specification"]:
         results.ask(attributes)
     return results
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:
     """The specification of the grid in a store."""
-    return read_root(Path(path)).specification
+    return recovered(Path(path)).specification

@@ -24,6 +24,7 @@ import xarray as xr
 
 from bts_jax import files
 from bts_jax.sweeps import specification
+from bts_jax.sweeps.accessor import Specification
 from bts_jax.sweeps.store import (
     AXES,
     EXPLAINED,
@@ -78,7 +79,9 @@ class Results:
         self.sizes = axis_sizes(self.labels, chunk, group)
         self.done = np.zeros([self.sizes[axis] for axis in ("policy", "group", "range")], bool)
         self.asked = np.ones(self.done.shape, bool)
+        self._covered = self.done  # by this store or its sources
         self.sources: list[Source] = []
+        self.stamp: Any = None if path is None else _stamp(path)
         self._part: Part | None = None
         self._gaps: dict[Unit, Gap] = {}
         self._kept = self._blank() if path is None else None
@@ -122,6 +125,10 @@ class Results:
             source.copy(unit, values, mask)
         return values, mask
 
+    def is_current(self) -> bool:
+        """Whether the store still has the root that it was opened with."""
+        return self.stamp is None or self.stamp == _stamp(self.path)
+
     def adopt(self, unit: Unit) -> bool:
         """Whether the sources have all of a unit; if so, it is put."""
         if not self.sources:
@@ -145,7 +152,14 @@ class Results:
         """Keeps what was missing of a unit, with what the sources have of it."""
         if not self.sources:
             return self.put(unit, values)
-        whole, _ = self.known(unit)
+        whole, mask = self.known(unit)
+        rest = np.ones(mask.shape, bool)
+        rest[:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(unit).start] = False
+        if not mask[rest].all():  # another process has completed the store, and removed the sources
+            saved = self.read(unit)
+            if saved is None:
+                raise ValueError(f"the store {str(self.path)!r} was changed by another process: start the same sweep again")
+            return self._keep(unit, saved, self._kept)
         for name, value in values.items():
             whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(unit).start] = value
         return self.put(unit, whole)
@@ -173,6 +187,9 @@ class Results:
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
         if self.path is not None:
+            if not self.is_current():
+                raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
+                                 "sweep again, which goes on there")
             try:
                 for name, value in values.items():
                     self._write(name, unit, value)
@@ -196,10 +213,12 @@ class Results:
             values = self.read(unit)
             if values is not None:
                 self._keep(unit, values, into)
+        self._covered = self.done.copy()
         if into and self.sources:
             for unit in self.all_units:
                 if not self.done[unit]:
                     values, mask = self.known(unit)
+                    self._covered[unit] = mask.all()
                     for name, array in into.items():
                         array[self._place(unit)][mask] = values[name][mask]
 
@@ -247,21 +266,22 @@ class Results:
         if self._part is not None:
             arrays, labels, attributes = self._part.of(arrays), self._part.labels, {**attributes, **self._part.attributes}
         variables = {name: (axes_of(name), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
-        return xr.Dataset(variables, labels, {**attributes, "state": self._state(len(self.missing))})
+        return xr.Dataset(variables, labels, _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))))
 
     def lazy(self) -> xr.Dataset:
         """What there is, as `dataset` has it, read when it is computed with. Nothing is checked."""
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
         variables = {name: (axes_of(name), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
-        return xr.Dataset(variables, self.labels, {**self.attributes, "state": self._state(self.done.size - self.saved())})
+        return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
 
     def _state(self, missing: int) -> str:
         total = int(self.asked.sum())
-        return f"incomplete: {missing} of {total} units are missing (regret NaN)" if missing else "complete"
+        what = "not complete" if self.sources else "missing"
+        return f"incomplete: {missing} of {total} units are {what} (regret NaN)" if missing else "complete"
 
     def saved(self) -> int:
-        """How many units the store has, by its list of files: whether they are undamaged takes reading them."""
-        return int(self.done.sum()) if self.path is None else sum(1 for _ in self._there())
+        """How many of the units asked for the store has, by its list of files: whether they are undamaged it does not say."""
+        return int(self.done[self.asked].sum()) if self.path is None else sum(bool(self.asked[unit]) for unit in self._there())
 
     def _there(self) -> Iterator[Unit]:
         """The units of which the store has a checksum, by its list of files."""
@@ -301,6 +321,19 @@ class Results:
         at = {"policy": unit.policy, "bandit": unit.bandit, "group": unit.bandit, "seed": unit.part, "range": unit.part}
         places = [at.get(axis, 0) for axis in axes_of(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
+
+
+def _stamp(path: Path | None) -> tuple[int, ...] | None:
+    """What tells one root of a store from the next."""
+    try:
+        status = os.stat(path / "zarr.json")  # type: ignore
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
+    return {**attributes, "specification": Specification(attributes["specification"]), "state": state}
 
 
 class Gap(NamedTuple):
@@ -365,9 +398,10 @@ class Source:
                 mask[row][to, here] = True
 
     def _read(self, unit: Unit) -> dict[str, np.ndarray] | None:
-        if self._last[0] != unit:
-            self._last = unit, self.theirs.read(unit)
-        return self._last[1]
+        last = self._last  # two threads may read
+        if last[0] != unit:
+            self._last = last = unit, self.theirs.read(unit)
+        return last[1]
 
 
 def opened(path: Path, root: Root) -> Results:

@@ -34,7 +34,7 @@ from bts_jax.batch import Batch, lay_out, lower, on_the_host, play
 from bts_jax.contract import Bandit, Means, Policy
 from bts_jax.devices import check_fork, cores
 from bts_jax.game import Run
-from bts_jax.metrics import pseudo_regret, regret
+from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
@@ -43,8 +43,8 @@ from bts_jax.sweeps.opening import begin, join, read_specification
 from bts_jax.sweeps.processes import Meeting
 from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fused, group_size, shards, sizes
-from bts_jax.sweeps.specification import parse, remade
-from bts_jax.text import counted, shown
+from bts_jax.sweeps.specification import arguments
+from bts_jax.text import counted
 
 UNDER_WAY = 2  # parties at a time
 AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
@@ -53,9 +53,11 @@ AHEAD = 24  # parties at a time that are compiled before they are played: far fe
 def sweep(
     policies: Mapping[str, Policy] | Sequence[str],
     bandits: Mapping[str, Bandit],
-    budgets: Sequence[float],
-    seeds: int,
+    budgets: Sequence[float] | None = None,
+    seeds: int | None = None,
     *,
+    max_rounds: int | None = None,
+    rounds: Sequence[int] | None = None,
     out: str | os.PathLike | None = None,
     seed: int = 0,
     relative: bool = False,
@@ -74,8 +76,12 @@ def sweep(
     Args:
         policies: by name; or the names of some in `POLICIES`, with their default settings.
         bandits: by name. They may differ in family and number of arms.
-        budgets: in increasing order.
+        budgets: in increasing order, in the unit of the bandits' costs.
         seeds: how many runs of each.
+        max_rounds: every run ends after so many rounds, if its budget is not spent by then. Its regret is then NaN.
+        rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
+            budget; the axis `budget` has the numbers of rounds, and regret, which is about a budget, is NaN: take
+            `pseudo_regret`. A policy that is told the budget is refused.
         out: a folder to save in, a zarr store. If the same sweep was interrupted there, it goes on, and what is damaged
             is computed again. A store that has a part of this sweep grows: only what is missing is computed. A store has one
             list of budgets, which all of its policies play. A store of another seed, or with other settings under the same
@@ -100,7 +106,8 @@ def sweep(
     Returns:
         An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`): `reward`, `cost`, `rounds`,
         `truncated`, `pulls`, `regret`, `pseudo_regret`; what it was made from is in its attributes. Where a policy or a bandit
-        of one's own broke the rules, rewards, costs and regrets are NaN, and a `RuntimeWarning` says so.
+        of one's own broke the rules, rewards, costs and regrets are NaN, and a `RuntimeWarning` says so. Amounts are in the
+        units of the bandits. Names of arms are the coordinate `arm` if all bandits have the same, else `arm_name`.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -110,15 +117,20 @@ def sweep(
         {'policy': 2, 'bandit': 1, 'budget': 2, 'seed': 5}
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
+        >>> hundred = sweep(["uniform"], bandits, seeds=5, rounds=[10, 100])
+        >>> hundred.rounds.max("seed").values.tolist()
+        [[[10, 100]]]
     """
-    return fill(policies, bandits, budgets, seeds, out=out, seed=seed, relative=relative, bandit_coords=bandit_coords,
-                chunk=chunk, memory=memory, devices=devices, shard=shard, quiet=quiet).dataset()
+    return fill(policies, bandits, budgets, seeds, max_rounds=max_rounds, rounds=rounds, out=out, seed=seed,
+                relative=relative, bandit_coords=bandit_coords, chunk=chunk,
+                memory=memory, devices=devices, shard=shard, quiet=quiet).dataset()
 
 
 def fill(
-    policies: Any, bandits: Any, budgets: Any, seeds: Any, *, out: Any = None, seed: Any = 0, relative: Any = False,
-    bandit_coords: Any = None, chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None,
-    quiet: bool = False, meeting: Meeting | None = None,
+    policies: Any, bandits: Any, budgets: Any = None, seeds: Any = None, *, max_rounds: Any = None, rounds: Any = None,
+    out: Any = None, seed: Any = 0, relative: Any = False, bandit_coords: Any = None,
+    chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, quiet: bool = False,
+    meeting: Meeting | None = None,
 ) -> Results:
     """Does what `sweep` does, and leaves the results in the store.
 
@@ -127,9 +139,9 @@ def fill(
     check_fork()
     devices = _devices(devices)
     with on_the_host():
-        asked = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords)
+        asked = Grid(policies, bandits, budgets, seeds, seed, relative, devices[0], bandit_coords, max_rounds,
+                     rounds)
         attributes = asked.attributes()
-        described = parse(attributes["specification"])
     number, count = _share_of(shard, out)
     usual, most = sizes(asked, None if memory is None else checks.whole("memory", memory, 1), len(devices))
     parts = -(-asked.seeds // usual)
@@ -138,7 +150,8 @@ def fill(
 
     @cache
     def grid_of(results: Results) -> Grid:
-        return asked if results.specification == described else asked.within(results.specification)
+        same = results.attributes["specification"] == attributes["specification"]  # the order of names counts
+        return asked if same else asked.within(results.specification)
 
     @cache
     def mine(results: Results) -> list[Unit]:
@@ -161,6 +174,7 @@ def fill(
         with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
             compiling = _Compiling(grid, results, devices, tracer, compilers)
             lost: Counter[tuple[int, int]] = Counter()  # by policy and bandit
+            cut: Counter[tuple[int, int]] = Counter()  # likewise, runs that hit the limit of rounds
             waiting, under_way = iter(parties), deque()
             for _ in parties:
                 for party in islice(waiting, AHEAD - len(under_way)):
@@ -173,30 +187,31 @@ def fill(
                 _patiently(program, bar.tick)
                 bar.say(units)
                 outcome = _patiently(work, bar.tick)
-                bar.advance(units, [rounds for rounds, _ in outcome])
-                for unit, (_, invalid) in zip(units, outcome, strict=True):
-                    lost.update({(unit.policy, results.bandits(unit)[i]): int(invalid[i]) for i in np.flatnonzero(invalid)})
+                bar.advance(units, [pulled for pulled, *_ in outcome])
+                for unit, (_, *counts) in zip(units, outcome, strict=True):
+                    for counter, seeds_of in zip((lost, cut), counts, strict=True):
+                        counter.update({(unit.policy, results.bandits(unit)[i]): int(seeds_of[i])
+                                        for i in np.flatnonzero(seeds_of)})
     if meeting is None and count == 1:
         settle(results)
     policy_names, bandit_names = list(grid.policies), list(grid.bandits)
     for (policy, bandit), seeds in lost.items():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] came to nothing "
                       f"for {counted(seeds, 'seed')}, where all is NaN: the policy answered an arm that is not there or never "
-                      "decided, or a reward or a cost was not in [0, 1]; check_policy and check_bandit may tell",
-                      RuntimeWarning, stacklevel=3)
+                      "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
+                      "check_bandit may tell", RuntimeWarning, stacklevel=3)
+    for (policy, bandit), seeds in cut.items() if grid.longest is None else ():
+        warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the limit of rounds for "
+                      f"{counted(seeds, 'seed')} before the budget was spent, where regret is NaN: does every arm cost "
+                      "something? pseudo_regret is about the pulls that were made", RuntimeWarning, stacklevel=3)
     return results
 
 
-def stored(path: str | os.PathLike) -> dict[str, Any]:
-    """What the sweep in a store plays, as arguments of `sweep`; it must be made of what is in the registries."""
-    specification = read_specification(path)
-    policies, bandits = (
-        {name: remade(f"{kind}[{shown(name)}]", entry, registry) for name, entry in specification[kind].items()}
-        for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
-    )
-    return {"policies": policies, "bandits": bandits, "relative": specification.get("relative", False),
-            "bandit_coords": specification.get("coords"),
-            **{name: specification[name] for name in ("budgets", "seeds", "seed")}}
+def stored(
+    path: str | os.PathLike, own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})
+) -> dict[str, Any]:
+    """What the sweep in a store plays, as arguments of `sweep`. `own`: policies and bandits that are not in the registries."""
+    return arguments(read_specification(path), POLICIES, BANDITS, own)
 
 
 def _begin_together(meeting: Meeting, attributes: dict[str, Any], chunk: int, group: int, out: Any) -> Results:
@@ -256,8 +271,8 @@ class _Compiling:
 
 def _play_and_save(
     program: Future, grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit produced invalid runs."""
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
@@ -274,7 +289,7 @@ def _play_and_save(
                 means = [grid.means[place] for place in results.bandits(unit)]
                 values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
                 results.put_gap(unit, gap, values)
-                outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1)))
+                outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
     return outcome
 
 
@@ -304,7 +319,9 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(units[0]))
-    return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices)
+    limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
+    return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
+                   limits=limits)
 
 
 def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
@@ -327,7 +344,7 @@ def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
     """The results of one unit, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
     pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
     values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
-              "regret": regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
+              "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
     return {name: np.swapaxes(value, 1, 2) for name, value in values.items()}
 
 

@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import sys
 import textwrap
 import zlib
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ import jax
 import numpy as np
 
 from bts_jax import checks, game
-from bts_jax.engine.fixed_point import LARGEST, UNIT
+from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT
+from bts_jax.pytrees import Names
+from bts_jax.sweeps import classes
 from bts_jax.text import counted, shown
 
 MOST_BYTES = 3 * 2**25  # of the root: about 4.5 million numbers, as of 9,000 bandits with up to 100 arms and 10 numbers each
@@ -28,7 +31,9 @@ CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
 RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward",
-            "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs"}
+            "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs",
+            "arm_name"}
+AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or from Python by the call that began it"
 DEEPEST = 8  # lists within each other, and bandits made of another
 
 
@@ -56,13 +61,16 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
     A unit has `chunk` seeds and `group` bandits, see `results`.
     """
     _table("specification", found, ("policies", "bandits", "budgets", "seeds", "seed"))
-    seeds, arms = checks.whole("seeds", found["seeds"], 1), 2
+    seeds, arms, names = checks.whole("seeds", found["seeds"], 1), 2, 0
     checks.whole("seed", found["seed"], -(2**31))
     budgets = increasing(found["budgets"])
     if checks.whole("chunk", chunk, 1) > seeds:
         raise ValueError(f"chunk = {chunk} is more than seeds = {seeds}")
     if not isinstance(found.get("relative", False), bool):
         raise ValueError(f"relative = {shown(found['relative'])} is neither true nor false")
+    if not isinstance(found.get("rounds", False), bool):
+        raise ValueError(f"rounds = {shown(found['rounds'])} is neither true nor false")
+    checks.whole("max_rounds", found.get("max_rounds", 1), 1)
     for kind, more in (("policies", ("told",)), ("bandits", ("reward_mean", "cost_mean"))):
         if not _table(kind, found[kind]):
             raise ValueError(f"{kind} is empty")
@@ -77,6 +85,7 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
             means = [_means(f"{where}.{mean}", entry[mean]) for mean in ("reward_mean", "cost_mean")]
             if len(means[0]) != len(means[1]):
                 raise ValueError(f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected costs")
+            names = max(names, *map(len, _arm_names(where, entry, len(means[0]))), 0)
             arms = max(arms, len(means[0]))
     policies, bandits, coords = found["policies"], found["bandits"], found.get("coords", {})
     check_coords(coords, len(bandits))
@@ -85,7 +94,7 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
     texts = (policies, (", ".join(entry["told"]) for entry in policies.values()), bandits,
              (entry["class"] for entry in bandits.values()))
     columns = [list(map(len, column)) for column in texts]
-    labels = 8 * (seeds + arms + len(budgets)) + 16 * len(bandits) * arms
+    labels = 8 * (seeds + arms + len(budgets)) + (16 + 4 * names) * len(bandits) * arms
     columns += [[len(x) if isinstance(x, str) else 2 for x in column] for column in coords.values()]
     labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
     chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk)
@@ -121,18 +130,18 @@ def bytes_of_a_run(arms: int) -> int:
     return 4 * arms + 29
 
 
-def increasing(budgets: Any) -> np.ndarray:
-    """Budgets as float64, or a `ValueError` that names the first that is not allowed."""
+def increasing(budgets: Any, name: str = "budgets") -> np.ndarray:
+    """Budgets, or what else has that name, as float64, or a `ValueError` that names the first that is not allowed."""
     remedy = f"give positive numbers up to {LARGEST}, in increasing order"
-    amounts = checks.numbers("budgets", budgets, remedy)
+    amounts = checks.numbers(name, budgets, remedy)
     if np.asarray(budgets).dtype.kind not in "iuf":
-        raise ValueError(f"budgets = {shown(budgets)} are not numbers: {remedy}")
+        raise ValueError(f"{name} = {shown(budgets)} are not numbers: {remedy}")
     if amounts.ndim != 1 or not amounts.size:
-        raise ValueError(f"budgets = {shown(budgets)} is not a list of at least one budget: {remedy}")
-    checks.require("budgets", amounts, (amounts * UNIT >= 0.5) & (amounts <= LARGEST), remedy)
+        raise ValueError(f"{name} = {shown(budgets)} is not a list of at least one number: {remedy}")
+    checks.require(name, amounts, (amounts * UNIT >= 0.5) & (amounts <= LARGEST), remedy)
     bad = np.flatnonzero(~(np.diff(amounts.astype(np.float32)) > 0))  # two may be the same once they are rounded
     if bad.size:
-        raise ValueError(f"budgets has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
+        raise ValueError(f"{name} has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
     return amounts
 
 
@@ -145,21 +154,36 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
     if not is_ours(thing, registry):
         entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
         with suppress(OSError, TypeError):  # no source at hand
-            entry["code"] = zlib.crc32(_code(type(thing)).encode())
+            entry["code"] = zlib.crc32("\n".join(_code(made) for made in _own_classes(thing, registry)).encode())
     fields = {}
     for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
         inner = is_ours(leaf, registry)  # a bandit made from another
-        fields[jax.tree_util.keystr(path).removeprefix(".")] = entry_of(leaf, registry) if inner else listed(leaf)
+        name = jax.tree_util.keystr(path).removeprefix(".")
+        if inner:
+            names = getattr(leaf, "arms", ())
+            fields[name] = entry_of(leaf, registry, **({"arms": list(names)} if names else {}))
+        elif name not in ("reward_scale", "cost_scale") or listed(leaf) != 1:  # which came later, and are 1 as a rule
+            fields[name] = listed(leaf)
     return {**entry, "fields": fields}
+
+
+def _own_classes(thing: Any, registry: Mapping[str, Any]) -> list[type]:
+    """The classes that a policy or a bandit is made of and that are the user's own, with those they inherit from."""
+    found = [made for made in type(thing).__mro__ if made.__module__.split(".")[0] not in (
+        *sys.stdlib_module_names - {"__main__"}, "bts_jax", "chex")]
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        part = getattr(thing, field.name)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type) and not is_ours(part, registry):
+            found += _own_classes(part, registry)
+    return list(dict.fromkeys(found))
 
 
 def _code(made: type) -> str:
     """The source of a class without comments, docstrings and layout."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body[0].value.value = ""
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 
 
@@ -168,24 +192,62 @@ def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
     if type(thing) not in registry.values():
         return False
     parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
-    return all(part is None or jax.tree_util.all_leaves([part]) or is_ours(part, registry) for part in parts)
+    return all(part is None or isinstance(part, Names) or jax.tree_util.all_leaves([part]) or is_ours(part, registry)
+               for part in parts)
 
 
 def listed(leaf: Any) -> Any:
     return np.asarray(game.settle(leaf)).tolist()
 
 
-def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any]) -> Any:
-    classes = {made.__name__: made for made in registry.values()}
-    if "structure" in entry or entry["class"] not in classes:
-        raise ValueError(f"{where} is a {entry['class']:.60}, which is none of ours: go on with this sweep from Python, by the "
-                         "call that began it")
-    fields = {name: remade(where, value, registry) if isinstance(value, dict) else value
-              for name, value in entry["fields"].items()}
+def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: Mapping[str, type] | None = None) -> Any:
+    """The policy or bandit that an entry describes: of a class in the registry, or of one of the classes `own`, by name.
+
+    A store cannot ask for code: who calls this has imported the classes `own`.
+    """
+    ours, own, name = {made.__name__: made for made in registry.values()}, own or {}, entry["class"]
+    is_own = "structure" in entry or name not in ours
+    if is_own and name not in own:
+        if name in ours:
+            raise ValueError(f"{where} is a {name:.60}, which has a part of a class of your own: {AGAIN}")
+        raise ValueError(f"{where} is a {name:.60}, which is none of ours: {AGAIN}; or name its class, as in bts-jax sweep "
+                         f"--resume STORE --import my_module:{name:.60}")
+    fields = {part: remade(where, value, registry, own) if isinstance(value, dict) else value
+              for part, value in entry["fields"].items()}
+    if is_own:
+        return _own(where, entry, own[name], fields)
+    if "arms" in entry and "arms" in getattr(ours[name], "__dataclass_fields__", {}):
+        fields["arms"] = entry["arms"]
     try:
-        return classes[entry["class"]](**fields)
+        return ours[name](**fields)
     except (TypeError, ValueError) as error:  # such as a field that the class does not have
         raise ValueError(f"{where}: {error}") from None
+
+
+def _own(where: str, entry: dict[str, Any], kind: type, fields: dict[str, Any]) -> Any:
+    """An instance of a class of the user's own, if its fields alone make it as it was."""
+    for part in fields:
+        if not part.isidentifier():  # such as a field of a field
+            raise ValueError(f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, which its class alone does not "
+                             f"make: {AGAIN}")
+    made = classes.arrays(classes.call(where, kind, fields))
+    if str(jax.tree.structure(made)) != entry.get("structure"):
+        raise ValueError(f"{where} is a {entry['class']:.60} with settings that are not numbers, or with other fields than its "
+                         f"class has now: {AGAIN}")
+    return made
+
+
+def arguments(described: dict[str, Any], policies: Mapping[str, Any], bandits: Mapping[str, Any],
+              own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})) -> dict[str, Any]:
+    """What a specification describes, as arguments of `sweep`: of the classes in the two registries, and of some `own`."""
+    policies, bandits = (
+        {name: remade(f"{kind}[{shown(name)}]", entry, registry, mine) for name, entry in described[kind].items()}
+        for kind, registry, mine in (("policies", policies, own[0]), ("bandits", bandits, own[1]))
+    )
+    return {"policies": policies, "bandits": bandits, "relative": described.get("relative", False),
+            "bandit_coords": described.get("coords"), "max_rounds": described.get("max_rounds"), "budgets": None,
+            "rounds" if described.get("rounds") else "budgets": described["budgets"],
+            **{name: described[name] for name in ("seeds", "seed")}}
 
 
 def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -207,6 +269,23 @@ def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields")
             _entry(f"{where}.{shown(name)}", field, depth=depth + 1)
         elif not _numbers(field):
             raise ValueError(f"{where}.fields[{shown(name)}] = {shown(field)} is neither a number nor a list of numbers")
+
+
+def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:
+    """The names of the arms in the entry of a bandit; and a `ValueError` if they, or the scales, make no sense."""
+    for name in ("reward_scale", "cost_scale"):
+        if type(scale := entry.get(name, 1.0)) not in (int, float) or not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+            raise ValueError(f"{where}.{name} = {shown(scale)} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}")
+    if "arms" not in entry:
+        return []
+    names = entry["arms"]
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{where}.arms = {shown(names)} is not a list of {count} names")
+    if len(set(names)) < count:
+        raise ValueError(f"{where}.arms = {shown(names)} has a name twice")
+    for name in names:
+        checks.name(f"{where}.arms", name)
+    return names
 
 
 def _numbers(value: Any, depth: int = 0) -> bool:

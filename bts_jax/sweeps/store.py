@@ -48,6 +48,11 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
     policies, bandits = described["policies"], described["bandits"]
     num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
 
+    # Names of arms that all bandits have in common are their labels.
+    named = [bandit.get("arms", []) for bandit in bandits.values()]
+    several = not named[0] or any(names != named[0] for names in named)
+    rows = [[*names, *[""] * (max(num_arms) - len(names))] for names in named]
+
     def padded(name: str) -> np.ndarray:
         means = np.full((len(bandits), max(num_arms)), np.nan)
         for row, bandit in zip(means, bandits.values(), strict=True):
@@ -59,14 +64,33 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "bandit": ("bandit", _texts(bandits)),
         "budget": ("budget", np.array(described["budgets"], np.float64)),
         "seed": ("seed", np.arange(described["seeds"])),
-        "arm": ("arm", np.arange(max(num_arms))),
+        "arm": ("arm", np.arange(max(num_arms)) if several else _texts(named[0])),
         "told": ("policy", _texts(", ".join(policy["told"]) or "nothing" for policy in policies.values())),
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
         "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+        **({"arm_name": (("bandit", "arm"), np.array(rows, str))} if several and any(named) else {}),
+        **{name: ("policy", values) for name, values in _hyperparameters(described).items()},
         **{name: ("bandit", np.array(values)) for name, values in described.get("coords", {}).items()},
     }
+
+
+def _hyperparameters(described: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The hyperparameters in which policies of the same class differ; NaN where a policy does not have it."""
+    numbers: dict[str, dict[str, float]] = {}
+    for name, entry in described["policies"].items():
+        for field, value in entry["fields"].items():
+            usable = field.isidentifier() and field not in specification.RESERVED and field not in described.get("coords", {})
+            if usable and type(value) in (int, float):
+                numbers.setdefault(field, {})[name] = value
+    classes = {name: entry["class"] for name, entry in described["policies"].items()}
+
+    def differs(values: dict[str, float]) -> bool:
+        return len({(classes[name], value) for name, value in values.items()}) > len({classes[name] for name in values})
+
+    return {field: np.array([values.get(name, np.nan) for name in classes])
+            for field, values in numbers.items() if differs(values)}
 
 
 def _texts(values: Any) -> np.ndarray:

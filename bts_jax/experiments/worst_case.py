@@ -6,9 +6,9 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli
-from bts_jax.contract import Bandit
-from bts_jax.metrics import mean_interval, measured, sample
-from bts_jax.studies.common import METRIC, Size, Study, look
+from bts_jax.experiments.common import METRIC, Instance, look, played, regret_table
+from bts_jax.experiments.runner import Experiment, Size
+from bts_jax.statistics import mean_interval, measured, sample
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -20,11 +20,10 @@ FIT_FROM = 50  # budgets of at least this many per arm are fitted: with less, no
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
-    bandits: dict[str, Bandit] = {}
-    for arms in size.arms:
-        for budget in (*size.budgets, 4 * size.budgets[-1]):  # gaps on both sides of the worst for each budget
-            bandits[f"hard at {budget:g}-{arms}-1"] = Bernoulli.hard(arms, budget)
-    return {"policies": list(RIVALS), "bandits": bandits}
+    instances = [Instance(Bernoulli.hard(arms, budget), f"hard at {budget:g}", 1, {"hard_at": float(budget)})
+                 for arms in size.arms
+                 for budget in (*size.budgets, 4 * size.budgets[-1])]  # gaps on both sides of the worst for each budget
+    return {"policies": list(RIVALS), **played(instances)}
 
 
 def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, tuple]:
@@ -67,7 +66,7 @@ def _own_exponent(budgets: np.ndarray) -> float:
 def report(dataset: "Dataset") -> str:
     fitted, fits = _worst(dataset)
     budgets, arms = fitted.budget.values, int(dataset.num_arms.values.max())
-    hard = np.array([float(str(name).rsplit("-", 2)[0].removeprefix("hard at ")) for name in dataset.bandit.values])
+    hard = dataset.hard_at.values
     medians = measured(fitted, METRIC).median("seed")
     rows, lines, words = [], [], []
     own = _own_exponent(budgets)
@@ -122,8 +121,9 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     return {"worst-case": figure}
 
 
-STUDY = Study(
+STUDY = Experiment(
+    "worst-case",
     "How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)",
     {"quick": Size((10,), (100, 200, 500, 1000, 2000, 5000), (1,), 100),
      "full": Size((10,), (100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000), (1,), 1000)},
-    settings, report, figures)
+    settings, report, figures, regret_table, fewest=None)

@@ -7,22 +7,23 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Beta, Multinomial
-from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, measured, ranking
-from bts_jax.policies import POLICIES
-from bts_jax.studies.common import (
+from bts_jax.experiments.common import (
     CRITERION,
     METRIC,
-    Size,
-    Study,
+    Instance,
     difference,
     draw,
     last,
     on_instances,
+    played,
+    regret_table,
     sampled,
     standing,
     tally,
 )
+from bts_jax.experiments.runner import Experiment, Size
+from bts_jax.policies import POLICIES
+from bts_jax.statistics import by_kind, measured, ranking
 from bts_jax.text import ALLOWANCE
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def _make(family: str, arms: int) -> Any:
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
-    bandits: dict[str, Bandit] = {}
+    instances: list[Instance] = []
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         for family in size.families:
-            bandits |= draw(_make(family, arms), family, arms, count, seed, 3 * place + Size.families.index(family))
-    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], "bandits": bandits, "relative": True}
+            instances += draw(_make(family, arms), family, arms, count, seed, 3 * place + Size.families.index(family))
+    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], **played(instances), "relative": True}
 
 
 def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], float]:
@@ -118,8 +119,9 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     return {**drawn, "regret": figure}
 
 
-STUDY = Study(
+STUDY = Experiment(
+    "omega",
     "All policies on random instances, as in Heyden et al. (KDD 2024).",
     {"quick": Size((10,), (500, 1500, 5000), (200,), 1, ("Bernoulli", "Beta")),
      "full": Size((10, 50, 100), tuple(150_000 * part for part in TENTHS), (2000, 500, 500), 1)},
-    settings, report, figures)
+    settings, report, figures, regret_table)

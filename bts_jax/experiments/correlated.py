@@ -1,15 +1,26 @@
 """What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)"""
 
-import json
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Correlated
-from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
-from bts_jax.studies.common import METRIC, Size, Study, difference, draw, last, look, sampled, tally
+from bts_jax.experiments.common import (
+    METRIC,
+    Instance,
+    difference,
+    draw,
+    last,
+    look,
+    played,
+    regret_table,
+    sampled,
+    tally,
+)
+from bts_jax.experiments.runner import Experiment, Size
+from bts_jax.statistics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -20,22 +31,22 @@ CORRELATIONS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
-    bandits: dict[str, Bandit] = {}
+    instances: list[Instance] = []
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         for correlation in CORRELATIONS:  # with the same means
-            bandits |= draw(lambda key, arms=arms, correlation=correlation: Correlated.random(
+            drawn = draw(lambda key, arms=arms, correlation=correlation: Correlated.random(
                 key, arms, correlation=correlation, reward_range=(0.1, 0.9), cost_range=(0.1, 0.9)),
                 f"{correlation:+.2f}", arms, count, seed, place)
-    return {"policies": ["bts", "joint-bts"], "bandits": bandits}
+            instances += [dataclasses.replace(one, coords={
+                "wanted_correlation": correlation,
+                "mean_correlation": float(np.mean(one.bandit.correlation, dtype=np.float64))}) for one in drawn]
+    return {"policies": ["bts", "joint-bts"], **played(instances)}
 
 
 def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
     """What was wanted, the mean correlation of the arms, and the runs; in increasing order."""
-    arms = json.loads(dataset.specification)["bandits"]
-    rows = []
-    for part in by_kind(dataset).values():
-        mean = np.mean([arms[str(name)]["fields"]["correlation"] for name in part.bandit.values])
-        rows.append((float(part.family.values[0]), float(mean), part))
+    rows = [(part.wanted_correlation.values[0].item(), part.mean_correlation.mean().item(), part)
+            for part in by_kind(dataset).values()]
     return sorted(rows, key=lambda row: row[0])
 
 
@@ -106,8 +117,9 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     return {"correlation": figure}
 
 
-STUDY = Study(
+STUDY = Experiment(
+    "correlated",
     "What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)",
     {"quick": Size((10,), (100, 300, 1000, 3000), (300,), 1),
      "full": Size((10,), (300, 1000, 3000, 10_000, 50_000), (2000,), 1)},
-    settings, report, figures)
+    settings, report, figures, regret_table)

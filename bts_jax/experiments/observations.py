@@ -58,7 +58,7 @@ import numpy as np
 
 from bts_jax.contract import ratio
 from bts_jax.intervals import interval, student
-from bts_jax.metrics import by_kind, measured, ranking
+from bts_jax.statistics import by_kind, measured, ranking
 from bts_jax.text import counted, table
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def error_rates(panels: int, runs: int) -> str:
         "How far the verdicts can be trusted",
         f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. Where the contrary is",
         f"  false, its verdict is \"is contradicted\" with probability at most {rate}. If values are skewed, these rates are",
-        '  approximate: help("bts_jax.observations") has measured ones.',
+        '  approximate: help("bts_jax.experiments.observations") has measured ones.',
         "  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in",
         f"  {panels} panels is wrong with probability at most {any_rate}. If an observation holds in every panel, this is",
         f"  wrong with probability at most {rate}.",

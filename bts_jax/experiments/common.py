@@ -1,59 +1,55 @@
-"""What the studies share: their sizes, random problems, tables and verdicts. A bandit's name is "kind-arms-number"."""
+"""What the studies share: random problems and their coordinates, tables and verdicts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from bts_jax import plots
-from bts_jax.contract import Bandit
-from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import measured, multiples, paired, ranking, ratio_of_means, sample
+from bts_jax.intervals import Interval, interval, tail
+from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, counted, table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from pandas import DataFrame
     from xarray import Dataset
 
 METRIC = "pseudo_regret"
 CRITERION = f"criterion: the 95% interval of the mean paired difference over the instances; {ALLOWANCE}"
 
 
-@dataclass(frozen=True)
-class Size:
-    """How large a study is."""
-
-    arms: tuple[int, ...]
-    budgets: tuple[float, ...]
-    instances: tuple[int, ...]  # of each kind, for each number of arms
-    runs: int  # on each instance
-    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # of omega; each takes a program for each policy
+# The columns of the table, by their names in a `ranking`.
+COLUMNS = {"mean": "mean regret", "low": "95% from", "high": "95% to", "median": "median", "median_low": "median 95% from",
+           "median_high": "median 95% to", "lower_quartile": "lower quartile", "upper_quartile": "upper quartile",
+           "upper_tenth": "upper tenth", "tail_index": "tail index", "worst_share": "worst 1%", "mean_rank": "mean rank"}
 
 
 @dataclass(frozen=True)
-class Study:
-    """What is played, and what is made of it."""
+class Instance:
+    """A bandit of a study, and its coordinates."""
 
-    about: str
-    sizes: dict[str, Size]  # by scale
-    settings: Callable[[Size, int], dict[str, Any]]  # size and seed -> policies and bandits, as `sweep` takes them
-    report: Callable[["Dataset"], str]
-    figures: Callable[["Dataset"], dict[str, "Figure"]]  # by name
+    bandit: Any
+    kind: str
+    number: int  # from 1 on, among those of its kind with as many arms
+    coords: dict[str, float] = field(default_factory=dict)  # further ones; the same names for all instances of a study
 
 
-def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> dict[str, Bandit]:
-    """Random bandits by name. Each depends on the seed, the place of its kind and its number, and not on `count`."""
+def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> list[Instance]:
+    """Random bandits. Each depends on the seed, the place of its kind and its number, and not on `count`."""
     numbers = np.arange(count)
     keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), place), number))(numbers)
     batch = jax.tree.map(np.asarray, jax.jit(jax.vmap(make))(keys))
-    return {f"{kind}-{arms}-{number + 1}": jax.tree.map(lambda x, i=number: x[i], batch) for number in numbers}
+    return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), kind, i + 1) for i in range(count)]
 
 
-def labelled(dataset: "Dataset") -> "Dataset":
-    """The Dataset with the kind of each bandit for its family."""
-    return dataset.assign_coords(family=("bandit", [str(name).rsplit("-", 2)[0] for name in dataset.bandit.values]))
+def played(instances: list[Instance]) -> dict[str, Any]:
+    """The bandits by name and their coordinates, as `sweep` takes them. The keys of the runs depend on the names."""
+    coords = {"kind": [one.kind for one in instances], "instance": [one.number for one in instances]}
+    coords |= {name: [one.coords[name] for one in instances] for name in instances[0].coords}
+    return {"bandits": {f"{one.kind}-{one.bandit.num_arms}-{one.number}": one.bandit for one in instances},
+            "bandit_coords": coords}
 
 
 def last(dataset: "Dataset") -> "Dataset":
@@ -98,6 +94,31 @@ def standing(part: "Dataset") -> str:
                      limits(median_ratio(mine, base)), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
     return table(["policy", "side information", "rank", "mean", "95% interval", "median", "95% interval", "mean ÷ bts",
                   "median of ÷ bts", "worst 1%", "best"], rows)
+
+
+def regret_table(dataset: "Dataset") -> "DataFrame":
+    """Regret of every policy on every kind of instance at every budget."""
+    import pandas as pd
+
+    frames = []
+    for kind, part in by_kind(dataset).items():
+        found = ranking(part, metric=METRIC)
+        found = _over_runs(part, found) if part.sizes["bandit"] == 1 else found
+        numbers = found[list(COLUMNS)].to_dataframe(["policy", "budget"]).reset_index().rename(columns=COLUMNS)
+        about = {"kind": kind, "policy": numbers["policy"], "side information": numbers["told"],
+                 "budget": numbers["budget"].astype(float)}
+        frames.append(pd.DataFrame(about | {name: numbers[name] for name in COLUMNS.values()}
+                                   | {"instances": part.sizes["bandit"], "runs on each": part.sizes["seed"]}))
+    return pd.concat(frames)
+
+
+def _over_runs(part: "Dataset", found: "Dataset") -> "Dataset":
+    """A ranking with statistics of the runs on the only instance in place of those of the instances."""
+    runs = sample(measured(part, METRIC).isel(bandit=0), "seed").transpose("policy", "budget", "seed")
+    ends = np.array([[tail(values) for values in row] for row in runs.values])
+    columns = (*mean_interval(runs), *interval(runs.values, statistic="median"),
+               *np.quantile(runs.values, [0.25, 0.75, 0.9], axis=-1), ends[..., 0], ends[..., 1])
+    return found.assign({name: (("policy", "budget"), values) for name, values in zip(COLUMNS, columns, strict=False)})
 
 
 def sampled(dataset: "Dataset") -> str:

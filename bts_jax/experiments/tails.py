@@ -10,9 +10,10 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
+from bts_jax.experiments.common import METRIC, draw, last, look, played, regret_table, sampled
+from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.intervals import Interval, interval
-from bts_jax.metrics import measured, ranking, sample
-from bts_jax.studies.common import METRIC, Size, Study, draw, last, look, sampled
+from bts_jax.statistics import measured, ranking, sample
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ LOST = 0.01  # a run is lost if the best arm has a smaller share of the pulls
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
     (arms,), (count,) = size.arms, size.instances
-    bandits = draw(lambda key: Bernoulli.random(key, arms), "Bernoulli", arms, count, seed, 0)  # those of omega
-    return {"policies": ["bts", *RIVALS], "bandits": bandits, "relative": True}
+    instances = draw(lambda key: Bernoulli.random(key, arms), "Bernoulli", arms, count, seed, 0)  # those of omega
+    return {"policies": ["bts", *RIVALS], **played(instances), "relative": True}
 
 
 def lost(dataset: "Dataset") -> np.ndarray:
@@ -192,8 +193,9 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     return {"tails": figure}
 
 
-STUDY = Study(
+STUDY = Experiment(
+    "tails",
     "Lost runs and heavy tails: BTS, ω*-UCB and KUBE on many random problems with ten Bernoulli arms.",
     {"quick": Size((10,), (150, 500, 1500, 5000, 15_000), (1000,), 1),
      "full": Size((10,), (150, 500, 1500, 5000, 15_000, 50_000, 150_000, 500_000, 1_500_000), (20_000,), 1)},
-    settings, report, figures)
+    settings, report, figures, regret_table)

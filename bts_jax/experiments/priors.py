@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING, Any
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Beta
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind
+from bts_jax.experiments.common import (
+    CRITERION,
+    METRIC,
+    Instance,
+    difference,
+    draw,
+    played,
+    regret_table,
+    sampled,
+    standing,
+    tally,
+)
+from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.policies import BTS, GaussianBTS
-from bts_jax.studies.common import CRITERION, METRIC, Size, Study, difference, draw, sampled, standing, tally
+from bts_jax.statistics import by_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,15 +42,15 @@ RANGES = {"Bernoulli, means 0.1–0.9": (0.1, 0.9), "Bernoulli, means 0.4–0.6"
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
-    bandits: dict[str, Bandit] = {}
+    instances: list[Instance] = []
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         makers: dict[str, Callable[..., Bandit]] = {
             kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means)
             for kind, means in RANGES.items()}
         makers["Beta, shapes 1–5"] = partial(Beta.random, num_arms=arms, shape_range=(1, 5))
         for i, (kind, make) in enumerate(makers.items()):
-            bandits |= draw(make, kind, arms, count, seed, 3 * place + i)
-    return {"policies": PRIORS, "bandits": bandits}
+            instances += draw(make, kind, arms, count, seed, 3 * place + i)
+    return {"policies": PRIORS, **played(instances)}
 
 
 def report(dataset: "Dataset") -> str:
@@ -61,8 +73,9 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
             "regret": plots.regret(dataset, metric=METRIC, panel="family", scale="log-log")}
 
 
-STUDY = Study(
+STUDY = Experiment(
+    "priors",
     "Does another prior than the uniform one help BTS? (The paper's future work 2.)",
     {"quick": Size((10,), (100, 300, 1000, 3000), (200,), 1),
      "full": Size((10, 100), (300, 1000, 3000, 10_000, 50_000), (2000, 500), 1)},
-    settings, report, figures)
+    settings, report, figures, regret_table)

@@ -1,4 +1,4 @@
-"""The paper's experiments as presets: Figure 1, the simulations of its Section 5.
+"""The paper's Figure 1: the simulations of its Section 5.
 
 What the paper leaves open is chosen here. It says that the parameters of the arms are "randomly chosen". We draw the expected
 rewards and costs of Bernoulli arms uniformly from `MEANS`, and the probabilities of multinomial arms uniformly from all
@@ -14,34 +14,40 @@ ten Bernoulli arms, had a mean regret of 1019.9 in the runs that found the best 
 20,000 instances), and below 0.25 in one of 3,000; for means from [0.4, 0.6] it is 0.28. So `means=(0.4, 0.6)` is nearer to the
 paper's instance, and the default nearer to what its words suggest.
 
-`bts_jax.observations` puts what the paper says about the figure to the test.
+`bts_jax.experiments.observations` puts what the paper says about the figure to the test.
 """
 
-import csv
-import io
+import dataclasses
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from bts_jax import checks, files, plots
+from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.bandits.arms import check_range
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit
-from bts_jax.metrics import by_kind, mean_interval, measured, ranking, sample
-from bts_jax.observations import error_rates, failures, observations
+from bts_jax.experiments import runner
+from bts_jax.experiments.observations import error_rates, failures, observations
+from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.policies import BTS, KUBE, UCBBV1, EpsilonFirst, PDBwK
+from bts_jax.statistics import by_kind, mean_interval, measured, ranking, sample
 from bts_jax.text import table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
     from xarray import Dataset
 
 BUDGETS = (100, 200, 500, 1000, 2000, 5000, *range(10_000, 50_001, 5000))
-SCALES = {"quick": ((100, 200, 500, 1000, 2000), 30), "paper": (BUDGETS, 500)}  # budgets and runs
-PANELS = (("bernoulli", 10), ("bernoulli", 100), ("multinomial", 10), ("multinomial", 100))
+ARMS, FAMILIES = (10, 100), ("bernoulli", "multinomial")
+SIZES = {"quick": Size(ARMS, (100, 200, 500, 1000, 2000), (1, 1), 30, FAMILIES),
+         "paper": Size(ARMS, BUDGETS, (1, 1), 500, FAMILIES)}
 RIVALS = {"bts": BTS(), "epsilon-first": EpsilonFirst(epsilon=0.1), "pd-bwk": PDBwK(), "ucb-bv1": UCBBV1(), "kube": KUBE()}
 MEANS = (0.1, 0.9)
 
@@ -71,34 +77,28 @@ def figure1(
     Returns:
         The Dataset of all runs, and the report.
     """
-    from bts_jax.sweeps.run import sweep
-
-    if scale not in SCALES:
-        raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, SCALES))}")
-    checks.whole("instances", instances, 1)
-    checks.whole("seed", seed, -(2**31))
-    folder = Path(out if out is not None else f"figure1-{scale}")
-    files.check_folder(folder)
-    budgets, seeds = SCALES[scale]
-    arms = bandits(seed, instances, means)
-    files.make_folder(folder)
-    dataset = sweep(RIVALS, arms, budgets, seeds, seed=seed, out=folder / "runs.zarr", quiet=quiet)
-    text = report(dataset)
-    figure = plots.regret(dataset, panel="family", scale="log-log", band="deviation")
-    plots.save(figure, folder / "figure1")
-    files.write(folder / "report.txt", (text + "\n").encode())
-    files.write(folder / "table.csv", _csv(dataset).encode())
-    return dataset, text
+    experiment = dataclasses.replace(FIGURE1, settings=partial(settings, means=means))
+    out = runner.default_folder(FIGURE1.name, scale, None) if out is None else out
+    return runner.run(experiment, scale, instances=instances, seed=seed, out=out, quiet=quiet)
 
 
-def bandits(seed: int = 0, instances: int = 1, means: tuple[float, float] = MEANS) -> dict[str, Bandit]:
-    """The random instances of all panels, named by family, number of arms and number."""
+def settings(size: Size, seed: int, means: tuple[float, float] = MEANS) -> dict[str, Any]:
+    return {"policies": RIVALS, "bandits": bandits(seed, size.instances[0], means, product(size.families, size.arms))}
+
+
+def bandits(
+    seed: int = 0,
+    instances: int = 1,
+    means: tuple[float, float] = MEANS,
+    panels: Iterable[tuple[str, int]] = tuple(product(FAMILIES, ARMS)),
+) -> dict[str, Bandit]:
+    """The random instances of all panels (family and number of arms), named by family, number of arms and number."""
     check_range("means", means)
     if means[0] <= 0:
         raise ValueError(f"means = {means!r} allows arms that cost nothing: give a range above 0")
     result: dict[str, Bandit] = {}
     with on_the_host():
-        for place, (family, arms) in enumerate(PANELS):
+        for place, (family, arms) in enumerate(panels):
             key = jax.random.fold_in(jax.random.key(seed), place)
             for number in range(instances):
                 key_instance = jax.random.fold_in(key, number)
@@ -138,9 +138,6 @@ def report(dataset: "Dataset") -> str:
     if dataset.sizes["bandit"] == len(by_kind(dataset)):
         parts.append("Each panel has one random instance: this says nothing about others. --instances N repeats it.")
     parts.append(error_rates(len(by_kind(dataset)), dataset.sizes["seed"]))
-    truncated = int(dataset.truncated.sum())
-    if truncated:
-        parts.append(f"{truncated} runs hit the limit of rounds.")
     return "\n\n".join(parts)
 
 
@@ -171,17 +168,21 @@ def _failure_table(dataset: "Dataset") -> str:
             + table(["panel", "wrong arm", "mean regret of those", "of the others"], rows))
 
 
-def _csv(dataset: "Dataset") -> str:
-    """Mean regret of every policy on every instance at every budget, as CSV."""
+def figures(dataset: "Dataset") -> dict[str, "Figure"]:
+    return {"figure1": plots.regret(dataset, panel="family", scale="log-log", band="deviation")}
+
+
+def regret_table(dataset: "Dataset") -> "DataFrame":
+    """Mean regret of every policy on every instance at every budget."""
+    import xarray as xr
+
+    axes = ["policy", "bandit", "budget"]
     regret = measured(dataset)
     mean, low, high = mean_interval(sample(regret, "seed"))
-    deviation = regret.values.std(-1, ddof=1)
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(["policy", "bandit", "budget", "mean regret", "standard deviation", "95% from", "95% to", "runs"])
-    for i, policy in enumerate(regret.policy.values):
-        for j, bandit in enumerate(regret.bandit.values):
-            for k, budget in enumerate(regret.budget.values):
-                numbers = (array[i, j, k] for array in (mean, deviation, low, high))
-                writer.writerow([policy, bandit, f"{budget:g}", *(f"{x:.6g}" for x in numbers), regret.sizes["seed"]])
-    return file.getvalue()
+    columns = {"mean regret": mean, "standard deviation": regret.values.std(-1, ddof=1), "95% from": low, "95% to": high}
+    labels = {axis: regret[axis].values for axis in axes} | {"budget": regret.budget.values.astype(float)}
+    numbers = xr.Dataset({name: (axes, values) for name, values in columns.items()}, labels)
+    return numbers.to_dataframe(axes).reset_index().assign(runs=regret.sizes["seed"])
+
+
+FIGURE1 = Experiment("figure1", "", SIZES, settings, report, figures, regret_table, fewest=1)

@@ -1,0 +1,123 @@
+"""Policies side by side on one bandit: `compare`, what `bts-jax run` prints."""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from bts_jax import checks, game, progress
+from bts_jax.batch import simulate_batch
+from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.game import Run
+from bts_jax.intervals import Interval, interval
+from bts_jax.metrics import pseudo_regret, regret
+from bts_jax.names import named
+from bts_jax.policies import POLICIES
+from bts_jax.statistics import lost_run
+from bts_jax.text import counted
+
+
+class Compared(NamedTuple):
+    """How one policy did."""
+
+    policy: str
+    regret: Interval  # its mean, and the interval over the runs
+    pseudo_regret: Interval
+    pulls: float  # per run
+    best_arm: float  # the best arm's share of the pulls
+    truncated: int  # runs that hit the limit of rounds
+    compile_seconds: float
+    seconds: float  # without compilation
+    runs: Run  # all of them, with one checkpoint, the budget
+
+    @property
+    def pulls_per_second(self) -> float:
+        return float(self.runs.rounds.sum(dtype=np.int64) / self.seconds)
+
+
+def compare(
+    policies: Mapping[str, Policy] | Sequence[str],
+    bandit: Bandit,
+    budget: float,
+    keys: jax.Array,
+    *,
+    level: float = 0.95,
+    quiet: bool = False,
+) -> Iterator[Compared]:
+    """Plays policies on one bandit, one after the other, and yields what each came to as soon as it is finished.
+
+    All policies are compared with common random numbers. The runs are those of `simulate_batch(policy, bandit, budget, keys)`.
+
+    Args:
+        policies: by name; or the names of some in `POLICIES`, with their default settings.
+        bandit: what is pulled. Of a bandit of one's own, nothing is needed beyond `bts_jax.contract.Bandit`.
+        budget: how much may be spent in a run.
+        keys: one typed JAX key for each run.
+        level: of the intervals. Their upper limits allow for one lost run more than was seen, see `bts_jax.intervals`.
+        quiet: no progress bar. There is none either where nobody would see it.
+
+    Example:
+        >>> import jax
+        >>> from bts_jax import Bernoulli
+        >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
+        >>> rows = list(compare(["kube", "uniform"], bandit, 50, jax.random.split(jax.random.key(0), 20)))
+        >>> [row.policy for row in rows], bool(rows[0].regret.estimate < rows[1].regret.estimate)
+        (['kube', 'uniform'], True)
+    """
+    policies = named("policies", policies, POLICIES)
+    checks.key(keys, batch=True)
+    if keys.ndim != 1 or not len(keys):
+        raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
+    for policy in policies.values():
+        game.check(policy, bandit, budget, keys[0], None, None)
+    return _compared(policies, bandit, budget, keys, level, quiet)
+
+
+def _compared(
+    policies: dict[str, Policy], bandit: Bandit, budget: float, keys: jax.Array, level: float, quiet: bool
+) -> Iterator[Compared]:
+    count = len(keys)
+    reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
+    best = int(ratio(reward_mean, cost_mean, np).argmax())
+    lost = float(lost_run(reward_mean, cost_mean, [budget])[0])
+    # One program serves all chunks: the last is filled up with runs that are then dropped.
+    chunks = min(max(count // 512, 1), 20)
+    size = -(-count // chunks)
+    filled = keys[np.arange(chunks * size) % count]
+    for name, policy in policies.items():
+        play = partial(simulate_batch, policy, bandit)
+        with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
+            advance(0, f"{name}, compiling")
+            started = time.perf_counter()
+            play(min(budget, 1e-3), filled[:size])  # over at once; its program serves for all budgets
+            compiled = time.perf_counter()
+            parts = []
+            for chunk in range(chunks):
+                advance(0, name)
+                parts.append(jax.device_get(play(budget, filled[chunk * size : (chunk + 1) * size])))
+                advance(min(size, count - chunk * size), name)
+            ended = time.perf_counter()
+        runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+        invalid = int(np.isnan(runs.reward).any(-1).sum())
+        if invalid:
+            warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy answered an arm "
+                          "that is not there or never decided, or a reward or a cost was not in [0, 1]; check_policy and "
+                          "check_bandit may tell", RuntimeWarning, stacklevel=2)
+        measured = (regret(runs, bandit)[:, 0], pseudo_regret(runs, bandit)[:, 0])
+        found = [interval(values, level=level, unseen=(np.nan, lost)) for values in measured]
+        rounds = runs.rounds[:, 0]
+        yield Compared(
+            policy=name,
+            regret=found[0],
+            pseudo_regret=found[1],
+            pulls=float(rounds.mean()),
+            best_arm=float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
+            truncated=int(runs.truncated.sum()),
+            compile_seconds=compiled - started,
+            seconds=ended - compiled,
+            runs=runs,
+        )

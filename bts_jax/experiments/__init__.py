@@ -1,0 +1,63 @@
+"""The paper's experiments and studies beyond it, as presets on one runner.
+
+    figure1     the simulations of the paper's Section 5, with verdicts on its observations (`observations`)
+
+    omega       the setting of Heyden et al. (KDD 2024): random problems of three families (two, in the quick size), a budget
+                of 150,000 times the smallest expected cost (5,000 times), all policies
+    tails       BTS, ω*-UCB and KUBE on many such problems: lost runs, means and medians by budget, what a sample can tell
+    priors      Beta priors and Gaussian posteriors against the uniform prior (the paper's future work 2)
+    correlated  what it does to BTS that reward and cost of an arm depend on each other (future work 3)
+    worst-case  how regret grows with the budget where the gaps are the worst for each budget (future work 1)
+
+Each is a sweep, saved as it goes, from which figures, a table and a report follow (`runner`). All but the first are studies
+(`study`). In a study, regret is pseudo-regret throughout: the expected loss of the arms that were pulled, which has less noise.
+Each random problem has one run, because new problems reduce the variance more than repeated runs. Every verdict names its
+criterion, and "undecided" says about how many problems it would take at least to decide.
+
+Where Heyden et al. leave something open, the problems are those of the program they published: each repetition has a problem of
+its own and one run on it, and a multinomial arm's probabilities are five uniform numbers divided by their sum. Policies have
+the default settings of `bts_jax.policies`, whose docstrings say where they differ from that program.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from bts_jax.experiments import correlated, omega, priors, runner, tails, worst_case
+from bts_jax.experiments.runner import default_folder
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+
+STUDIES = {study.name: study for study in (omega.STUDY, tails.STUDY, priors.STUDY, correlated.STUDY, worst_case.STUDY)}
+__all__ = ["STUDIES", "default_folder", "study"]
+
+
+def study(
+    name: str,
+    scale: str = "quick",
+    *,
+    instances: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike | None = None,
+    quiet: bool = False,
+) -> tuple["Dataset", str]:
+    """Runs a study, and writes its figures, its numbers and what follows from them. Interrupted, the same call goes on.
+
+    Args:
+        name: "omega", "tails", "priors", "correlated" or "worst-case"; see the top of this module.
+        scale: "quick", up to three minutes on two cores; or "full", which is for a GPU.
+        instances: how many random problems of each kind, if not as many as the scale has. The first are the same whatever
+            their number. A round number, such as 500, is saved faster: problems are saved in groups of equal size. The report
+            says about how many it would take to decide what is undecided. The worst case has no random problems.
+        seed: where all randomness comes from, that of the problems and that of the runs.
+        out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; by default
+            "omega-quick", or "omega-quick-500" with 500 instances.
+        quiet: no progress bar.
+
+    Returns:
+        The Dataset of all runs, and the report. Coordinates of the bandits are `kind`, `instance` (its number, from 1 on) and
+        what else describes the problems of a study.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"name = {name!r} is not a study: give {', '.join(map(repr, STUDIES))}")
+    return runner.run(STUDIES[name], scale, instances=instances, seed=seed, out=out, quiet=quiet)

@@ -1,0 +1,101 @@
+"""Runs an experiment: a sweep that is saved as it goes, and the figures, the table and the report that follow from it."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bts_jax import checks, files, plots
+from bts_jax.batch import on_the_host
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from xarray import Dataset
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an experiment is."""
+
+    arms: tuple[int, ...]
+    budgets: tuple[float, ...]
+    instances: tuple[int, ...]  # of each kind, for each number of arms
+    runs: int  # on each instance
+    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # of some; each takes a program for each policy
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is played, and what is made of it."""
+
+    name: str
+    about: str  # the first lines of the report
+    sizes: dict[str, Size]  # by scale
+    settings: Callable[[Size, int], dict[str, Any]]  # size and seed -> policies, bandits and so on, as `sweep` takes them
+    report: Callable[["Dataset"], str]
+    figures: Callable[["Dataset"], dict[str, "Figure"]]  # by name
+    table: Callable[["Dataset"], "DataFrame"]
+    fewest: int | None = 2  # instances of each kind that may be asked for; None if there are no random problems
+
+
+def run(
+    experiment: Experiment,
+    scale: str,
+    *,
+    instances: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike | None = None,
+    quiet: bool = False,
+) -> tuple["Dataset", str]:
+    """Plays an experiment, and writes figures, `report.txt` and `table.csv` beside `runs.zarr`. The same call goes on.
+
+    Args:
+        scale: one of the experiment's.
+        instances: how many of each kind, if not as many as the scale has.
+        seed: where all randomness comes from.
+        out: a folder; `default_folder` by default.
+        quiet: no progress bar.
+
+    Returns:
+        The Dataset of all runs, and the report.
+    """
+    from bts_jax.sweeps.run import sweep
+
+    if scale not in experiment.sizes:
+        raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, experiment.sizes))}")
+    checks.whole("seed", seed, -(2**31))
+    size = experiment.sizes[scale]
+    if instances is not None:
+        if experiment.fewest is None:
+            raise ValueError(f"instances = {instances!r} is for random problems, and {experiment.name} has none: leave it out")
+        size = dataclasses.replace(size, instances=(checks.whole("instances", instances, experiment.fewest),) * len(size.arms))
+    folder = Path(out if out is not None else default_folder(experiment.name, scale, instances))
+    files.check_folder(folder)
+    with on_the_host():
+        settings = experiment.settings(size, seed)
+    files.make_folder(folder)
+    dataset = sweep(budgets=size.budgets, seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
+    runs = labelled(dataset)
+    parts = [experiment.about, experiment.report(runs)]
+    if truncated := int(dataset.truncated.sum()):
+        parts.append(f"{truncated} runs hit the limit of rounds.")
+    text = "\n\n".join(filter(None, parts))
+    for title, figure in experiment.figures(runs).items():
+        plots.save(figure, folder / title)
+    files.write(folder / "report.txt", (text + "\n").encode())
+    table = experiment.table(runs).to_csv(index=False, float_format="%.6g", na_rep="nan", lineterminator="\r\n")
+    files.write(folder / "table.csv", table.encode())
+    return dataset, text
+
+
+def default_folder(name: str, scale: str, instances: int | None) -> str:
+    """Where an experiment is saved unless a folder is given."""
+    return f"{name}-{scale}" if instances is None else f"{name}-{scale}-{instances}"
+
+
+def labelled(dataset: "Dataset") -> "Dataset":
+    """The Dataset with the `kind` of each bandit, if it has such a coordinate, for its family."""
+    return dataset.assign_coords(family=("bandit", dataset.kind.values)) if "kind" in dataset.coords else dataset

@@ -1,0 +1,122 @@
+"""What the gradient estimators share: estimates, checks, objectives, and one scan over the rounds of a game."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bts_jax import checks, game, metrics, random
+from bts_jax.contract import Bandit, ratio, scales
+from bts_jax.learn.space import Space, Values
+
+
+class Estimate(NamedTuple):
+    """A gradient, and how far off it may be. Each instance is one measurement."""
+
+    value: float  # mean objective
+    gradient: Values  # its derivative with respect to each hyperparameter
+    error: Values  # the standard error of that
+    truncated: float  # share of the runs that were cut off at `max_rounds`
+
+
+def check_objective(objective: str) -> str:
+    if objective not in ("pseudo_regret", "reward"):
+        raise ValueError(f"objective = {objective!r} is not known: give 'pseudo_regret' or 'reward'")
+    return objective
+
+
+def check_arguments(policy, bandits, budget, key, objective, **positive: float) -> int:
+    """Raises a `ValueError` for what can be seen to be wrong; the number of instances."""
+    game.check_contracts(policy, bandits)
+    check_objective(objective)
+    checks.key(key)
+    shape = np.shape(bandits.cost_mean)
+    if len(shape) != 2 or shape[0] < 2:
+        raise ValueError(f"bandits has costs of shape {shape}: give a batch of at least two instances along the first axis, as "
+                         "jax.vmap makes it")
+    if np.ndim(budget):
+        raise ValueError(f"budget has shape {np.shape(budget)}: give one number")
+    game.check_values(bandits, budget, None, None)
+    checks.require("the smallest expected cost", np.min(bandits.cost_mean), np.min(bandits.cost_mean) > 0,
+                   "give arms that all cost something")
+    for name, value in positive.items():
+        number = checks.numbers(name, value, "give a positive number")
+        checks.require(name, number, (number > 0) & (number < np.inf), "give a positive number")
+    return shape[0]
+
+
+def horizon(bandits: Bandit, budget: float) -> int:
+    """More rounds than a run can be expected to take even if it pulls the cheapest arm alone, by 3 standard deviations."""
+    return math.ceil((budget + 3 * math.sqrt(budget) + 10) / float(np.min(bandits.cost_mean)))
+
+
+def through_logits(estimate, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds) -> Estimate:
+    """What `estimate` finds: the program of `score_gradient` or that of `pathwise_gradient`."""
+    space = Space(policy, ranges)
+    check_arguments(policy, bandits, budget, key, objective, temperature=temperature)
+    if any(np.any(np.asarray(scale) != 1) for scale in scales(bandits) or ()):
+        raise ValueError("the bandits' reward_scale or cost_scale is not 1, and this method plays with amounts in [0, 1]: take "
+                         "smoothed_gradient, or give rewards and costs as shares of the largest")
+    if not hasattr(policy, "logits"):
+        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
+                         "it must return is in bts_jax.learn")
+    rounds = horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
+    policy, bandits = jax.tree.map(game.settle, (policy, bandits))
+    with jax.numpy_dtype_promotion("standard"):  # the relaxed game has floats where a policy expects integers
+        value, truncated, each = estimate(space.values(), policy, bandits, game.money(budget), key, jnp.float32(temperature),
+                                          runs=runs, rounds=rounds, objective=objective)
+    return estimated(value.mean(), each, truncated.mean())
+
+
+def outcomes(runs: game.Run, bandits: Bandit, objective: str) -> np.ndarray:
+    """The objective of each run of a batch, one on each instance."""
+    values = metrics.pseudo_regret(runs, bandits) if objective == "pseudo_regret" else np.asarray(runs.reward, np.float64)
+    return values[:, 0]
+
+
+def estimated(value: Any, each: Values, truncated: Any) -> Estimate:
+    """From the gradient on each instance, [instances, …] for each hyperparameter."""
+    each = {name: np.asarray(gradient, np.float64) for name, gradient in each.items()}
+    return Estimate(
+        value=float(value),
+        gradient={name: gradient.mean(0) for name, gradient in each.items()},
+        error={name: gradient.std(0, ddof=1) / np.sqrt(len(gradient)) for name, gradient in each.items()},
+        truncated=float(truncated),
+    )
+
+
+def worth_of(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]:
+    """What a pull is worth, given its reward: that, or what it loses in expectation. Arrays [K], one entry per arm."""
+    if objective == "reward":
+        return lambda reward: reward
+    means = jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)
+    return lambda reward: ratio(*means).max() * means[1] - means[0]
+
+
+class Luck(NamedTuple):
+    """The random numbers of one round. None depends on a hyperparameter."""
+
+    plays: jax.Array  # bool: the round is one of those to be played, not one that fills the last block
+    decide: jax.Array  # keys
+    pull: jax.Array
+    update: jax.Array
+    noise: jax.Array  # [K] Gumbel draws
+
+
+def scan_rounds(step: Callable, carry: Any, words: random.Words, rounds: int, num_arms: int) -> tuple[Any, Any]:
+    """`lax.scan` of `step` over the rounds' luck, in √rounds blocks, of which only the starts are kept to go back."""
+    size = math.isqrt(rounds - 1) + 1
+    count = -(-rounds // size)
+
+    @jax.vmap
+    def luck(t: jax.Array) -> Luck:
+        decide, choose, pull, update = (random.derive(words, t, purpose) for purpose in range(4))
+        return Luck(t < rounds, decide, pull, update, noise=random.gumbel(random.bits(choose, (num_arms,))[0]))
+
+    block = jax.checkpoint(lambda carry, first: lax.scan(step, carry, luck(first + jnp.arange(size))))
+    carry, out = lax.scan(block, carry, size * jnp.arange(count))
+    return carry, jax.tree.map(lambda x: x.reshape(count * size, *x.shape[2:]), out)

@@ -1,0 +1,181 @@
+"""`fit`: learns hyperparameters for a distribution of problems, and measures the result on fresh ones."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from bts_jax import checks, progress, statistics
+from bts_jax.batch import simulate_batch
+from bts_jax.contract import Bandit, Policy
+from bts_jax.intervals import Interval, check_level, interval
+from bts_jax.learn.estimates import check_arguments, check_objective, horizon, outcomes
+from bts_jax.learn.pathwise import pathwise_gradient
+from bts_jax.learn.score import score_gradient
+from bts_jax.learn.smoothed import smoothed_gradient
+from bts_jax.learn.space import Ranges, Space
+
+METHODS = {"smoothed": smoothed_gradient, "score": score_gradient, "pathwise": pathwise_gradient}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What `fit` found, and whether it is any better."""
+
+    policy: Any  # the best on the held-out problems
+    start: Any  # what it began with
+    objective: str
+    before: np.ndarray  # [fresh] the objective of `start` on problems that neither training nor stopping has seen
+    after: np.ndarray  # [fresh] that of `policy` on the same problems with the same luck
+    gain: Interval  # how much better `policy` is on these: more reward or less regret, with limits
+    level: float  # of that interval
+    steps: list[dict[str, Any]]  # of each: "step", the hyperparameters, "objective" on its batch, "held_out" where measured
+
+    @property
+    def better(self) -> bool:
+        """Whether the gain is real: its interval is above 0."""
+        return bool(self.gain.low > 0)
+
+    def __str__(self) -> str:
+        verdict = "better" if self.better else "worse" if self.gain.high < 0 else "not distinguishable"
+        changed = ", ".join(f"{name} {_shown(getattr(self.start, name))} → {_shown(getattr(self.policy, name))}"
+                            for name in self.steps[0]["hyperparameters"])
+        return (f"{type(self.policy).__name__}: {changed}\n"
+                f"{self.objective} on {len(self.before):,} fresh problems: {self.before.mean():.4g} → {self.after.mean():.4g}; "
+                f"gain {self.gain.estimate:.3g}, {100 * self.level:g}% interval {self.gain.low:.3g} to {self.gain.high:.3g}: "
+                f"{verdict}")
+
+
+def fit(
+    policy: Policy,
+    bandits: Callable[[jax.Array], Bandit],
+    budget: float,
+    key: jax.Array,
+    *,
+    ranges: Ranges | None = None,
+    method: str = "smoothed",
+    objective: str = "pseudo_regret",
+    steps: int = 100,
+    problems: int = 128,
+    held_out: int = 512,
+    fresh: int = 1024,
+    every: int = 5,
+    patience: int = 5,
+    optimizer: Any = None,
+    level: float = 0.99,
+    quiet: bool = False,
+    **options: Any,
+) -> Fit:
+    """Learns hyperparameters for a distribution of problems, and measures on fresh ones whether that was worth it.
+
+    Every step draws new problems, estimates the gradient on them, and takes a step of an optax optimiser (`pip install
+    'bts-jax[learn]'`). Hyperparameters stay within their ranges: one with the range (low, high) is low · (high / low)^s with
+    s = 1 / (1 + e^(−4u / ln(high / low))), and u, which is unbounded, is what is learnt. In the middle of the range u is the
+    logarithm of the hyperparameter, up to a constant; a step of 0.1 changes it by a tenth, and by less near the ends. Where low
+    is not positive it is low + (high − low) / (1 + e^(−4u)).
+
+    Three sets of problems are kept apart: those of the training, new at every step; the held-out ones, on which the real
+    policy is measured every few steps, to keep the best and to stop; and the fresh ones, for the result alone.
+
+    Args:
+        policy: where to start.
+        bandits: makes a random instance of a key, such as `lambda key: Bernoulli.random(key, 10)`.
+        budget: how much may be spent in a run.
+        key: a typed JAX key: same key, same result.
+        ranges: what to learn: names of hyperparameters and their ranges (low, high); by default the class's `learnable`.
+        method: how to estimate gradients, one of "smoothed", "score", "pathwise"; see `bts_jax.learn`.
+        objective: "pseudo_regret", to be made small, or "reward", to be made large.
+        steps: how many at most.
+        problems: how many to draw for a step.
+        held_out: how many to measure progress on.
+        fresh: how many to measure the result on.
+        every: how many steps between measurements.
+        patience: how many measurements in a row may find nothing better before it stops.
+        optimizer: an optax optimiser; `optax.adam(0.1)` by default.
+        level: of the interval of the gain.
+        quiet: no progress bar.
+        options: what else the method takes, such as `temperature` or `spread`.
+
+    Example:
+        >>> import jax, bts_jax as bj
+        >>> problems = lambda key: bj.Bernoulli.random(key, 3, reward_range=(0.4, 0.6), cost_range=(0.4, 0.6))
+        >>> found = fit(bj.SoftElimination(), problems, 50, jax.random.key(0), steps=20, problems=100)
+        >>> found.better, bool(found.policy.scale < 1)
+        (True, True)
+    """
+    optax = _optax()
+    if not callable(bandits):
+        raise ValueError(f"bandits = {bandits!r} is not a function: give one that makes an instance of a key, such as "
+                         "lambda key: Bernoulli.random(key, 10)")
+    if method not in METHODS:
+        raise ValueError(f"method = {method!r} is not known: give one of {', '.join(METHODS)}")
+    for name, value, low in (("steps", steps, 1), ("problems", problems, 2), ("held_out", held_out, 2), ("fresh", fresh, 2),
+                             ("every", every, 1), ("patience", patience, 1)):
+        checks.whole(name, value, low)
+    checks.key(key)
+    check_level(level)
+    space = Space(policy, ranges)
+    sign = 1 if check_objective(objective) == "pseudo_regret" else -1  # what is multiplied by it is made small
+    draw = jax.jit(jax.vmap(bandits))
+    key_train, key_held_out, key_fresh = jax.random.split(key, 3)
+
+    def measure(policy: Policy, key: jax.Array, size: int) -> np.ndarray:
+        key_problems, key_runs = jax.random.split(key)
+        drawn = draw(jax.random.split(key_problems, size))
+        return outcomes(simulate_batch(policy, drawn, budget, jax.random.split(key_runs, size)), drawn, objective)
+
+    if method != "smoothed" and options.get("max_rounds") is None:  # one horizon for all steps: one program
+        drawn = draw(jax.random.split(key_held_out, 1024))
+        check_arguments(policy, drawn, budget, key, objective)
+        options["max_rounds"] = horizon(drawn, budget)
+    estimate = partial(METHODS[method], budget=budget, ranges=space.ranges, objective=objective, **options)
+    optimizer = optax.adam(0.1) if optimizer is None else optimizer
+    at = space.start()
+    state = optimizer.init(at)
+    best, best_value, worse = policy, sign * measure(policy, key_held_out, held_out).mean(), 0
+    history = [{"step": 0, "hyperparameters": space.bounded(at), "objective": math.nan, "held_out": sign * best_value}]
+    with progress.counting(steps, "step", quiet) as advance:
+        for step in range(1, steps + 1):
+            key_problems, key_gradient = jax.random.split(jax.random.fold_in(key_train, step))
+            now = space.policy(space.bounded(at))
+            found = estimate(now, draw(jax.random.split(key_problems, problems)), key=key_gradient)
+            slope = space.slope(at)
+            downhill = {name: sign * np.float32(found.gradient[name] * slope[name]) for name in at}
+            with jax.numpy_dtype_promotion("standard"):  # optax 0.2.8 mixes types
+                change, state = optimizer.update(downhill, state, at)
+            at = {name: np.asarray(x, np.float64) for name, x in optax.apply_updates(at, change).items()}
+            history.append({"step": step, "hyperparameters": space.bounded(at), "objective": found.value})
+            if step % every == 0 or step == steps:
+                candidate = space.policy(space.bounded(at))
+                value = sign * measure(candidate, key_held_out, held_out).mean()
+                history[-1]["held_out"] = sign * value
+                worse = 0 if value < best_value else worse + 1
+                if value < best_value:
+                    best, best_value = candidate, value
+            advance(1, f"{objective} {sign * best_value:.4g} held out")
+            if worse >= patience:
+                break
+    before, after = (measure(each, key_fresh, fresh) for each in (policy, best))
+    drawn = draw(jax.random.split(jax.random.split(key_fresh)[0], fresh))
+    lost = float(np.mean(statistics.lost_run(drawn.reward_mean, drawn.cost_mean, [budget])))
+    middle = (sign * (before - after)).mean()
+    excess = [lost if sign < 0 else max(lost - values.mean(), 0) for values in (after, before)]
+    gain = interval(sign * (before - after), level=level, unseen=(middle - excess[0], middle + excess[1]))
+    return Fit(policy=best, start=policy, objective=objective, before=before, after=after, gain=gain, level=level,
+               steps=history)
+
+
+def _optax() -> Any:
+    try:
+        import optax
+    except ImportError:
+        raise ImportError("fit needs optax: pip install 'bts-jax[learn]'") from None
+    return optax
+
+
+def _shown(value: Any) -> str:
+    return f"{float(value):.3g}" if np.ndim(value) == 0 else np.array2string(np.asarray(value), precision=3)

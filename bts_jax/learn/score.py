@@ -1,0 +1,107 @@
+"""The score-function gradient (REINFORCE), with the other runs on the same instance as a baseline."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bts_jax import checks, game, random
+from bts_jax.contract import Bandit, Policy
+from bts_jax.engine.fixed_point import Sum, coins
+from bts_jax.learn.estimates import Estimate, Luck, scan_rounds, through_logits, worth_of
+from bts_jax.learn.space import Ranges, Values
+
+
+def score_gradient(
+    policy: Policy,
+    bandits: Bandit,
+    budget: float,
+    key: jax.Array,
+    *,
+    ranges: Ranges | None = None,
+    objective: str = "pseudo_regret",
+    runs: int = 8,
+    temperature: float = 1.0,
+    baseline: bool = True,
+    max_rounds: int | None = None,
+) -> Estimate:
+    """The score-function gradient: Σ_t ∇ log π(arm_t) · (what came after − what the others earned once they had spent as much).
+
+    Exact for a policy with `softmax = True` at temperature 1. Any other is played with arm i drawn with probability
+    softmax(logits / temperature)_i, given its draws: the estimate is exact for that policy, which comes closer to the
+    real one, and noisier, as the temperature falls.
+
+    Args:
+        policy, bandits, budget, key, ranges, objective: as for `smoothed_gradient`; only the names in `ranges` matter.
+        runs: on each instance. Each has the others for a baseline.
+        temperature: of the choice.
+        baseline: whether to subtract it; without it the mean is the same, and the variance larger.
+        max_rounds: where to cut a run off; by default where hardly any run can come.
+
+    Example:
+        >>> import jax, bts_jax as bj
+        >>> bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(jax.random.split(jax.random.key(0), 50))
+        >>> estimate = score_gradient(bj.SoftElimination(), bandits, 5, jax.random.key(1), runs=4, max_rounds=50)
+        >>> sorted(estimate.gradient), bool(estimate.error["scale"] > 0)
+        (['scale'], True)
+    """
+    checks.whole("runs", runs, 2 if baseline else 1)
+    return through_logits(partial(_score, baseline=baseline), policy, bandits, budget, key, ranges, objective, runs,
+                           temperature, max_rounds)
+
+
+@partial(jax.jit, static_argnames=("runs", "rounds", "objective", "baseline"))
+def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, objective, baseline):
+    """For each instance: the mean objective, the share of runs cut off, and the gradient of each hyperparameter."""
+
+    def play(policy: Any, bandit: Bandit, words: random.Words) -> tuple[jax.Array, ...]:
+        """One run: for each round the logarithm of its arm's probability, its worth and what was spent before it; cut off."""
+        worth, num_arms, goal = worth_of(bandit, objective), jnp.shape(bandit.cost_mean)[0], budget[1]
+
+        def step(carry, luck: Luck):
+            state, spent, over = carry
+            logits = policy.logits(state, luck.decide) / temperature
+            arm = lax.argmax(lax.stop_gradient(logits) + luck.noise, 0, jnp.int32)
+            reward, cost = bandit.pull(luck.pull, arm)
+            paid = spent.add(coins(cost))
+            plays = ~over & luck.plays
+            earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)  # a pull too dear earns nothing
+            out = (
+                jnp.where(plays, jax.nn.log_softmax(logits)[arm], 0),
+                jnp.where(earns, jnp.broadcast_to(worth(reward), (num_arms,))[arm], 0),
+                spent.value(),
+            )
+            state = policy.update(state, arm, reward, cost, luck.update)
+            spent = jax.tree.map(partial(jnp.where, plays), paid, spent)
+            return (state, spent, over | spent.reaches(goal)), out
+
+        start = game.first_state(policy, bandit, budget[0]), Sum.zeros(), jnp.bool_(False)
+        (_, _, over), out = scan_rounds(step, start, words, rounds, num_arms)
+        return *out, ~over
+
+    def surrogate(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
+        """Its derivative is the estimate on this instance."""
+        words = jax.vmap(random.key_words)(jax.random.split(key, runs))
+        log_prob, worth, spent, cut = jax.vmap(partial(play, dataclasses.replace(policy, **values), bandit))(words)  # [runs, T]
+        later = jnp.cumsum(worth[:, ::-1], 1)[:, ::-1]  # from this round on
+        weight = later - _others(later, spent) if baseline else later
+        return (lax.stop_gradient(weight) * log_prob).sum() / runs, (worth.sum(1).mean(), cut.mean())
+
+    keys = jax.random.split(key, jax.tree.leaves(bandits)[0].shape[0])
+    gradient, (value, cut) = jax.vmap(jax.grad(surrogate, has_aux=True), (None, 0, 0))(values, bandits, keys)
+    return value, cut, gradient
+
+
+def _others(later: jax.Array, spent: jax.Array) -> jax.Array:
+    """What the other runs earned, on average, from the round on in which they had spent as much. [runs, T] each"""
+
+    def at_least(mine: jax.Array, theirs: jax.Array, their_later: jax.Array) -> jax.Array:
+        place = jnp.searchsorted(theirs, mine)
+        return jnp.where(place < len(theirs), their_later[jnp.minimum(place, len(theirs) - 1)], 0)
+
+    pairs = jax.vmap(jax.vmap(at_least, (None, 0, 0)), (0, None, None))(spent, spent, later)  # [mine, theirs, T]
+    mask = 1 - jnp.eye(len(later))
+    return jnp.einsum("ijt,ij->it", pairs, mask) / (len(later) - 1)

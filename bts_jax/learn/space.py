@@ -1,0 +1,77 @@
+"""The hyperparameters that are learnt: their ranges, and the unbounded numbers that an optimiser moves."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax import checks
+
+Values = dict[str, Any]  # a number, or an array of them, for each hyperparameter
+Ranges = Mapping[str, tuple[float, float]]
+
+
+class Space:
+    """Some of a policy's hyperparameters, as they are and as unbounded numbers u."""
+
+    def __init__(self, policy: Any, ranges: Ranges | None):
+        checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
+        self.whole, self.ranges = policy, dict(getattr(policy, "learnable", {}) if ranges is None else ranges)
+        if not self.ranges:
+            raise ValueError(f"policy {type(policy).__name__} does not say what can be learnt: give ranges, such as "
+                             "{'scale': (0.1, 10)}")
+        fields = [field.name for field in dataclasses.fields(policy)] if dataclasses.is_dataclass(policy) else []
+        for name, given in self.ranges.items():
+            if name not in fields:
+                raise ValueError(f"ranges names {name!r}, which is no hyperparameter of {type(policy).__name__}: there are "
+                                 f"{', '.join(fields) or 'none (its class is no dataclass)'}")
+            limits = checks.numbers(f"ranges[{name!r}]", given, "give (low, high)")
+            if limits.shape != (2,) or not -np.inf < limits[0] < limits[1] < np.inf:
+                raise ValueError(f"ranges[{name!r}] = {given!r} is not a range: give (low, high), two finite numbers")
+            value = checks.numbers(name, getattr(policy, name), "give a number to start from")
+            checks.require(name, value, (value > limits[0]) & (value < limits[1]),
+                           f"start within its range, above {limits[0]:g} and below {limits[1]:g}, or give another in ranges")
+
+    def policy(self, values: Values) -> Any:
+        """The policy with these hyperparameters."""
+        return dataclasses.replace(self.whole, **values)
+
+    def values(self) -> Values:
+        return {name: jnp.asarray(getattr(self.whole, name), jnp.float32) for name in self.ranges}
+
+    def start(self) -> Values:
+        """u for the policy as it is."""
+        at = {}
+        for name, (low, high) in self.ranges.items():
+            value = np.asarray(getattr(self.whole, name), np.float64)
+            s = np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low)
+            at[name] = np.log(s / (1 - s)) / _pace(low, high)
+        return at
+
+    def bounded(self, at: Values) -> Values:
+        values = {}
+        for name, (low, high) in self.ranges.items():
+            s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
+            value = low * (high / low) ** s if low > 0 else low + (high - low) * s
+            least, most = np.float32(low), np.float32(high)  # and not those themselves: a policy at a limit could not go on
+            values[name] = np.clip(np.float32(value), np.nextafter(least, most), np.nextafter(most, least))
+        return values
+
+    def slope(self, at: Values) -> Values:
+        """The derivatives of the hyperparameters with respect to u."""
+        slopes = {}
+        for name, (low, high) in self.ranges.items():
+            s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
+            slopes[name] = 4 * s * (1 - s) * (self.bounded(at)[name] if low > 0 else high - low)
+        return slopes
+
+
+def _pace(low: float, high: float) -> float:
+    return 4 / np.log(high / low) if low > 0 else 4.0
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + e⁻ˣ), for any x."""
+    return (1 + np.tanh(x / 2)) / 2

@@ -1,0 +1,232 @@
+"""What the command line takes: its commands, their options, and their help."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from bts_jax._version import __version__
+from bts_jax.bandits import BANDITS
+from bts_jax.names import suggestion
+from bts_jax.policies import POLICIES
+from bts_jax.sweeps import classes
+from bts_jax.text import shown
+
+
+class Together(argparse.Action):
+    """An option that goes with --distributed alone. Whether it was given is noted: it may also come from the environment."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.together = f"{option_string} = {values!r}"
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help whose examples stay as they are written; descriptions are wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests a name where one is unknown."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, formatter_class=Formatter, **options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message = f"{error.message}{suggestion(value, map(str, action.choices or ()))}"
+            raise
+
+
+def name_in(registry: Any, what: str, *more: str) -> Callable[[str], str]:
+    """A type of argument: a name in the registry, or "module:Class", which is imported later."""
+    def name(text: str) -> str:
+        if text in registry or text in more or classes.is_name(text):
+            return text
+        known = [*registry, *more]
+        raise argparse.ArgumentTypeError(f"unknown {what} {shown(text)}: there are {', '.join(known)}; one of your own is "
+                                         f"{classes.EXAMPLE[what]}{suggestion(text, known)}")
+
+    return name
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands. `command` is the name of the one that was given."""
+    result = Parser(prog="bts-jax", description="Budgeted multi-armed bandits in JAX.",
+                    epilog="bts-jax COMMAND --help describes a command, with an example.")
+    result.add_argument("--version", action="version", version=f"bts-jax {__version__}")
+    commands = result.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, description: str, examples: str, **defaults: Any) -> argparse.ArgumentParser:
+        lines = examples.strip().split("\n")
+        epilog = "\n  ".join(["example:" if len(lines) == 1 else "examples:", *lines])
+        added = commands.add_parser(name, help=summary, description=description.strip(), epilog=epilog)
+        added.set_defaults(command=name, **defaults)
+        return added
+
+    run = add("run", "play policies on a bandit and print a table", """
+Plays policies on one bandit, with common random numbers, and prints a row for each as soon as it is finished: mean regret and
+its 95% interval, pulls, and how long it took. The bandit is drawn at random, or given by --reward and --cost.
+""", """
+bts-jax run --policy bts kube --arms 10 --budget 1000
+bts-jax run --policy all --reward 0.5 0.9 --cost 0.3 0.8
+bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""")
+    run.add_argument("--policy", nargs="+", action="extend", type=name_in(POLICIES, "policy", "all"), metavar="NAME",
+                     help=f"one or several of {', '.join(POLICIES)}; or all (default: bts); or classes of your own, as "
+                          "my_module:MyPolicy, with their default settings")
+    add_bandit(run)
+    run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
+    run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
+    run.add_argument("--seed", type=int, default=0, metavar="S",
+                     help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
+    run.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    sweep = add("sweep", "run a grid from a TOML file, and save it as it goes", """
+Plays every policy on every bandit with every budget, as a TOML file says, and saves finished parts in a store. If it is
+interrupted, the same command goes on. A kind such as "my_module:MyPolicy" in the file is a class of your own; its module is
+looked for beside the file first. A store never asks for an import: with --resume, name such classes by --import.
+""", """
+bts-jax sweep --example > grid.toml
+bts-jax sweep grid.toml --out grid.zarr
+bts-jax sweep --resume grid.zarr --import my_module:MyPolicy""", together=None)
+    sweep.add_argument("file", nargs="?", metavar="FILE", help="what to run; --example prints such a file")
+    sweep.add_argument("--out", metavar="STORE", help="folder to save in (default: FILE with .zarr, in the current folder)")
+    sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
+    sweep.add_argument("--import", dest="imports", nargs="+", action="extend", metavar="MODULE:CLASS",
+                       help="with --resume: import these classes of your own, which the sweep in STORE is made of")
+    sweep.add_argument("--example", action="store_true", help="print an example of a file")
+    sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
+    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
+    sweep.add_argument("--distributed", action="store_true",
+                       help="share the work with the other processes started with this option, by srun, mpirun or the like")
+    sweep.add_argument("--coordinator", action=Together, metavar="HOST:PORT",
+                       default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
+                       help="with --distributed, unless JAX finds out: where process 0 listens (or JAX_COORDINATOR_ADDRESS)")
+    sweep.add_argument("--processes", action=Together, type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
+                       help="likewise: how many there are (or JAX_NUM_PROCESSES)")
+    sweep.add_argument("--process", action=Together, type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
+                       help="likewise: which this is, from 0 on (or JAX_PROCESS_ID)")
+    sweep.add_argument("--timeout", action=Together, type=int, metavar="S", default=60,
+                       help="with --distributed: how many seconds to wait for the others at the start (default: %(default)s)")
+    sweep.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    by = ("of each kind of bandits (a family with a number of arms), of each bandit, or of all (default: of each kind if there "
+          "are several instances of one, else of each bandit)")
+    merge = add("merge", "join saved sweeps into one", """
+Makes a new store that has the runs of all stores. They must agree in the seed, the platform, the versions, and in every
+policy and bandit that has the same name; no run may be in two of them. What no store has is missing, and bts-jax sweep --resume
+computes it.
+""", """
+bts-jax merge monday.zarr tuesday.zarr --out both.zarr""")
+    merge.add_argument("stores", nargs="+", metavar="STORE", help="folders that sweeps were saved in, at least two")
+    merge.add_argument("--out", required=True, metavar="STORE", help="the new folder")
+
+    table = add("table", "print the regret in a saved sweep, with confidence intervals", """
+Prints the regret at each budget. Where there are several instances of a kind of bandits, they are averaged, and the 95%
+intervals are over the instances: about instances like these, as in bts-jax plot and in bts_jax.ranking. Of a single bandit,
+they are over its runs. --over seed asks about these bandits alone.
+""", """
+bts-jax table grid.zarr
+bts-jax table grid.zarr --by bandit --statistic median
+bts-jax table grid.zarr --csv > grid.csv""")
+    table.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
+    table.add_argument("--by", choices=["kind", "bandit", "all"], help=f"tables {by}")
+    table.add_argument("--by-bandit", dest="by", action="store_const", const="bandit", help="the same as --by bandit")
+    table.add_argument("--over", choices=["seed", "bandit"],
+                       help="the sample of the intervals: the seeds, for a statement about these bandits alone; or the "
+                            "bandits, for bandits like these (default: the bandits if a table has several, else the seeds)")
+    table.add_argument("--statistic", default="mean", choices=["mean", "median", "trimmed"],
+                       help="what is printed; trimmed is the mean of the middle eight tenths (default: %(default)s)")
+    form = table.add_mutually_exclusive_group()
+    form.add_argument("--latex", action="store_true", help="print LaTeX")
+    form.add_argument("--csv", action="store_true", help="print CSV: a line for each budget and policy, all digits")
+
+    plot = add("plot", "draw the regret in a saved sweep", """
+Draws the mean regret against the budget, with its 95% interval over the same sample as in bts-jax table. The figure says which.
+An existing file is not overwritten without --force.
+""", """
+bts-jax plot grid.zarr
+bts-jax plot grid.zarr --out figure.pdf --by bandit --theory slope""")
+    plot.add_argument("store", metavar="STORE", help="folder that the sweep was saved in")
+    plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: STORE with .png, in the current folder)")
+    plot.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
+    plot.add_argument("--by", choices=["kind", "bandit", "all"], help=f"panels {by}")
+    plot.add_argument("--theory", nargs="*", choices=["bound", "leading", "slope"], metavar="NAME",
+                      help="draw the paper's theory as well: any of bound, leading (term of the bound) and slope (of the lower "
+                           "bound); without a name, bound and slope. It is about single bandits: panels are of each bandit")
+
+    figure1 = add("figure1", "repeat the simulations of the paper's Section 5, and judge its observations", """
+Repeats the simulations of the paper's Section 5 on random instances, draws its Figure 1, and tests what the paper says about
+it. All is written into a folder; if it is interrupted, the same command goes on.
+""", """
+bts-jax figure1
+bts-jax figure1 --scale paper --instances 20 --out twenty""")
+    figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
+                         help="30 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
+    figure1.add_argument("--seed", type=int, default=0, metavar="S",
+                         help="where all randomness comes from (default: %(default)s)")
+    figure1.add_argument("--instances", type=int, default=1, metavar="N",
+                         help="random instances of each panel (default: %(default)s)")
+    figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
+                         help="range of the expected rewards and costs of Bernoulli arms (default: 0.1 0.9)")
+    figure1.add_argument("--out", metavar="DIR", help="folder for figure, table, report and runs (default: figure1-SCALE)")
+    figure1.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    study = add("study", "run a study beyond the paper: the whole field, or an open question of the paper", """
+Runs a study beyond the paper, and writes figures, a table, a report and all runs into a folder. omega: all policies on random
+problems. tails: lost runs and heavy tails. priors: priors of BTS. correlated: correlated rewards and costs. worst-case: hard
+problems. If it is interrupted, the same command goes on.
+""", """
+bts-jax study tails
+bts-jax study omega --scale full --instances 1000""")
+    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case"], help="which study")
+    study.add_argument("--scale", default="quick", choices=["quick", "full"],
+                       help="up to three minutes on two cores, or as large as a GPU can take (default: %(default)s)")
+    study.add_argument("--instances", type=int, metavar="N",
+                       help="random problems of each kind (default: as many as the scale has); the report says about how many "
+                            "it would take to decide what is undecided")
+    study.add_argument("--seed", type=int, default=0, metavar="S",
+                       help="where all randomness comes from (default: %(default)s)")
+    study.add_argument("--out", metavar="DIR",
+                       help="folder for figures, table, report and runs (default: NAME-SCALE, or NAME-SCALE-N)")
+    study.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    theory = add("theory", "print the paper's gaps, bounds and constants for a bandit", """
+Prints the paper's gaps, its bound on the regret of BTS term by term, the lower bound and the exact optimum, for a random bandit
+(the one that bts-jax run plays with the same --bandit, --arms and --seed) or for arms given by --reward and --cost.
+""", """
+bts-jax theory --reward 0.8 0.4 --cost 0.5 0.4 --budget 1000""")
+    add_bandit(theory)
+    theory.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
+    theory.add_argument("--gamma", type=float, metavar="G",
+                        help="the bound's γ, between 0 and 1 (default: the best for each arm)")
+    theory.add_argument("--seed", type=int, default=0, metavar="S",
+                        help="where the bandit comes from, the same as in bts-jax run (default: %(default)s)")
+
+    bench = add("bench", "measure how fast this machine plays, beside NumPy and others", """
+Measures pulls per second of several policies on this machine, beside those of other programs that are installed.
+""", """
+bts-jax bench --json > bench.json""")
+    bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
+
+    add("policies", "list the policies and what each is told in advance", """
+Lists the policies by the names that bts-jax run, grid files and bts_jax.sweep take, with what each is told in advance.
+""", """
+bts-jax policies""")
+    return result
+
+
+def add_bandit(parser: argparse.ArgumentParser) -> None:
+    """The options that say which bandit is meant, see `_bandit`."""
+    parser.add_argument("--bandit", type=name_in(BANDITS, "bandit"), metavar="NAME",
+                        help=f"family of random arms, one of {', '.join(BANDITS)} (default: bernoulli); or a class of your "
+                             "own, as my_module:MyBandit")
+    parser.add_argument("--arms", type=int, metavar="K", help="number of random arms (default: 10)")
+    parser.add_argument("--reward", type=float, nargs="+", metavar="R",
+                        help="expected rewards of Bernoulli arms, with --cost (default: a random bandit)")
+    parser.add_argument("--cost", type=float, nargs="+", metavar="C", help="their expected costs")

@@ -1,0 +1,170 @@
+"""Curves: regret against the budget, and pulls against the arms."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bts_jax.contract import ratio
+from bts_jax.intervals import Interval, interval
+from bts_jax.plots import looks
+from bts_jax.plots.bounds import LINES, instance, theory_lines
+from bts_jax.plots.panels import curve, shade, side_by_side
+from bts_jax.plots.samples import (
+    allowing,
+    among,
+    at_budget,
+    budget_words,
+    by_policy,
+    caveats,
+    grouped,
+    is_relative,
+    sample_words,
+    samples,
+    words,
+)
+from bts_jax.plots.scales import decades, positive, rescale, span
+from bts_jax.statistics import mean_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from xarray import DataArray, Dataset
+
+
+def regret(
+    dataset: "Dataset",
+    *,
+    metric: str = "regret",
+    panel: str = "bandit",
+    scale: str | None = None,
+    band: str = "interval",
+    level: float = 0.95,
+    theory: bool | str | Sequence[str] = False,
+    axes: Any = None,
+    labels: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    width: float | None = None,
+) -> "Figure":
+    """Mean regret against budget, with a band.
+
+    Args:
+        metric: "regret" or "pseudo_regret".
+        panel: "bandit", "family" or "all"; see the top of this module.
+        scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out what is not positive. By default linear;
+            with `theory` "log-log", since the bound is hundreds of times the regret.
+        band: "interval", the confidence interval of the mean, whose upper limit allows for one lost run more than the sample
+            has (see `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the
+            sample. `level` is that of the interval, or the share in the middle. On a logarithmic axis, where a mean minus its
+            deviation may be 0 or less, the lower limit of a deviation is at least half the mean; the figure says so.
+        theory: what `bts_jax.theory` says of the instance, in panels of a single one: one or several of "bound", what the
+            paper's proof bounds the mean regret of BTS by (`bts_bound`, with the best γ for each arm); "leading", the part of
+            it that Theorem 1 spells out; and "slope" (`lower_bound_slope`), a line that leaves the curve of BTS, or of the
+            first policy, in the middle of the budgets. It tells how steep a curve becomes at least in the long run, and not
+            how high it is: it is no floor. True is "bound" and "slope".
+        axes: axes of yours to draw in: one of matplotlib's Axes if there is one panel, or as many as there are panels. They
+            keep their fonts and frames; the first has the legend; what the sample is, is left to your caption.
+        labels: the legend text of policies, by their names; the names by default. Other names are ignored, so that one
+            mapping serves all figures.
+        styles: properties of matplotlib's lines, by the names of policies, which replace those of `plots.styles`, as in
+            `{"mine": {"color": "black", "linewidth": 2}}`.
+        width: of a new figure, in inches; a column's for one panel, the page's for more.
+    """
+    wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
+    for name in wanted:
+        among("theory", name, *LINES)
+    scale = scale or ("log-log" if wanted else "linear")
+    among("scale", scale, "linear", "log-x", "log-y", "log-log")
+    among("band", band, "interval", "deviation", "quantiles")
+    groups = grouped(dataset, metric, panel)
+    if wanted and is_relative(dataset):
+        raise ValueError(f"theory = {theory!r} is about budgets in units of cost, and those of this dataset are multiples of "
+                         "each bandit's smallest expected cost: leave it out")
+    if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
+        raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
+                         "panel = 'bandit', or select one")
+    logarithmic = scale in ("log-y", "log-log")
+    cut = " (not below half the mean)" if logarithmic else ""
+    what = {"interval": f"mean and its {level:.0%} interval{allowing(groups)}",
+            "deviation": f"mean ± one standard deviation{cut}",
+            "quantiles": f"mean, and the middle {level:.0%}"}[band]
+    look = looks.chosen(dataset.policy.values, styles, labels)
+    panels = side_by_side(list(groups), budget_words(dataset), f"{words(metric)} (units of reward)", axes, width)
+    for axes, sample in zip(panels.axes, groups.values(), strict=True):
+        means, tops = [], []
+        for name, values in samples(sample):
+            mean, low, high = _band(values, band, level)
+            if logarithmic and band == "deviation":
+                low = np.maximum(low, mean / 2)
+            means.append(positive(mean) if logarithmic else mean)
+            tops.append(high)
+            curve(axes, dataset.budget.values, means[-1], low, high, look[name], look[name]["label"], shade(len(look)))
+        if wanted and sample.sizes["bandit"] == 1:
+            start = next((i for i, name in enumerate(look) if name.lower() == "bts"), 0)
+            bandit = instance(dataset, sample.bandit.item())
+            for name, x, y in theory_lines(bandit, dataset.budget.values, means[start], wanted):
+                axes.plot(x, y, linewidth=1.3, **LINES[name])
+                tops.append(y)
+        if logarithmic:
+            span(axes, means, tops)
+        rescale(axes, scale)
+    panels.legend([*look.values(), *(LINES[name] for name in wanted)], f"{what}, over {sample_words(groups)}", caveats(dataset))
+    return panels.figure
+
+
+def pulls(
+    dataset: "Dataset",
+    *,
+    panel: str = "bandit",
+    budget: float | None = None,
+    axes: Any = None,
+    labels: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    width: float | None = None,
+) -> "Figure":
+    """Mean number of pulls of each arm in a run, at one budget (the largest unless it is given), the best arm first.
+
+    Arms stand in the order of their ratios, so that instances can be averaged.
+
+    Args:
+        panel, axes, labels, styles, width: as for `regret`.
+    """
+    at = at_budget(dataset, budget)
+    if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
+        raise ValueError("dataset has no pulls, or no reward_mean and cost_mean of its arms: pass it as sweep returns it")
+    order = np.argsort(-np.nan_to_num(ratio(at.reward_mean.values, at.cost_mean.values, np), nan=-1), axis=-1, kind="stable")
+    counts = at.pulls.where(np.isfinite(at.reward)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
+    ordered = np.take_along_axis(counts, order[None, :, None, :], -1)  # [policy, bandit, seed, arm]
+    groups = grouped(at, "regret", panel)
+    look = looks.chosen(at.policy.values, styles, labels)
+    panels = side_by_side(list(groups), "arm, by its ratio of reward to cost (1 is the best)",
+                          f"pulls per run at budget {at.budget.item():,g}", axes, width)
+    for axes, group in zip(panels.axes, groups.values(), strict=True):
+        places = [list(at.bandit.values).index(name) for name in group.bandit.values]
+        arms = int(at.num_arms.values[places].min()) if "num_arms" in at.coords else ordered.shape[-1]
+        means, tops = [], []
+        for row, (name, _) in enumerate(by_policy(group)):
+            values = ordered[row, places, :, :arms]
+            sample = values.mean(1) if len(places) > 1 else values[0]
+            mean, low, high = interval(sample, axis=0)
+            low = np.maximum(low, 0)  # as numbers of pulls are
+            means.append(positive(mean))
+            tops.append(high)
+            style = look[name] if arms <= 20 else look[name] | {"marker": None}
+            curve(axes, np.arange(1, arms + 1), means[-1], low, high, style, look[name]["label"], shade(len(look)))
+        span(axes, means, tops)
+        decades(axes, "y")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlim(0.5, arms + 0.5)
+    panels.legend(look.values(), f"mean and its 95% interval, over {sample_words(groups)}", caveats(at))
+    return panels.figure
+
+
+def _band(sample: "DataArray", band: str, level: float) -> Interval:
+    if band == "interval":
+        return mean_interval(sample, level=level)
+    values = sample.values
+    mean = values.mean(-1)
+    if band == "deviation":
+        spread = values.std(-1, ddof=1) if values.shape[-1] > 1 else np.full_like(mean, np.nan)
+        return Interval(mean, mean - spread, mean + spread)
+    return Interval(mean, *np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=-1))

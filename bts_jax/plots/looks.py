@@ -1,0 +1,88 @@
+"""The colour, marker and line of each policy."""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# No two policies of the registry share a colour, and none shares both marker and line: they can be told apart in print
+# without colour, too. The paper's five have colours of Okabe and Ito, which the colour-blind can tell apart; the other colours
+# are far from these and from each other (at least 0.1 in OKLab). Relatives differ most, since they are compared most often.
+KNOWN = {
+    "bts": ("#0072B2", "o", "-"), "epsilon-first": ("#E69F00", "s", "-"), "pd-bwk": ("#009E73", "^", "-"),
+    "ucb-bv1": ("#CC79A7", "D", "-"), "kube": ("#D55E00", "v", "-"), "ucb-bv2": ("#7A0045", "<", "-"),
+    "fractional-kube": ("#8A4B14", ">", "-"), "budget-ucb": ("#6C80FF", "P", "-"), "i-ucb": ("#56B4E9", "X", "-"),
+    "c-ucb": ("#10108C", "p", "-"), "m-ucb": ("#0F6B66", "h", "-"), "b-greedy": ("#8F8200", "d", "-"),
+    "omega-ucb": ("#6A1FB0", "*", "-"), "omega-star-ucb": ("#D800B1", "o", "-."), "ucb-sc-plus": ("#004D00", "s", "-."),
+    "kl-ucb-sc": ("#33415C", "^", "-."), "ucb-b2": ("#FF8F8F", "D", "-."), "gaussian-bts": ("#C8002D", "v", "-."),
+    "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
+    "oracle": ("#000000", "*", ":"), "uniform": ("#8A8A8A", "X", ":"),
+}
+_OTHERS = "#0045C4 #F54E6C #4CC99A #45004E #A7A776 #934ECE #008000 #CE62E2 #934E80".split()  # of policies not in the registry
+_MARKERS = "o s ^ D v P X < >".split()
+_ARMS = list(dict.fromkeys(["#0072B2", "#D55E00", "#009E73", "#E69F00", "#000000", *(color for color, _, _ in KNOWN.values())]))
+
+
+def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each policy, as matplotlib's arguments.
+
+    A policy of the registry has the same look in every figure; its name may be in capitals. No two of them have the same
+    colour, nor the same marker and line. The lines of the baselines `oracle` and `uniform` are dotted.
+
+    Other policies have dashed lines, and colours that no policy of the registry has. Colour and marker follow from the name;
+    only if two policies of one figure had the same colour, the one whose name sorts later takes the next free colour. Give
+    `styles` to the functions that draw to choose other looks.
+
+    Example:
+        >>> styles(["bts", "mine"])["bts"]
+        {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
+    """
+    result, taken = {}, set()
+    for name in sorted(policies):
+        if name.lower() in KNOWN:
+            color, marker, line = KNOWN[name.lower()]
+        else:
+            start, count = zlib.crc32(name.encode()), len(_OTHERS)
+            places = [(start + i) % count for i in range(count)] + [(start + i) % count**2 for i in range(count**2)]
+            place = next((place for place in places if place not in taken), places[0])
+            taken.add(place)
+            color, marker, line = _OTHERS[place % count], _MARKERS[(place + place // count) % count], "--"
+        result[name] = {"color": color, "marker": marker, "linestyle": line}
+    return {name: result[name] for name in policies}
+
+
+def chosen(
+    policies: Iterable[str], changes: Mapping[str, Mapping[str, Any]] | None, labels: Mapping[str, str] | None
+) -> dict[str, dict[str, Any]]:
+    """The look of each policy with its legend text as `label`: that of `styles`, with the user's changes."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    labels = _mapping("labels", labels, "{'bts': 'BTS (ours)'}")
+    changes = _mapping("styles", changes, "{'bts': {'color': 'black', 'linewidth': 2}}")
+    look = styles([str(name) for name in policies])
+    for name, style in look.items():
+        mine = changes.get(name, {})
+        try:  # whatever matplotlib accepts for a line; `c` and `lw` are its short names
+            style |= {"label": name} | normalize_kwargs(dict(mine), Line2D)
+            Line2D([], [], **style)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"styles[{name!r}] = {mine!r} are not properties of a line ({error}): give those of "
+                             "matplotlib's Line2D, as in {'color': 'black', 'linewidth': 2}") from error
+        if name in labels:
+            style["label"] = str(labels[name])
+    return look
+
+
+def arms(count: int) -> list[Any]:
+    """A colour for each arm of one run."""
+    if count <= len(_ARMS):
+        return _ARMS[:count]
+    from matplotlib import colormaps
+
+    return [colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
+
+
+def _mapping(name: str, value: Any, example: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{name} = {value!r} is not a mapping from the names of policies: give one such as {example}")
+    return value or {}

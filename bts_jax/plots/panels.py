@@ -1,0 +1,185 @@
+"""The parts of a figure: panels, curves, legend and note."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bts_jax.plots.saving import blank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column, and of the page
+TEXT, SMALL = 8, 7  # points
+
+
+@dataclass
+class Panels:
+    """The panels of a figure: of a new one, with legend and note above them; or axes of the user's.
+
+    Axes of the user's keep their fonts and frames, and their figure its size. The first of them has the legend; the note is
+    left to the caption of the figure, except for what must not be hidden, such as truncated runs: that is in the titles.
+    """
+
+    figure: "Figure"
+    axes: list["Axes"]
+    new: bool  # whether the figure is ours
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """The font of titles and labels."""
+        return {"fontsize": TEXT} if self.new else {}
+
+    def legend(self, look: Iterable[Mapping[str, Any]], note: str, caveats: str = "", markers: bool = True) -> None:
+        """One legend for all panels, with what is drawn as its title, above them; or in the first of the user's axes."""
+        from matplotlib.lines import Line2D
+
+        look = list(look)
+        size = {"linewidth": 1.1, "markersize": 4}
+        handles = [Line2D([], [], **{**size, **style, **({} if markers else {"marker": ""})}) for style in look]
+        if not self.new:
+            self.axes[0].legend(handles=handles, frameon=False, fontsize="small")
+            self._warn(caveats)
+            return
+        names = [str(style["label"]) for style in look]
+        fit = next((count for count in range(len(names), 1, -1) if _legend_width(names, count) < self.figure.get_figwidth()), 1)
+        columns = math.ceil(len(names) / math.ceil(len(names) / fit))  # rows of equal length, if there are several
+        self.figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=SMALL, frameon=False,
+                           title=wrapped(self.figure, note + caveats), title_fontsize=SMALL, columnspacing=1.2,
+                           handlelength=2.6)
+
+    def note(self, text: str, caveats: str = "") -> None:
+        """What is drawn, above the panels."""
+        if self.new:
+            self.figure.suptitle(wrapped(self.figure, text + caveats), fontsize=SMALL)
+        else:
+            self._warn(caveats)
+
+    def _warn(self, caveats: str) -> None:
+        for axes in self.axes if caveats else []:
+            axes.set_title(f"{axes.get_title()}\n{caveats.removeprefix('; ')}")
+
+
+def side_by_side(
+    titles: Sequence[str], x: str, y: str, axes: Any = None, width: float | None = None, height: float | None = None
+) -> Panels:
+    """Panels with these titles, two abreast on a page, or in the user's axes.
+
+    Args:
+        x, y: the labels of their axes.
+        width: of a new figure, in inches; by default a column's for one panel, the page's for more.
+        height: of a panel, in inches; by default what suits the width.
+    """
+    width = check_width(width, axes, COLUMN if len(titles) == 1 else PAGE)
+    if axes is None:
+        columns = min(len(titles), max(1, int(width // 3)))
+        rows = -(-len(titles) // columns)
+        height = min(0.62 * width / columns, 2.3) if height is None else height
+        figure = blank(width, rows * (height + 0.25) + 0.75)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for spare in grid.flat[len(titles):]:
+            spare.remove()
+        panels = Panels(figure, list(grid.flat[: len(titles)]), True)
+        figure.supxlabel(x, fontsize=TEXT)
+        if y:
+            figure.supylabel(y, fontsize=TEXT, ma="center")
+    else:
+        panels = theirs(axes, len(titles))
+        for each in panels.axes:
+            each.set(xlabel=x, ylabel=y)
+    for each, title in zip(panels.axes, titles, strict=True):
+        each.set_title(title, **panels.text)
+        each.set_axisbelow(True)
+        if panels.new:
+            frame(each)
+    return panels
+
+
+def single(axes: Any, width: float, height: float) -> Panels:
+    """One panel, in a new figure of this size or in the user's axes."""
+    if axes is not None:
+        return theirs(axes, 1)
+    figure = blank(width, height)
+    return Panels(figure, [figure.add_subplot()], True)
+
+
+def check_width(width: float | None, axes: Any, default: float) -> float:
+    """The width of a new figure, or a `ValueError`."""
+    if width is not None and axes is not None:
+        raise ValueError(f"width = {width!r} is that of a new figure, and axes have a figure: leave one of the two out")
+    if width is not None and not width > 0:
+        raise ValueError(f"width = {width!r} is not a width: give a positive number of inches, such as {COLUMN} or {PAGE:g}")
+    return default if width is None else width
+
+
+def theirs(axes: Any, count: int) -> Panels:
+    """The user's axes, `count` of them, or a `ValueError`."""
+    from matplotlib.axes import Axes
+
+    found = [axes] if isinstance(axes, Axes) else list(np.ravel(np.asarray(axes, object)))
+    if not all(isinstance(each, Axes) for each in found):
+        raise ValueError(f"axes = {axes!r} are not axes: give one of matplotlib's Axes, or several as subplots returns them")
+    if len(found) != count:
+        raise ValueError(f"axes has {len(found)}, and there {'is 1 panel' if count == 1 else f'are {count} panels'}: give one "
+                         "for each panel")
+    figure = found[0].get_figure(root=True)
+    if figure is None:
+        raise ValueError(f"axes = {axes!r} were removed from their figure: give axes of a figure")
+    return Panels(figure, found, False)
+
+
+def frame(axes: Any) -> None:
+    """Small ticks, two sides and a faint grid."""
+    axes.tick_params(labelsize=SMALL, width=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.3, color="lightgray")
+
+
+def curve(
+    axes: Any,
+    x: ArrayLike,
+    mean: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    style: Mapping[str, Any],
+    label: str,
+    alpha: float = 0.15,
+) -> None:
+    """A line in a band; `style` has the properties of the line, and `alpha` is the opacity of the band."""
+    axes.plot(x, mean, **{"linewidth": 1.1, "markersize": 3, **style, "label": label})
+    axes.fill_between(x, low, high, color=style["color"], alpha=alpha, linewidth=0.5)
+
+
+def shade(count: int) -> float:
+    """The opacity of bands if there are so many: where many overlap, the curves are still to be seen."""
+    return min(0.15, 0.5 / count)
+
+
+def name_rows(axes: Any, names: list[str]) -> None:
+    """Rows from the top to the bottom, one for each name."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+
+
+def row_height(rows: int) -> float:
+    """The height of a panel with so many rows, in inches."""
+    return 0.45 + 0.2 * rows
+
+
+def _legend_width(names: Iterable[str], columns: int) -> float:
+    """Roughly, in inches; names fill one column after the other."""
+    lengths = np.array_split([len(name) for name in names], columns)
+    return sum(40 + 0.57 * SMALL * column.max() for column in lengths) / 72
+
+
+def wrapped(figure: "Figure", text: str) -> str:
+    """The text in lines that fit the figure."""
+    import textwrap
+
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, int(figure.get_figwidth() * 17)))

@@ -1,0 +1,190 @@
+"""One run: the arms over time, the spending, and what was recorded of each arm."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bts_jax.plots import looks
+from bts_jax.plots.panels import PAGE, SMALL, Panels, check_width, frame, shade, theirs
+from bts_jax.plots.saving import blank
+from bts_jax.plots.scales import linear
+from bts_jax.text import counted, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NAMED = 20  # arms: more have numbers, where there is room for them
+_MANY = 2000  # dots: more are drawn as pixels, so that a PDF stays small
+
+
+class Bands(NamedTuple):
+    """A line for each arm, and a band around it. [n, K]"""
+
+    low: np.ndarray | None
+    middle: np.ndarray
+    high: np.ndarray | None
+    name: str
+
+
+def run(
+    trace: Any,
+    *,
+    bands: Any = None,
+    labels: Sequence[str] | Mapping[int, str] | None = None,
+    axes: Any = None,
+    width: float | None = None,
+) -> "Figure":
+    """One run in panels that share their x axis, the rounds: the arms, the budget and the reward, and bands of the arms.
+
+    Args:
+        trace: of one run, as `bts_jax.trace` returns it.
+        bands: what to draw for each arm in a third panel, over the rounds N and the arms K: one array [N, K], or three of
+            them, the limits and the middle of a band. Three arrays are a tuple (low, middle, high), or a mapping or a
+            NamedTuple with `low`, `high` and one entry more, the line. By default what the trace recorded, if it is of this
+            kind, as that of `record=lambda state: state.pulls`; False draws none.
+        labels: names of the arms, a sequence or a mapping from their numbers.
+        axes: of matplotlib, to draw in: two, or three with bands.
+        width: of a new figure, in inches; by default the page's.
+
+    Example:
+        >>> import numpy as np
+        >>> from types import SimpleNamespace
+        >>> trace = SimpleNamespace(  # as `bts_jax.trace` returns it
+        ...     arm=np.array([0, 1, 1, -1]), reward=np.array([0, 1, 1, 0.0]), cost=np.array([1, 1, 1, 0.0]),
+        ...     remaining=np.array([2, 1, 0, 0.0]), played=np.array([True, True, True, False]), length=3, truncated=False,
+        ...     recorded=np.array([[0, 0], [0, 1], [0, 1], [0, 1.0]]))
+        >>> figure = run(trace, labels=["slow", "fast"])
+        >>> [panel.get_ylabel() for panel in figure.axes]
+        ['arm', 'amount', 'recorded']
+    """
+    shape = np.shape(trace.arm)
+    if len(shape) != 1:
+        raise ValueError(f"trace has a batch of shape {shape[:-1]}: select one run, as in jax.tree.map(lambda x: x[0], trace)"
+                         if shape else "trace.arm is a single number: pass a trace, as bts_jax.trace returns it")
+    played = np.asarray(trace.played, bool)
+    if not played.any():
+        raise ValueError("trace has no round that was played: give the run a budget, and the trace rounds")
+    rounds = np.flatnonzero(played) + 1
+    arm, reward, cost, left = (np.asarray(x)[played] for x in (trace.arm, trace.reward, trace.cost, trace.remaining))
+    drawn = _bands(trace.recorded if bands is None else bands, played, bands is not None)
+    count = max(int(arm.max()) + 1, drawn.middle.shape[1] if drawn else 0,
+                len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0)
+    names, colors = _names(labels, count), looks.arms(count)
+
+    panels = _stacked([min(0.5 + 0.17 * count, 2.2), 1.3, *([1.6] if drawn else [])], axes, check_width(width, axes, PAGE))
+    budget = float(left[0]) + float(cost[0])
+    _draw_arms(panels, rounds, arm, names, colors)
+    _draw_spending(panels, np.append(0, rounds), np.append(budget, left), np.append(0, np.cumsum(reward, dtype=float)))
+    if drawn:
+        _draw_bands(panels, rounds, drawn, names, colors)
+    panels.axes[-1].set_xlabel("round", **panels.text)
+    linear(panels.axes[-1], "x")
+    panels.axes[-1].set_xlim(0, rounds[-1] + 0.5)
+    most = int(np.bincount(arm).argmax())
+    panels.note(f"{counted(len(rounds), 'round')} with a budget of {budget:,g}: cost {cost.sum(dtype=float):,.4g}, reward "
+                f"{reward.sum(dtype=float):,.4g}; pulled most often: {names[most]} ({(arm == most).mean():.0%})",
+                "; the trace ends before the run does" if bool(trace.truncated) else "")
+    return panels.figure
+
+
+def _stacked(heights: list[float], axes: Any, width: float) -> Panels:
+    """Panels below each other that share their x axis, or the user's axes."""
+    if axes is not None:
+        return theirs(axes, len(heights))
+    figure = blank(width, sum(heights) + 0.8)
+    panels = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
+    for each in panels:
+        frame(each)
+        each.set_axisbelow(True)
+    return Panels(figure, panels, True)
+
+
+def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[str], colors: list) -> None:
+    """A row for each arm, with a stroke for each pull; its name is in its colour, which the other panels have, too."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes, few = panels.axes[0], len(rounds) <= 300
+    for k, color in enumerate(colors):
+        mine = rounds[arm == k]
+        axes.plot(mine, np.full(len(mine), k), linestyle="none", marker="|", markersize=5, markeredgewidth=1.2 if few else 0.6,
+                  color=color, alpha=1 if few else 0.6, rasterized=len(rounds) > _MANY)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylabel("arm", **panels.text)
+    if len(names) > _NAMED:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    axes.set_yticks(range(len(names)), [name.removeprefix("arm ") for name in names])
+    for text, color in zip(axes.get_yticklabels(), colors, strict=True):
+        text.set_color(color)
+
+
+def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray) -> None:
+    """What is left of the budget and what was earned, from round 0 on."""
+    axes = panels.axes[1]
+    axes.plot(rounds, left, color="#000000", linewidth=1.1, label="budget left")
+    axes.plot(rounds, reward, color="#009E73", linewidth=1.1, linestyle="--", label="reward so far")
+    axes.set_ylabel("amount", **panels.text)
+    if min(left.min(), reward.min()) >= 0:
+        axes.set_ylim(bottom=0)
+    linear(axes, "y")
+    _beside(panels, axes)
+
+
+def _draw_bands(panels: Panels, rounds: np.ndarray, bands: Bands, names: list[str], colors: list) -> None:
+    axes = panels.axes[2]
+    for k, middle in enumerate(bands.middle.T):
+        axes.plot(rounds, middle, color=colors[k], linewidth=1.1, label=names[k])
+        if bands.low is not None and bands.high is not None:
+            axes.fill_between(rounds, bands.low[:, k], bands.high[:, k], color=colors[k], alpha=shade(len(names)), linewidth=0)
+    axes.set_ylabel(bands.name, **panels.text)
+    linear(axes, "y")
+    if len(names) <= _NAMED:
+        _beside(panels, axes, -(-len(names) // 8))
+
+
+def _beside(panels: Panels, axes: Any, columns: int = 1) -> None:
+    """A legend on the right of a panel."""
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, ncols=columns, handlelength=1.6,
+                fontsize=SMALL if panels.new else "small")
+
+
+def _names(labels: Any, count: int) -> list[str]:
+    """The names of all arms, which have their numbers unless the user gives them."""
+    if labels is None or isinstance(labels, Mapping):
+        labels = labels or {}
+        return [str(labels.get(k, f"arm {k}")) for k in range(count)]
+    names = [labels] if isinstance(labels, str) else list(labels)
+    if isinstance(labels, str) or len(names) < count:
+        raise ValueError(f"labels = {shown(labels)} has {counted(len(names), 'name')}, and there are {count} arms: give a "
+                         "sequence with a name for each, or a mapping from the numbers of some to their names")
+    return [str(name) for name in names]
+
+
+def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:
+    """What to draw for each arm in the rounds played. If `given` is not of the kind: None, or an error if it was `asked`."""
+    if given is False:
+        return None
+    fields = dict(given) if isinstance(given, Mapping) else given._asdict() if hasattr(given, "_asdict") else None
+    name = "recorded"
+    if fields is not None and len(fields) == 3 and {"low", "high"} <= set(fields):
+        (name,) = (str(key) for key in fields if key not in ("low", "high"))
+        parts = [fields["low"], fields[name], fields["high"]]
+    elif isinstance(given, tuple) and len(given) == 3:
+        parts = list(given)
+    else:
+        parts = [given]
+    try:
+        arrays = [np.asarray(part) for part in parts]
+    except (TypeError, ValueError):  # a state of another kind
+        arrays = []
+    shape = arrays[0].shape if arrays else ()
+    if shape[:1] == played.shape and all(x.ndim == 2 and x.shape == shape and x.dtype.kind in "fiub" for x in arrays):
+        shown_rounds = [x[played].astype(float) for x in arrays]
+        low, middle, high = shown_rounds if len(arrays) == 3 else (None, shown_rounds[0], None)
+        return Bands(low, middle, high, name)
+    if asked:
+        kinds = " and ".join(f"array of shape {x.shape}" if x.dtype.kind in "fiub" else type(given).__name__ for x in arrays)
+        raise ValueError(f"bands = {kinds or type(given).__name__} cannot be drawn: give one array over ({len(played)} rounds, "
+                         "arms), or three as a tuple (low, middle, high) or a mapping with low, high and one more")
+    return None

@@ -1,0 +1,72 @@
+"""Figures that notebooks show, and files of them."""
+
+import io
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bts_jax import files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PIXELS = 1260  # the width of the narrowest PNG; a notebook may cut off some of the margin, and 1,200 are left
+SCREEN = 150  # pixels per inch in a notebook
+
+
+def blank(width: float, height: float) -> "Figure":
+    """An empty figure that notebooks show, whether pyplot was imported or not, and whose PNGs are wide enough for any use."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=_dpi(width, 200))
+    figure._repr_png_ = partial(_png, figure)  # type: ignore
+    figure._repr_mimebundle_ = partial(_bundle, figure)  # type: ignore
+    return figure
+
+
+def _dpi(width: float, least: int) -> int:
+    return max(least, math.ceil(PIXELS / width))
+
+
+def _png(figure: "Figure") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _bundle(figure: "Figure", **_: Any) -> tuple[dict, dict]:
+    """The PNG and the size to show it in: that of print, rather than one screen pixel for each of its pixels."""
+    size = dict(zip(("width", "height"), (round(SCREEN * inches) for inches in figure.get_size_inches()), strict=True))
+    return {"image/png": _png(figure)}, {"image/png": size}
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Writes a figure as PNG and as PDF: `path` with these suffixes."""
+    for suffix in ("png", "pdf"):
+        write(figure, path.with_name(f"{path.name}.{suffix}"))
+
+
+def write(figure: "Figure", path: Path) -> None:
+    """Writes a figure as PNG, PDF or SVG, by the suffix of `path`. A PNG has 300 dpi, or more if it is narrow."""
+    import matplotlib
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):  # a name may have dollar signs without being a formula
+        try:
+            MathTextParser("path").parse(text.get_text() if "$" in text.get_text() else "")  # type: ignore
+        except ValueError:
+            text.set_parse_math(False)  # type: ignore
+    content = io.BytesIO()
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
+        figure.savefig(content, format=image_format(path), dpi=_dpi(figure.get_figwidth(), 300))
+    files.write(path, content.getvalue())
+
+
+def image_format(path: Path) -> str:
+    """The format that the suffix of a file stands for, or a `ValueError` that names those there are."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in ("png", "pdf", "svg"):
+        raise ValueError(f"out = {str(path)!r} is not the name of an image: let it end in .png, .pdf or .svg")
+    return suffix

@@ -1,0 +1,154 @@
+"""Classes of one's own by name: "my_module:MyPolicy".
+
+Only a user's own file or argument may name one. A store has the names of classes, and never says what to import.
+"""
+
+import importlib
+import importlib.machinery
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax.names import suggestion
+from bts_jax.text import shown
+
+# What a class must have for an instance to be one. Means may be fields, which a class does not have.
+MEMBERS = {"policy": ("init", "__call__", "update"), "bandit": ("pull",)}
+EXAMPLE = {"policy": "my_module:MyPolicy", "bandit": "my_module:MyBandit"}
+
+
+def is_name(text: Any) -> bool:
+    """Whether a text is meant as the name of a class of one's own."""
+    return isinstance(text, str) and ":" in text
+
+
+def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".", where: str = "class") -> type:
+    """The class that "module:Class" names. Importing the module runs its code.
+
+    Args:
+        text: a module and a class in it; a module in a package has dots, as in "package.module:Class".
+        kind: "policy" or "bandit", what the class must be; without it either.
+        folder: where the module is looked for first; then where Python looks.
+        where: what a message calls `text`.
+
+    Example:
+        >>> find("bts_jax.policies.kube:KUBE", "policy").__name__
+        'KUBE'
+    """
+    what = f"{where} = {shown(text)}"
+    module_name, _, name = text.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ValueError(f"{what} does not name a class: give a module and a class in it, such as "
+                         f"{EXAMPLE[kind or 'policy']!r}")
+    module = _imported(what, module_name, Path(os.path.abspath(folder)))
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        classes = [member for member, value in vars(module).items() if isinstance(value, type)]
+        reason = "has no class" if found is None else "has something that is not a class by the name of"
+        raise ValueError(f"{what}: {_named(module)} {reason} {name!r}: give the name of a class in it"
+                         f"{suggestion(name, classes)}")
+    missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in ([kind] if kind else MEMBERS)}
+    if all(missing.values()):
+        reasons = " or ".join(f"a {one} (no {', '.join(members)})" for one, members in missing.items())
+        raise ValueError(f"{what} is not {reasons}: give it what bts_jax.contract lists")
+    return found
+
+
+def arrays(thing: Any) -> Any:
+    """A policy or a bandit of one's own whose fields are lists of numbers, with arrays in their place: a list is no leaf."""
+    def array(part: Any) -> Any:
+        if isinstance(part, list):
+            with suppress(ValueError):  # a list of lists of different lengths
+                if np.asarray(part).dtype.kind in "iufb":
+                    return jnp.asarray(part)
+        return part
+
+    return jax.tree.map(array, thing, is_leaf=lambda part: isinstance(part, list))
+
+
+def by_name(texts: Sequence[str], *, where: str = "--import") -> tuple[dict[str, type], dict[str, type]]:
+    """The policies and the bandits among classes of one's own, each by the name of its class; from the current folder."""
+    policies: dict[str, type] = {}
+    bandits: dict[str, type] = {}
+    for text in texts:
+        if not is_name(text):
+            raise ValueError(f"{where} = {shown(text)} does not name a class: give a module and a class in it, such as "
+                             f"{EXAMPLE['policy']!r}")
+        found = find(text, where=where)
+        kinds = [one for one, kind in ((policies, "policy"), (bandits, "bandit"))
+                 if all(_has(found, member) for member in MEMBERS[kind])]
+        for one in kinds:
+            if one.setdefault(found.__name__, found) is not found:
+                raise ValueError(f"{where} has two classes {found.__name__!r}, and a store knows them by this name alone: go "
+                                 "on with the sweep by the file or the call that began it")
+    return policies, bandits
+
+
+def call(where: str, make: Any, options: Mapping[str, Any]) -> Any:
+    """What a class of one's own, or a method of it, makes of these options. An error says where in the user's code it was."""
+    try:
+        return make(**options)
+    except Exception as error:
+        module = sys.modules.get(getattr(make, "__module__", ""), None)
+        raise ValueError(f"{where}: {located(error, getattr(module, '__file__', None))}") from error
+
+
+def located(error: BaseException, file: str | os.PathLike | None = None) -> str:
+    """An exception in one line, with the last place in `file` (or below that folder) that it came through."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+              if not frame.filename.startswith("<") and os.path.abspath(frame.filename) != os.path.abspath(__file__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    inside = [place for place in frames if file is not None and Path(file) in (Path(place[0]), *Path(place[0]).parents)]
+    place = (inside or frames or [None])[-1]
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return said if place is None else f"{said} ({place[0]}, line {place[1]})"
+
+
+def _imported(what: str, name: str, folder: Path) -> Any:
+    try:
+        with _searched(folder):
+            module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is not None and (name == absent or name.startswith(f"{absent}.")):
+            raise ValueError(f"{what}: there is no module {absent!r} in {str(folder)!r}, nor where Python looks: put the file "
+                             "there, or install its package") from None
+        raise ValueError(f"{what}: importing {name!r} failed, {located(error, folder)}") from error
+    # Python keeps one module of a name: of two files, the one that was imported first.
+    top = sys.modules[name.partition(".")[0]]
+    here, loaded = importlib.machinery.PathFinder.find_spec(top.__name__, [str(folder)]), getattr(top, "__file__", None)
+    if here and here.origin and loaded and os.path.realpath(here.origin) != os.path.realpath(loaded):
+        raise ValueError(f"{what}: {here.origin!r} has the name of a module that is loaded already ({loaded}): rename the file")
+    return module
+
+
+@contextmanager
+def _searched(folder: Path) -> Iterator[None]:
+    """Python looks for modules in that folder first."""
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()  # the file may be new
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _named(module: Any) -> str:
+    file = getattr(module, "__file__", None)
+    return f"module {module.__name__!r}" + (f" ({file})" if file else "")
+
+
+def _has(found: type, member: str) -> bool:
+    """Whether instances have a member; every class itself can be called."""
+    return any(member in vars(base) for base in found.__mro__ if base is not object)

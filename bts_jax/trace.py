@@ -1,0 +1,252 @@
+"""One run, round by round: `trace`, and many of them at once under `jax.vmap`.
+
+A trace is the run that `simulate` plays with the same arguments, bit for bit. `simulate` keeps totals, `trace` every round.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from bts_jax import checks, game
+from bts_jax.contract import Bandit, Policy, State, scales
+from bts_jax.engine.draws import Stepwise
+from bts_jax.engine.fixed_point import Sum
+from bts_jax.engine.loop import Game, Rules, follow
+from bts_jax.game import Round, Setting
+from bts_jax.pytrees import pytree
+from bts_jax.text import shown
+
+MOST_DEFAULT_ROUNDS = 10**6  # that are allocated without being asked for
+
+
+@pytree
+class Trace:
+    """A run, round by round, for up to N rounds. Under `vmap`, batch axes stand before those named here.
+
+    If the run ends before round N, the rest is filled: `played` is False, `arm` is −1, `reward` and `cost` are 0, `remaining`
+    stays as it is, and `recorded` is what `record` returns for the state after the last round.
+    """
+
+    arm: jax.Array  # [N] int32, which was pulled
+    reward: jax.Array  # [N] float32, earned
+    cost: jax.Array  # [N] float32, paid
+    remaining: jax.Array  # [N] float32, the budget left after the round
+    played: jax.Array  # [N] bool: the round took place
+    length: jax.Array  # int32, how many rounds took place
+    truncated: jax.Array  # bool: the run would go on after round N
+    recorded: Any  # [N, ...] each leaf of what `record` returns
+
+
+class _Now(NamedTuple):
+    """Where a run stands."""
+
+    progress: Any  # as in `game`
+    last: Round  # the last round whose draws were complete
+
+    @property
+    def waiting(self) -> jax.Array:
+        return self.progress.waiting
+
+
+class _Seen(NamedTuple):
+    """What is kept of a round."""
+
+    arm: jax.Array
+    reward: jax.Array
+    cost: jax.Array
+    remaining: jax.Array
+    state: State  # that the decision was made from; None unless it is to be kept
+
+
+class _End(NamedTuple):
+    """How a run ended."""
+
+    length: jax.Array  # int32, how many rounds it took
+    ended: jax.Array  # bool: and was not cut off
+    last: Round
+
+
+def trace(
+    policy: Policy,
+    bandit: Bandit,
+    budget: ArrayLike,
+    key: jax.Array | None = None,
+    *,
+    rounds: int | None = None,
+    record: Callable[[State], Any] | bool | None = None,
+) -> Trace:
+    """Plays the run that `simulate` plays with the same policy, bandit, budget and key, and keeps every round of it.
+
+    Arms, rewards and costs are the same bit for bit. So are totals: `simulate` adds rewards and costs in fixed point
+    (`bts_jax.engine.fixed_point`), so that sums of the trace in float32 may differ in the last digits. The last pull, if it
+    costs more than is left, earns and pays nothing. It is still a round, and its arm is in the trace.
+
+    Pure, as `simulate` is: map over any argument but `rounds` and `record` with `jax.vmap`. Where `simulate` returns NaN,
+    reward, cost and remaining budget are NaN from the round that went wrong.
+
+    Args:
+        policy: who decides, such as `BTS()`.
+        bandit: what is pulled.
+        budget: how much may be spent; infinite if `rounds` is given.
+        key: a typed JAX key, such as `jax.random.key(0)`.
+        rounds: N, how many rounds to keep. The run ends there at the latest, and `truncated` says whether it would go on. By
+            default, the limit of rounds of `simulate`, if it is at most a million: enough for the whole run, unless arms
+            cost nothing. Under `jit` or `vmap` over bandits or budgets, it must be given.
+        record: a function of the policy's state, whose result is kept for every round. It is given the state that the round's
+            decision was made from, which has learnt from all rounds before this one: the posterior, say, that the arm was
+            drawn from. True keeps the state itself. While the run is played, the states of all N rounds are in memory.
+
+    Returns:
+        The `Trace`.
+
+    Example:
+        >>> import jax
+        >>> from bts_jax import BTS, Bernoulli, trace
+        >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
+        >>> run = trace(BTS(), bandit, 20, jax.random.key(0), rounds=100, record=lambda state: state.pulls)
+        >>> run.arm.shape, run.recorded.shape  # rounds; rounds, arms
+        ((100,), (100, 3))
+        >>> run.remaining[run.length - 1].item(), run.recorded[0].tolist()  # nothing is left; nothing was pulled at first
+        (0.0, [0, 0, 0])
+    """
+    game.check(policy, bandit, budget, key, None, rounds)
+    if record is not None and not isinstance(record, bool) and not callable(record):
+        raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to keep the "
+                         "state itself")
+    rounds = _default_rounds(bandit, budget) if rounds is None else checks.whole("rounds", rounds, 1)
+    keeps = record is not None and record is not False
+    arguments = policy, bandit, budget, key
+    found, states, last = _play(rounds, keeps, *arguments)
+    if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]):
+        warnings.warn(_reason(policy, bandit, int(found.length), last), RuntimeWarning, stacklevel=2)
+    if callable(record):
+        states = jax.vmap(record)(states)
+    return replace(found, recorded=states)
+
+
+def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) -> str:
+    """Why a run is NaN after so many rounds, in words. The run is played again, up to the round that went wrong."""
+    last = None
+    if rounds < MOST_DEFAULT_ROUNDS:
+        enough = max(64, 1 << rounds.bit_length())  # a power of 2, so that few programs are compiled
+        _, _, last = _play(enough, False, policy, bandit, budget, key)
+    return _reason(policy, bandit, rounds, last)
+
+
+def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> str:
+    named = f"policy {type(policy).__name__} on bandit {type(bandit).__name__}: the result is NaN. "
+    if last is not None:
+        where, num_arms = f"In round {rounds + 1}", np.shape(bandit.cost_mean)[-1]
+        arm, reward, cost = int(last.arm), float(last.reward), float(last.cost)
+        if not 0 <= arm < num_arms:
+            return (f"{named}{where}, the policy chose arm {arm}, which does not exist: choose one of 0 to {num_arms - 1}; "
+                    "check_policy looks closer")
+        for name, value, most in zip(("reward", "cost"), (reward, cost), scales(bandit) or (1, 1), strict=True):
+            if not 0 <= value <= most:
+                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, {float(most):g}] "
+                        f"or let the bandit have another {name}_scale; check_bandit looks closer")
+        return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
+    return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
+            " was never accepted: see check_policy and check_bandit")
+
+
+def _default_rounds(bandit: Bandit, budget: Any) -> int:
+    if not checks.is_concrete((bandit, budget)):
+        raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since "
+                         "arrays need a length: give a whole number, such as rounds=1000")
+    bandit, (amount, total) = jax.tree.map(game.settle, bandit), game.money(budget)
+    rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
+    if rounds > MOST_DEFAULT_ROUNDS:
+        raise ValueError(f"rounds = None is not allowed where the run may have {rounds:,} rounds, more than "
+                         f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to keep")
+    return rounds
+
+
+def _play(rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
+    policy, bandit = jax.tree.map(game.settle, (policy, bandit))
+    return _trace(game.default_platform(), rounds, keeps, policy, bandit, game.money(budget), key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
+    policy, bandit, budget = lax.stop_gradient((policy, bandit, budget))
+    checkpoints = jax.tree.map(lambda x: x[None], budget)
+    setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
+    followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
+    seen, end = jax.tree.map(lambda x: x[..., 0], followed)
+    (valid,), *_ = game.ordered(budget, checkpoints, rounds)
+    reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
+    remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
+    return Trace(
+        arm=seen.arm,
+        reward=reward,
+        cost=cost,
+        remaining=remaining,
+        played=jnp.arange(rounds) < end.length,
+        length=end.length,
+        truncated=~end.ended & valid,
+        recorded=None,
+    ), seen.state, end.last
+
+
+@cache
+def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
+    """Follows the runs on the last axis of every array in a setting, all of them at once."""
+    usual = game.rules(platform, True)
+    start = partial(_start, usual.start)
+    rules = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
+
+    def follow_all(setting: Setting) -> tuple[_Seen, _End]:
+        runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
+        seen, now = follow(runs, rules, platform, rounds, partial(_look, keeps))
+        return seen, _End(now.progress.rounds, now.waiting, now.last)
+
+    return game.for_any_batch(follow_all)
+
+
+def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:
+    progress = start(round, setting)
+    return _Now(progress._replace(limit=jnp.int32(1)), Round(jnp.int32(0), jnp.float32(0), jnp.float32(0)))
+
+
+def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
+    """One attempt at a round. A run waits after each round, since its limit of rounds is the next one."""
+    attempt = game.attempt_at(round, setting, now.progress)
+    takes_place = ~now.waiting & attempt.complete
+    last = jax.tree.map(lambda new, old: jnp.where(takes_place, new, old), attempt.outputs[0], now.last)
+    return _Now(game.attempted(setting, now.progress, attempt), last)
+
+
+def _send_on(setting: Setting, now: _Now, record: None) -> tuple[_Now, None]:
+    """Sends a run that waits on to its next round, unless it has ended."""
+    progress = now.progress
+    ended = progress.waiting & (progress.spent.reaches(progress.goal) | progress.broken)
+    return now._replace(progress=progress._replace(waiting=ended, limit=progress.rounds + 1)), record
+
+
+def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
+    """What is kept of the round between two states of a run."""
+    old, new, last = before.progress, after.progress, after.last
+    played = new.rounds > old.rounds
+    too_dear = ~new.goal.reaches(new.spent)  # the last pull cost more than was left: it earned and cost nothing
+    counts = played & ~too_dear
+    paid = jax.tree.map(partial(jnp.where, too_dear), new.spent.add(-new.last_cost), new.spent)
+    left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)
+    left = left.value(None if setting.units is None else setting.units.cost)
+    reward, cost = (jnp.where(counts, amount, jnp.float32(0)) for amount in (last.reward, last.cost))
+    reward, cost, left = (jnp.where(new.broken, jnp.float32(jnp.nan), amount) for amount in (reward, cost, left))
+    return _Seen(
+        arm=jnp.where(played, last.arm, -1),
+        reward=reward,
+        cost=cost,
+        remaining=left,
+        state=old.policy if keeps else None,
+    )
