@@ -37,8 +37,8 @@ def compile_in_haste(hasty):
     options.usual = usual
     compiler.get_compile_options = options if hasty and known(EMITTERS, False) else usual
     jax.config.update("jax_disable_most_optimizations", hasty)
-    flags = [f"--{flag}={value}" for flag, value in FLAGS.items() if hasty and known(flag, value)]  # XLA has read its own by now
-    os.environ["XLA_FLAGS"] = " ".join([USUAL_FLAGS, *flags])
+    flags = [f"--{flag}={value}" for flag, value in FLAGS.items() if hasty and known(flag, value)]
+    os.environ["XLA_FLAGS"] = " ".join([USUAL_FLAGS, *flags])  # this process's XLA has read them before
     jax.clear_caches()  # no program made in haste where bits matter
 
 
