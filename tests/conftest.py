@@ -17,10 +17,12 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a quarter of the time;
 # likewise for the examples in docstrings. Single tests about bits, and those that would run too long, are marked `with_care`.
 HASTY = {f"test_{name}" for name in """
-    audit bandits batch bench bench_policies classes cli draws game grid growth horizon hostile intervals kept_draws learn
-    metrics one_program options paper plots policies readme results studies tasks theory
+    audit bandits batch bench bench_policies classes cli distributed draws game grid growth horizon hostile intervals kept_draws
+    learn metrics one_program paper plots policies processes readme results studies tasks theory units
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
+FLAGS = {"xla_backend_optimization_level": 0, EMITTERS: False}  # for processes that a test starts
+USUAL_FLAGS = os.environ.get("XLA_FLAGS", "")
 
 
 def compile_in_haste(hasty):
@@ -35,6 +37,8 @@ def compile_in_haste(hasty):
     options.usual = usual
     compiler.get_compile_options = options if hasty and known(EMITTERS, False) else usual
     jax.config.update("jax_disable_most_optimizations", hasty)
+    flags = [f"--{flag}={value}" for flag, value in FLAGS.items() if hasty and known(flag, value)]
+    os.environ["XLA_FLAGS"] = " ".join([USUAL_FLAGS, *flags])  # this process's XLA has read them before
     jax.clear_caches()  # no program made in haste where bits matter
 
 

@@ -23,7 +23,7 @@ BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 4_000
 KEYS = keys(RUNS)
 BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is 9 standard errors or more: noticed, surely enough
-SLOW = {"kl-ucb-sc": 1_000}  # runs of the reference, where it is slow
+SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,12 +57,12 @@ def assert_same_mean(ours, theirs, what):
 def played(request):
     """A policy's runs on one bandit; the tests of one such pair follow each other."""
     name, family = request.param
-    policy, bandit = bj.POLICIES[name](), INSTANCES[family]
+    policy, bandit, count = bj.POLICIES[name](), INSTANCES[family], SLOW.get(name, RUNS)
 
-    def play(budget=BUDGET, keys=KEYS, checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
-        return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=RUNS)
+    def play(budget=BUDGET, keys=KEYS[:count], checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
+        return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=count)
 
-    return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, play=play, runs=play())
+    return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, count=count, play=play, runs=play())
 
 
 def test_regret_agrees_with_the_reference(played):
@@ -71,8 +71,7 @@ def test_regret_agrees_with_the_reference(played):
     ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), played.runs, *more), (slice(None), slice(2, None)))
     assert not played.runs.truncated.any() and not ours.truncated.any()
 
-    runs = SLOW.get(played.name, batches * RUNS)
-    reward, cost, pulls = reference.play(played.name, arms, BUDGET, runs, np.random.default_rng(2015))
+    reward, cost, pulls = reference.play(played.name, arms, BUDGET, batches * played.count, np.random.default_rng(2015))
     optimum = (arms.reward_mean / arms.cost_mean).max()
     loss = arms.cost_mean * optimum - arms.reward_mean
     assert_same_mean(bj.regret(ours, bandit)[:, 0], optimum * BUDGET - reward, "regret")
@@ -87,9 +86,9 @@ def test_regret_agrees_with_the_reference(played):
 
 
 def test_a_run_does_not_depend_on_its_batch(played):
-    order = np.random.default_rng(0).permutation(RUNS)
+    order = np.random.default_rng(0).permutation(played.count)
     assert_same_bits(played.play(keys=KEYS[order]), take(played.runs, order))
-    for i in (0, 123, RUNS - 1):
+    for i in (0, 123, played.count - 1):
         alone = bj.simulate(played.policy, played.bandit, BUDGET, KEYS[i], checkpoints=CHECKPOINTS)
         assert_same_bits(alone, take(played.runs, i))
 
@@ -107,7 +106,7 @@ def test_other_values_need_no_other_program(played):
         pytest.skip("as on Bernoulli arms")
     other = bj.Bernoulli(reward=[0.5, 0.1, 0.9, 0.3, 0.4], cost=[0.2, 0.3, 0.8, 0.7, 0.6])
     hyper = jax.tree.map(lambda x: np.float64(1.1 * x), played.policy)
-    many = keys(RUNS, seed=9)
+    many = keys(RUNS, seed=9)[: played.count]
     for budget, checkpoints in ((10, [2, 3, 5]), (12.5, [2.5, 7, 8])):  # whole numbers and others
         bj.simulate(played.policy, played.bandit, budget, many[0], checkpoints=checkpoints)
         played.play(budget, checkpoints=checkpoints)

@@ -163,6 +163,7 @@ def test_what_policies_are_told_is_in_shares_too():
 # The same bits everywhere.
 
 
+@pytest.mark.with_care
 def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
     bandit, prices = dollars(5, 3), jnp.float32([[5, 3], [2.5, 1.25], [5, 0.1]])
     bj.check_bandit(bandit)
@@ -186,6 +187,7 @@ def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
     assert bj.open_results(tmp_path / "s").identical(data)
 
 
+@pytest.mark.with_care
 def test_scales_that_are_traced():
     """A batch of bandits with a scale each: what is alone and what is mapped over agree."""
     tables = [bj.Empirical(reward=[[scale], [0.0]], cost=[[scale], [scale / 2]], reward_scale=scale, cost_scale=scale)
@@ -211,6 +213,7 @@ DIGESTS = {
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the digests are a CPU's")
+@pytest.mark.with_care
 @pytest.mark.parametrize("name", DIGESTS)
 def test_runs_without_units_are_as_they_were(name):
     """Digests of runs by the version that knew amounts in [0, 1] alone."""
