@@ -155,17 +155,18 @@ def test_a_state_may_hold_keys():
 
 @chex.dataclass(frozen=True)
 class Broken:
-    """Arms of which the last breaks the rules, or none."""
+    """Arms that pay other costs than their means promise."""
 
     reward_mean: ArrayLike
     cost_mean: ArrayLike
+    factor: ArrayLike = 1.0
 
     def pull(self, key, arm):
-        return self.reward_mean[arm], self.cost_mean[arm]
+        return self.reward_mean[arm], self.factor * self.cost_mean[arm]
 
 
 def test_a_run_that_breaks_the_rules_is_nan_and_says_why():
-    bandit = Broken(reward_mean=jnp.array([1, 1, 1.0]), cost_mean=jnp.array([0.25, 0.5, 1.5]))
+    bandit = Broken(reward_mean=jnp.array([1, 1, 1.0]), cost_mean=jnp.array([0.125, 0.25, 0.75]), factor=2.0)
     with pytest.warns(RuntimeWarning, match=r"InTurn on bandit Broken.* NaN.*round 3, arm 2 gave the cost 1.5"):
         run = bj.trace(InTurn(), bandit, 5, KEY, rounds=64)
     assert run.length == 2 and run.arm[:4].tolist() == [0, 1, -1, -1] and not run.truncated
