@@ -50,14 +50,20 @@ def check_fork() -> None:
                            'multiprocessing.get_context("spawn"), or fork before the first use of JAX')
 
 
-def _after_fork() -> None:
-    global _forked
+def has_started() -> bool:
+    """Whether JAX has started in this process, after which it has the devices that it has."""
     count = jax.config.jax_num_cpu_devices  # type: ignore
     try:
         for other in (count + 1, count):
             jax.config.update("jax_num_cpu_devices", other)
-    except RuntimeError:  # JAX has started; JAX 0.10.2 has no public way to ask
-        _forked = True
+    except RuntimeError:  # JAX 0.10.2 has no public way to ask
+        return True
+    return False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = has_started()
 
 
 if hasattr(os, "register_at_fork"):

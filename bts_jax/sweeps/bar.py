@@ -1,5 +1,6 @@
 """The progress bar of a sweep."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,8 @@ from bts_jax.sweeps.results import Results, Unit
 class Bar:
     """A bar of the work in pulls. How many there will be is known roughly, and better with every unit."""
 
-    def __init__(self, grid: Grid, bar: Any):
-        self.grid, self.bar = grid, bar
+    def __init__(self, grid: Grid, bar: Any = None):
+        self.grid, self.bar = grid, progress.bar(True) if bar is None else bar
 
     def begin(self, grid: Grid, units: list[Unit], results: Results) -> None:
         """Counts what is to be played, in the grid of the results."""
@@ -52,3 +53,25 @@ def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
     total = sum(int(grid.seeds * grid.expected_pulls(Unit(policy, 0, 0), everywhere)) for policy in range(len(grid.policies)))
     with progress.bar(quiet, total=total, unit="pull", unit_scale=True, desc="starting") as bar:
         yield Bar(grid, bar)
+
+
+class StoreBar:
+    """A bar of the finished chunks in a store, whoever plays them."""
+
+    def __init__(self, results: Results, bar: Any):
+        self.results, self.bar, self._next = results, bar, 0.0
+
+    def show(self, label: str) -> None:
+        """Counts the chunks, unless that was done just now: it takes long where there are many."""
+        begun = time.monotonic()
+        self.bar.set_description(label, refresh=False)
+        if begun >= self._next and not self.bar.disable:
+            self.bar.n = self.results.saved()
+            self._next = time.monotonic() + max(0.5, 50 * (time.monotonic() - begun))
+        self.bar.refresh()
+
+
+@contextmanager
+def store_bar(results: Results, quiet: bool) -> Iterator[StoreBar]:
+    with progress.bar(quiet, total=len(results.units), initial=results.saved(), unit="chunk", desc="starting") as bar:
+        yield StoreBar(results, bar)

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import xarray as xr
 from bts_jax.sweeps import specification
 from bts_jax.sweeps.growth import Conflict, chunk_of, grow, locked, recovered, union, with_sources
 from bts_jax.sweeps.results import Results, Unit
-from bts_jax.sweeps.store import STORED, Root, create, differences_in_words, is_empty, mend, read_root, tidy, unwritable
+from bts_jax.sweeps.store import Root, create, is_empty, mend, tidy, unwritable
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
@@ -115,36 +114,6 @@ def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str,
     except Conflict as error:
         raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({error}): name another folder "
                          "as out, or read it with bts_jax.open_results") from None
-
-
-def join(attributes: dict[str, Any], path: str | os.PathLike, theirs: dict[str, Any], asked: str, patience: float) -> Results:
-    """The results that another process has begun, of which `theirs` are the attributes, in the same store.
-
-    That process has asked for the specification `asked`.
-
-    Waits until the store is seen here too, at most `patience` seconds. What is done in it is for that process to tell.
-    """
-    texts = asked, attributes["specification"]
-    differences = ""
-    if texts[0] != texts[1]:
-        differences = differences_in_words(json.loads(texts[0]), json.loads(texts[1]), "for process 0", "here")
-    if differences:
-        raise ValueError(f"process 0 has begun another sweep than this one ({differences}): give all processes the same file, "
-                         "and all machines the same versions of bts_jax and jax and the same kind of devices")
-    path, until = Path(path), time.monotonic() + patience
-    while True:
-        with contextlib.suppress(ValueError):
-            root = read_root(path)
-            if root.attributes == theirs and all((path / name / "zarr.json").exists() for name in STORED):
-                break
-        if time.monotonic() > until:
-            raise ValueError(f"the store that process 0 saves in is not seen at {str(path)!r} here, after {patience:g} s: name "
-                             "a folder on a file system that all processes share")
-        time.sleep(0.2)
-    results = with_sources(path, root)
-    if results.attributes["specification"] != attributes["specification"]:
-        results.ask(attributes)
-    return results
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:

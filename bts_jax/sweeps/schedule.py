@@ -9,6 +9,7 @@ Chunks of the same policy and kind of bandit form a batch (`Call`); small batche
 
 import heapq
 import math
+from collections import Counter
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from bts_jax.sweeps.results import Results, Unit
 
 PARTY = 6  # batches in a program: with more it takes long to compile
 LARGEST_GROUP = 256  # bandits in a unit
+CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
+FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many units
 FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to share out and little is lost by an interruption
 
 
@@ -67,37 +70,82 @@ def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Un
     return alike
 
 
+def hands(grid: Grid, results: Results, units: list[Unit], most: float, size: int) -> list[tuple[int, list[Unit]]]:
+    """Divides units into lists that one process plays, with the work of each, the longest first.
+
+    A list has at most the work `most`, unless a single unit has more, and `size` units of each policy. It has one policy; on a
+    GPU it has all policies of its bandits, where their calls are small enough to be fused.
+    """
+    of_a_unit = partial(work_of, grid, results)
+    together: dict[Any, dict[Any, list[Unit]]] = {}  # by kind, and by what shares a program
+    for (policy, *kind), alike in _alike(grid, results, units).items():
+        fuses = _is_small(grid, alike[0], min(len(alike), size) * results.runs, usual_runs(grid))
+        for unit in alike:
+            together.setdefault((*kind, None if fuses else policy), {}).setdefault((unit.bandit, unit.part), []).append(unit)
+    found = []
+    for places in together.values():
+        whole = [(sum(map(of_a_unit, same)), same) for same in places.values()]  # units of several policies
+        whole.sort(key=lambda pair: -pair[0])
+        load, hand, count = 0, [], 0
+        for work, same in whole:
+            if hand and (load + work > most or count == size):
+                found.append((load, hand))
+                load, hand, count = 0, [], 0
+            load, hand, count = load + work, hand + same, count + 1
+        found.append((load, hand))
+    return sorted(found, key=lambda pair: -pair[0])
+
+
 def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
     """Deals units out to processes, so that all will take about as long.
 
     This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
-    What would make a call on one device stays together, unless there is too little of it for all.
     """
-    lists, size = _alike(grid, results, units).values(), max(usual_runs(grid) // results.runs, 1)
-    while count > 1 and size > 1 and sum(-(-len(alike) // size) for alike in lists) < 4 * count:
-        size = -(-size // 2)
-    hands = [alike[start : start + size] for alike in lists for start in range(0, len(alike), size)]
+    total = sum(work_of(grid, results, unit) for unit in units)
     shares: list[list[Unit]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
-    of_a_unit = partial(work_of, grid, results)
-    for work, hand in sorted(((sum(map(of_a_unit, hand)), hand) for hand in hands), key=lambda pair: -pair[0]):
+    for work, hand in hands(grid, results, units, total / (4 * count), _units_of_a_call(grid, results)):
         load, place = heapq.heappop(loads)
         shares[place] += hand
         heapq.heappush(loads, (load + work, place))
     return shares
 
 
-def calls(grid: Grid, results: Results, units: list[Unit], most: int) -> list[Call]:
-    """All calls that these units take, the longest first: so none is left over that others would wait for."""
+def tasks(grid: Grid, results: Results, units: list[Unit], seconds: float, devices: int) -> tuple[list[list[Unit]], int]:
+    """Divides units into tasks for an executor, the longest first; and says how many units of a policy a task has at most.
+
+    A task takes a worker with so many devices about so many seconds. There are several tasks for each worker even if all of the
+    work is small, so that a faster worker gets more of it; how many workers there are is not known.
+    """
+    total = sum(work_of(grid, results, unit) for unit in units)
+    speed = devices * (CPU_SPEED if _on_cpu(grid) else GPU_SPEED)
+    fewest = FEWEST_TASKS_CPU if _on_cpu(grid) else FEWEST_TASKS_GPU
+    most = min(seconds * speed / results.chunk, total / fewest)
+    size = len(units) if _on_cpu(grid) else _units_of_a_call(grid, results)
+    found = [hand for _, hand in hands(grid, results, units, most, size)]
+    return found, max((max(Counter(unit.policy for unit in hand).values()) for hand in found), default=1)
+
+
+def _units_of_a_call(grid: Grid, results: Results) -> int:
+    return max(usual_runs(grid) // results.runs, 1)
+
+
+def calls(grid: Grid, results: Results, units: list[Unit], most: int, widest: int | None = None) -> list[Call]:
+    """All calls that these units take, the longest first: so none is left over that others would wait for.
+
+    If the units are one task of several, `widest` is how many units of a policy a task has at most. Then the calls of all tasks
+    have the same shapes, so that a worker compiles once what it needs for all of its tasks.
+    """
     lists = _alike(grid, results, units)
+    bandits = Counter(grid.kinds)
     largest, groups = {}, {}
     for (_, *kind), alike in lists.items():
         largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
         groups.setdefault(tuple(kind), set()).update(unit.bandit for unit in alike)
     calls = []
     for (_, *kind), alike in lists.items():
-        size = min(max(most // results.runs, 1), largest[tuple(kind)])
-        one_bandit = results.group == 1 and len(groups[tuple(kind)]) == 1
+        size = min(max(most // results.runs, 1), largest[tuple(kind)] if widest is None else widest)
+        one_bandit = results.group == 1 and (len(groups[tuple(kind)]) if widest is None else bandits[tuple(kind[:2])]) == 1
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
             calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size)))
@@ -111,15 +159,18 @@ def fused(grid: Grid, results: Results, calls: list[Call], most: int) -> list[li
     """
     same: dict[Any, list[Call]] = {}
     for place, call in enumerate(calls):
-        seeds = call.size * results.runs
-        runs = seeds * (len(grid.budgets) if grid.told_budget(call.units[0]) else 1)
-        alone = runs > _small_call(grid) or seeds > most // PARTY
+        alone = not _is_small(grid, call.units[0], call.size * results.runs, most)
         same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
     parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
     parties = [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
     if len(parties) > 2 and len(parties[0]) > 2:
         parties[:1] = parties[0][::2], parties[0][1::2]
     return parties
+
+
+def _is_small(grid: Grid, unit: Unit, seeds: int, most: int) -> bool:
+    """Whether a call of so many seeds leaves room on the device for others."""
+    return seeds * (len(grid.budgets) if grid.told_budget(unit) else 1) <= _small_call(grid) and seeds <= most // PARTY
 
 
 def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:

@@ -1,0 +1,243 @@
+"""A sweep whose chunks are played by the workers of an executor: a process pool, a Dask cluster, jobs of SLURM, an MPI pool.
+
+An executor is any object with `submit(function, *arguments)`, which returns an object with `result()`. Nothing else of it is
+needed. `done()` and `cancel()` of what it returns are used where they are there. Chunks are submitted as tasks of about a
+minute. A task that fails, or whose worker dies, is submitted again. Results travel through the store.
+"""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bts_jax import checks
+from bts_jax.bandits import BANDITS
+from bts_jax.policies import POLICIES
+from bts_jax.sweeps import worker
+from bts_jax.sweeps.bar import StoreBar
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.playing import Counts
+from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.schedule import tasks
+from bts_jax.sweeps.specification import is_ours, remade
+from bts_jax.sweeps.store import seal_of
+from bts_jax.text import counted, shown
+
+AGAIN = 3  # times that a task is submitted again
+PATIENCE = 30.0  # seconds for which a worker waits until it sees the store
+NOT_DONE = (Exception, CancelledError, asyncio.CancelledError)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The first worker that an executor has: the sweep is made for workers of its kind. It stands in for a device."""
+
+    platform: str
+    device_kind: str
+    devices: int
+
+
+def check(executor: Any, out: Any, task_seconds: Any, **others: Any) -> float:
+    """Raises a `ValueError` unless these go together; returns how many seconds a task takes."""
+    if not callable(getattr(executor, "submit", None)):
+        raise ValueError(f"executor = {executor!r} has no method submit: give a process pool, a dask.distributed.Client, or "
+                         "another object with submit(function, *arguments)")
+    if out is None:
+        raise ValueError("out = None, and results of an executor's workers travel through the store: name a folder that all "
+                         "workers share as out")
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} = {value!r} does not go with executor, whose workers use what they have: leave it out")
+    seconds = float(checks.numbers("task_seconds", task_seconds, "give a positive number of seconds"))
+    checks.require("task_seconds", seconds, 0 < seconds < float("inf"), "give a positive number of seconds")
+    return seconds
+
+
+def first_worker(executor: Any) -> Worker:
+    """Asks one worker what it is, as soon as there is one."""
+    import jax
+
+    from bts_jax._version import __version__
+
+    future = _submit(executor, worker.describe)
+    try:
+        while not _is_done(future):
+            time.sleep(0.02)
+        found = future.result()
+    except BaseException as error:
+        _cancel(future)
+        if not isinstance(error, NOT_DONE):
+            raise
+        raise RuntimeError(f"the executor's first worker cannot begin ({_in_words(error)}): workers need bts_jax, and start by "
+                           "spawn, never by fork") from error
+    for name, here in (("bts_jax", __version__), ("jax", jax.__version__)):
+        if found[name] != here:
+            raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: give all machines the "
+                             "same versions")
+    return Worker(found["platform"], found["device"], found["devices"])
+
+
+def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[dict[str, type], dict[str, type]]:
+    """The classes of the user's own in a grid, by name. A worker makes their instances from the specification."""
+    found: tuple[dict[str, type], dict[str, type]] = {}, {}
+    for own, kind, things, registry in ((found[0], "policies", grid.policies, POLICIES),
+                                        (found[1], "bandits", grid.bandits, BANDITS)):
+        for name, thing in things.items():
+            if thing is None or is_ours(thing, registry):
+                continue
+            made, where = type(thing), f"{kind}[{name!r}]"
+            if own.setdefault(made.__name__, made) is not made:
+                raise ValueError(f"{where} is a {made.__name__}, as another is of another class by that name, and the store "
+                                 "knows them by name: rename one of the classes")
+            try:
+                remade(where, described[kind][name], registry, own)
+            except ValueError as error:
+                raise ValueError(f"{where} cannot be made again by a worker, from its class and the numbers in the store "
+                                 f"({str(error).partition(': go on')[0]}): leave executor out, or use shards") from None
+    try:
+        pickle.dumps(found)
+    except Exception as error:
+        with contextlib.suppress(ImportError):
+            import cloudpickle  # which Dask, submitit and executorlib use  # type: ignore
+
+            cloudpickle.dumps(found)
+            return found
+        raise ValueError(f"a class of your own cannot be sent to a worker ({error}): put it into a module") from None
+    return found
+
+
+def play_elsewhere(
+    executor: Any, grid: Grid, results: Results, todo: list[Unit], seconds: float, devices: int, bar: StoreBar
+) -> tuple[Counts, int]:
+    """Has the workers of an executor play units; returns what became of the runs, and how many units were played.
+
+    Raises a `ValueError` if a worker refuses, and a `RuntimeError` if a task fails again and again; the latter once all other
+    tasks have ended. Whatever ends it, tasks that have not begun are cancelled.
+    """
+    divided, widest = tasks(grid, results, todo, seconds, devices)
+    asked = None
+    if any(thing is None for things in (grid.policies, grid.bandits) for thing in things.values()):
+        asked = tuple([name for name, thing in things.items() if thing is not None] for things in (grid.policies, grid.bandits))
+    own = own_classes(grid, results.specification)
+    store = str(Path(results.path).resolve())  # type: ignore
+    made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
+
+    def order(units: list[Unit]) -> worker.Order:
+        return worker.Order(uuid.uuid4().hex, store, made, [tuple(unit) for unit in units], widest, asked, own, PATIENCE)
+
+    pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
+    failed: list[tuple[_Task, BaseException]] = []
+    counts, played = Counts(Counter(), Counter()), 0
+
+    def submit(task: _Task) -> None:
+        task.order = order(task.units)
+        try:
+            future = _submit(executor, worker.work, tuple(task.order))
+        except NOT_DONE as error:  # such as a pool one of whose processes has died
+            failed.append((task, error))
+        else:
+            pending[id(future)] = task._replace_future(future)
+
+    try:
+        with _submitted_together(executor):
+            for units in divided:
+                submit(_Task(units))
+        while pending:
+            for place, task in _done(pending):
+                del pending[place]
+                Path(store, f".{task.order.name}").unlink(missing_ok=True)  # which a worker that was killed leaves
+                try:
+                    report = task.future.result()
+                except NOT_DONE as error:
+                    task.failures += 1
+                    if task.failures > AGAIN:
+                        failed.append((task, error))
+                    else:
+                        submit(task)
+                    continue
+                if "refused" in report:
+                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. What is complete stays in "
+                                     f"the store; see to that worker, and start the same sweep again")
+                for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
+                    counter.update({tuple(key): number for key, number in more})
+                played += report["played"]
+                for unit in task.units:
+                    results.done[unit] = True
+            bar.show(_state(store, pending, failed))
+            if pending:
+                time.sleep(0.05)
+    finally:
+        for task in pending.values():
+            _cancel(task.future)
+    if failed:
+        task, error = failed[0]
+        policy, bandit = results.names(task.units[0])
+        chunks = sum(len(task.units) for task, _ in failed)
+        raise RuntimeError(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
+                           f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
+                           f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep again") from error
+    return counts, played
+
+
+class _Task:
+    """Units that a worker plays, and how often that has failed."""
+
+    def __init__(self, units: list[Unit]):
+        self.units, self.failures = units, 0
+        self.order: Any = None
+        self.future: Any = None
+
+    def _replace_future(self, future: Any) -> "_Task":
+        self.future = future
+        return self
+
+
+def _submit(executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    return executor.submit(function, *arguments)
+
+
+@contextlib.contextmanager
+def _submitted_together(executor: Any) -> Iterator[None]:
+    """Makes one array of jobs of what submitit submits in the block; other executors have no `batch`."""
+    with executor.batch() if callable(getattr(executor, "batch", None)) else contextlib.nullcontext():
+        yield
+
+
+def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:
+    """The tasks that have ended. Where a future cannot be asked, the first is waited for."""
+    found = [(place, task) for place, task in pending.items() if _is_done(task.future)]
+    if not found and all(not callable(getattr(task.future, "done", None)) for task in pending.values()):
+        found = list(pending.items())[:1]
+    return found
+
+
+def _is_done(future: Any) -> bool:
+    done = getattr(future, "done", None)
+    return bool(done()) if callable(done) else False
+
+
+def _cancel(future: Any) -> None:
+    cancel = getattr(future, "cancel", None)
+    if callable(cancel):
+        with contextlib.suppress(Exception):
+            cancel()
+
+
+def _state(store: str, pending: dict[Any, _Task], failed: list[Any]) -> str:
+    """How many tasks are waiting, running and failed. A worker leaves a mark in the store while it is at a task."""
+    marks = set(os.listdir(store))
+    running = sum(f".{task.order.name}" in marks for task in pending.values())
+    return f"tasks: {len(pending) - running} waiting, {running} running, {len(failed)} failed"
+
+
+def _in_words(error: BaseException) -> str:
+    text = str(error).strip().split("\n")
+    return f"{type(error).__name__}: {next((line for line in reversed(text) if line), '')}"[:300]

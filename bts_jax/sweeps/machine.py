@@ -1,0 +1,102 @@
+"""How the worker processes of one machine share it: its cores, its GPUs, and a cache of compiled programs.
+
+All of this is settled in each worker by itself, before JAX starts there.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bts_jax.devices import cores, has_started
+
+_held: list[Any] = []  # locked files, for as long as this process lives
+
+
+def share_machine() -> None:
+    """Leaves to the other workers on this machine what is theirs. If JAX has started in this process, nothing changes.
+
+    Workers are processes with the same parent and the same command but for its numbers, such as those of a process pool, of a
+    Dask worker, of `srun` and of `mpirun`. The cores that they all may use are divided by their number. If several GPUs are
+    visible, each worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Programs are cached
+    in a folder of this user on this machine. What the user has set in the environment stays.
+    """
+    if has_started():
+        return
+    count = workers_here()
+    if count > 1 and not any(os.environ.get(name) for name in ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS", "JAX_NUM_CPU_DEVICES")):
+        jax.config.update("jax_num_cpu_devices", max(cores() // count, 1))
+    gpus = visible_gpus()
+    if count > 1 and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = claimed(gpus)
+    if count > len(gpus) > 0:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    folder = private_folder()
+    if folder is not None and not jax.config.jax_compilation_cache_dir:  # type: ignore
+        jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+
+
+def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> int:
+    """How many workers are on this machine, with this one: processes like it that may use the same cores."""
+    try:
+        mine = _process(Path(proc), process or str(os.getpid()))
+        names = [name for name in os.listdir(proc) if name.isdecimal()]
+    except OSError:  # not Linux
+        return 1
+    count = 0
+    for name in names:
+        with contextlib.suppress(OSError, IndexError, StopIteration):  # it has ended meanwhile
+            count += _process(Path(proc), name) == mine
+    return max(count, 1)
+
+
+def _process(proc: Path, name: str) -> tuple[str, str, str]:
+    """The parent of a process, its command without numbers, and the cores that it may use."""
+    lines = (proc / name / "status").read_text(errors="replace").splitlines()
+    found = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    command = (proc / name / "cmdline").read_bytes().decode(errors="replace")
+    return found["PPid"], re.sub("[0-9]+", "0", command), found.get("Cpus_allowed", "")
+
+
+def visible_gpus(dev: str | os.PathLike = "/dev") -> list[str]:
+    """The NVIDIA GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    try:
+        return [str(number) for number in range(sum(bool(re.fullmatch("nvidia[0-9]+", name)) for name in os.listdir(dev)))]
+    except OSError:
+        return []
+
+
+def claimed(gpus: list[str], folder: Path | None = None) -> str:
+    """The first GPU that no other worker of this user has; one that is shared, if there is none."""
+    folder = folder or private_folder()
+    for gpu in gpus if folder is not None else ():
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl  # which Windows does not have
+
+            file = (folder / f"gpu-{re.sub('[^0-9A-Za-z-]', '-', gpu)}").open("a")  # type: ignore
+            _held.append(file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return gpu
+    return gpus[os.getpid() % len(gpus)]
+
+
+def private_folder() -> Path | None:
+    """A folder on this machine that belongs to this user alone: another user's programs must not run here."""
+    if not hasattr(os, "getuid"):
+        return None
+    folder = Path(tempfile.gettempdir(), f"bts-jax-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    good = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return folder if good else None

@@ -1,0 +1,191 @@
+"""How a process plays chunks of a sweep on its devices, and saves them.
+
+All devices of the process share a program, each in a loop of its own. Two programs run at a time, so that a device that has
+finished its part of one goes on with the next. Meanwhile other threads compile programs for what follows.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bts_jax.batch import Batch, lay_out, lower, on_the_host, play
+from bts_jax.contract import Means
+from bts_jax.devices import cores
+from bts_jax.game import Run
+from bts_jax.metrics import pseudo_regret, untruncated_regret
+from bts_jax.sweeps.bar import Bar
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.schedule import Call, calls, fused
+
+UNDER_WAY = 2  # parties at a time
+AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
+
+
+class Counts(NamedTuple):
+    """How many runs of a policy on a bandit, by their places, came to nothing; and how many hit the limit of rounds."""
+
+    lost: Counter[tuple[int, int]]
+    cut: Counter[tuple[int, int]]
+
+
+def play_units(
+    grid: Grid, results: Results, todo: list[Unit], devices: Sequence[Any], most: int, bar: Bar | None = None,
+    widest: int | None = None,
+) -> Counts:
+    """Plays units and puts what they come to into the results. A call to the devices has at most so many seeds.
+
+    `widest`: see `schedule.calls`.
+    """
+    parties = fused(grid, results, calls(grid, results, todo, most, widest), most)
+    counts = Counts(Counter(), Counter())
+    bar = bar or Bar(grid)
+    bar.begin(grid, todo, results)
+    with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
+        compiling = _Compiling(grid, results, devices, tracer, compilers)
+        waiting, under_way = iter(parties), deque()
+        for _ in parties:
+            for party in islice(waiting, AHEAD - len(under_way)):
+                program = compiling.begin(party)
+                work = players.submit(_play_and_save, program, grid, results, party, devices)
+                under_way.append((party, program, work))
+            party, program, work = under_way.popleft()
+            units = [unit for call in party for unit in call.units]
+            bar.say(units, "" if program.done() else "compiling ")
+            _patiently(program, bar.tick)
+            bar.say(units)
+            outcome = _patiently(work, bar.tick)
+            bar.advance(units, [pulled for pulled, *_ in outcome])
+            for unit, (_, *numbers) in zip(units, outcome, strict=True):
+                for counter, seeds_of in zip(counts, numbers, strict=True):
+                    counter.update({(unit.policy, results.bandits(unit)[i]): int(seeds_of[i])
+                                    for i in np.flatnonzero(seeds_of)})
+    return counts
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that are not waited for at the end of the block, as those of `ThreadPoolExecutor` are; Python's end waits."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Compiling:
+    """Compiles programs in other threads: one is traced after the other, several are compiled at a time.
+
+    Python would trace several no faster, and have the first ready no sooner than the last.
+    """
+
+    def __init__(self, grid: Grid, results: Results, devices: Sequence[Any], tracer: ThreadPoolExecutor,
+                 compilers: ThreadPoolExecutor):
+        self.grid, self.results, self.devices, self.tracer, self.compilers = grid, results, devices, tracer, compilers
+        self.begun: dict[Any, Future] = {}
+
+    def begin(self, party: list[Call]) -> Future:
+        """Begins to compile what a party needs, unless that is done or under way."""
+        key = tuple(call.program for call in party)
+        if key not in self.begun:
+            self.begun[key] = self.compilers.submit(self._compile, self.tracer.submit(self._trace, party))
+        return self.begun[key]
+
+    def _trace(self, party: list[Call]) -> Any:
+        try:
+            return lower(_batches(self.grid, self.results, party, self.devices))
+        except Exception as error:
+            names = sorted({list(self.grid.policies)[call.units[0].policy] for call in party})
+            error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
+            raise
+
+    @staticmethod
+    def _compile(traced: Future) -> None:
+        traced.result().compile()  # `batch` keeps what is compiled, for as long as there is room
+
+
+def _play_and_save(
+    program: Future, grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
+    try:
+        program.result()
+    except (Exception, CancelledError):  # which is raised where it is asked for
+        return []
+    played = play(_batches(grid, results, party, devices))
+    outcome = []
+    with on_the_host():
+        for call, (runs, _, _) in zip(party, played, strict=True):
+            gaps = [results.gap(unit) for unit in call.units]
+            shape = call.size, results.group, results.chunk, len(gaps[0].budgets)
+            runs = jax.tree.map(lambda x, shape=shape: x.reshape(*shape, *x.shape[2:]), runs)
+            for i, (unit, gap) in enumerate(zip(call.units, gaps, strict=True)):
+                run = jax.tree.map(lambda x, i=i, gap=gap: x[i, :, : len(gap.seeds)], runs)
+                means = [grid.means[place] for place in results.bandits(unit)]
+                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
+                results.put_gap(unit, gap, values)
+                outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
+    return outcome
+
+
+def _batches(grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]) -> list[Batch]:
+    """The calls of a party, laid out."""
+    devices = devices[: party[0].size * results.runs]  # a call may have more runs than another, but none has fewer
+    with on_the_host():
+        return [_lay_out(grid, results, call, devices) for call in party]
+
+
+def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -> Batch:
+    """The runs of a call."""
+    units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
+    chunk = results.chunk
+    places = np.array([results.bandits(unit) for unit in units]).ravel()
+    gaps = [results.gap(unit) for unit in units]
+    seeds = np.stack([np.resize(gap.seeds, chunk) for gap in gaps])  # the rest of a chunk is filled up with repeats
+    seeds = np.repeat(seeds, results.group, 0)  # [bandits, chunk]
+    words, amounts = grid.words[places], grid.amounts[places][:, gaps[0].budgets]
+    checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
+    budget = checkpoints[:, -1]
+    if grid.told_budget(units[0]):
+        repeats = amounts.shape[1]
+        budget, checkpoints = checkpoints.ravel(), None
+    keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
+    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk * repeats))
+    # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
+    policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
+                          grid.policy(units[0]))
+    limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
+    return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
+                   limits=limits)
+
+
+def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
+    """What the work of another thread comes to. Meanwhile Ctrl-C is heard, and the bar keeps time."""
+    while not work.done():
+        wait([work], 0.25)
+        tick()
+    return work.result()
+
+
+@partial(jax.jit, static_argnums=3)
+def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array, repeats: int) -> jax.Array:
+    """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk] -> [runs]"""
+    fold = jax.random.fold_in
+    keys = jax.vmap(lambda word, numbers: jax.vmap(lambda number: fold(fold(key, word), number))(numbers))(words, seeds)
+    return jnp.repeat(keys.ravel(), repeats)
+
+
+def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
+    """The results of one unit, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
+    pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
+    values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
+              "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
+    return {name: np.swapaxes(value, 1, 2) for name, value in values.items()}

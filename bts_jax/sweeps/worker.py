@@ -1,0 +1,151 @@
+"""What a worker does: it plays chunks of a sweep, and saves them in the store, which it shares with all others.
+
+A worker gets the path of the store and a list of chunks. The store has the specification, from which the worker makes policies
+and bandits itself. Classes of the user's own come along, by name or however the executor passes classes on. A worker that would
+not play the same runs, since its versions, its kind of device or the user's code differ, refuses.
+"""
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bts_jax._version import __version__
+from bts_jax.sweeps.machine import share_machine
+
+
+class Order(NamedTuple):
+    """A task."""
+
+    name: str  # 32 hexadecimal digits
+    store: str
+    made: tuple[str, int]  # when the store was begun, and the checksum of its root
+    chunks: list[tuple[int, int, int]]
+    widest: int  # how many chunks of a policy a task has at most
+    asked: tuple[list[str], list[str]] | None  # policies and bandits, if the store has more
+    own: tuple[dict[str, type], dict[str, type]]  # the classes of the user's own, by name
+    patience: float  # for how many seconds to wait until the store is seen
+
+
+class Refusal(Exception):
+    """This worker would not play the same runs."""
+
+
+def describe() -> dict[str, Any]:
+    """What this worker is."""
+    share_machine()
+    import jax
+
+    devices = jax.local_devices()
+    return {"worker": _name(), "bts_jax": __version__, "jax": jax.__version__, "platform": devices[0].platform,
+            "device": devices[0].device_kind, "devices": len(devices)}
+
+
+def work(order: tuple[Any, ...]) -> dict[str, Any]:
+    """Plays the chunks of an order that are not in the store yet. Says how many those were, and what became of their runs."""
+    order = Order(*order)
+    share_machine()
+    from bts_jax.sweeps.playing import play_units
+    from bts_jax.sweeps.results import Unit
+
+    mark = Path(order.store, f".{order.name}")  # while the task is under way; if this process is killed, it is removed later
+    begun = time.monotonic()
+    try:
+        results, grid, devices, most = _opened(order)
+        _touch(mark)
+        units = [Unit(*chunk) for chunk in order.chunks]
+        todo = [unit for unit in units if results.read(unit) is None and not results.adopt(unit)]
+        counts = play_units(grid, results, todo, devices, most, widest=order.widest)
+    except Refusal as refusal:
+        return {"worker": _name(), "refused": str(refusal)}
+    finally:
+        mark.unlink(missing_ok=True)
+    return {"worker": _name(), "played": len(todo), "seconds": time.monotonic() - begun,
+            "lost": list(counts.lost.items()), "cut": list(counts.cut.items())}
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _touch(mark: Path) -> None:
+    try:
+        mark.touch()
+    except OSError as error:
+        raise Refusal(f"it cannot write to {str(mark.parent)!r} ({error.strerror})") from None
+
+
+_LOCK = threading.Lock()  # an executor may have threads
+_stores: dict[Any, tuple[Any, Any, list[Any], int]] = {}  # the last store that this process has worked on
+
+
+def _opened(order: Order) -> tuple[Any, Any, list[Any], int]:
+    """The results in the store, the grid that they are of, the devices to play it on, and how many seeds a call has."""
+    key = order.store, order.made, str(order.asked), tuple(made for kind in order.own for made in kind.values())
+    with _LOCK:
+        if key not in _stores or not _stores[key][0].is_current():
+            _stores.clear()
+            _stores[key] = _open(order)
+        return _stores[key]
+
+
+def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
+    import json
+
+    import jax
+
+    from bts_jax.bandits import BANDITS
+    from bts_jax.batch import on_the_host
+    from bts_jax.policies import POLICIES
+    from bts_jax.sweeps.grid import Grid
+    from bts_jax.sweeps.growth import with_sources
+    from bts_jax.sweeps.schedule import sizes
+    from bts_jax.sweeps.specification import arguments
+    from bts_jax.sweeps.store import differences_in_words
+
+    path = Path(order.store)
+    root = _seen(order, path)
+    described = root.specification
+    if order.asked is not None:
+        described = {**described, **{kind: {name: described[kind][name] for name in names}
+                                     for kind, names in zip(("policies", "bandits"), order.asked, strict=True)}}
+    here = {"bts_jax": __version__, "jax": jax.__version__, "platform": jax.local_devices()[0].platform}
+    there = {name: described[name] for name in here}
+    if here != there:
+        raise Refusal(f"it is another kind of worker than the first ({differences_in_words(there, here, 'there', 'here')})")
+    with on_the_host():
+        try:
+            what = arguments(described, POLICIES, BANDITS, order.own)
+        except ValueError as error:
+            raise Refusal(f"it cannot make what the store describes ({error})") from None
+        asked = Grid(what["policies"], what["bandits"], what["budgets"], what["seeds"], what["seed"], what["relative"],
+                     max_rounds=what["max_rounds"], rounds=what.get("rounds"))
+        made = json.loads(asked.attributes()["specification"])
+    for kind in ("policies", "bandits"):
+        if made[kind] != described[kind]:
+            differences = differences_in_words(described[kind], made[kind], "in the store", "here")
+            raise Refusal(f"it has other code or settings of {kind} ({differences})")
+    devices = jax.local_devices()
+    _, most = sizes(asked, None, len(devices))
+    return with_sources(path, root), asked.within(root.specification), devices, most
+
+
+def _seen(order: Order, path: Path) -> Any:
+    """The root of the store, as soon as it is seen here."""
+    from bts_jax.sweeps.store import read_root, seal_of
+
+    until = time.monotonic() + order.patience
+    while True:
+        try:
+            root = read_root(path)
+            if (root.attributes["created"], seal_of(root.attributes, root.chunk, root.group)) == order.made:
+                return root
+            reason = f"the store at {str(path)!r} is not that of this sweep there"
+        except ValueError as error:
+            reason = str(error)
+        if time.monotonic() > until:
+            raise Refusal(f"it does not see the store after {order.patience:g} s ({reason}); the store must be in a folder that "
+                          "all workers share, under the same path")
+        time.sleep(0.2)
