@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -211,39 +211,61 @@ def _sweep(arguments: argparse.Namespace) -> None:
     if arguments.imports and not arguments.resume:
         raise ValueError(f"--import = {arguments.imports[0]!r} goes with --resume alone: in a grid file, a class of your own "
                          'is the kind of a policy or a bandit, as in kind = "my_module:MyPolicy"')
-    if arguments.shard and arguments.distributed:
-        raise ValueError(f"--shard = {arguments.shard!r} does not go with --distributed, which deals out shares by itself")
-    if arguments.together and not arguments.distributed:
-        raise ValueError(f"{arguments.together} goes with --distributed alone: give that, too, or leave it out")
-    shard = None if arguments.shard is None else tuple(arguments.shard.split("/"))
-    if shard and (len(shard) != 2 or not all(part.isdecimal() for part in shard)):
-        raise ValueError(f"--shard = {arguments.shard!r} is no share: give its number and how many there are, such as 3/8")
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
-    meeting, again = None, ["--resume", store]
-    with _resumable(store, lambda: f"to go on: bts-jax sweep {shlex.join(again)}"):
-        if arguments.distributed:
-            from bts_jax.sweeps.processes import Meeting
+    elsewhere = {name: value for name in ("dask", "slurm") if (value := getattr(arguments, name)) is not None}
+    for first, second in (("dask", "slurm"), *((name, other) for name in elsewhere for other in ("shard", "devices"))):
+        if getattr(arguments, first) is not None and getattr(arguments, second) is not None:
+            raise ValueError(f"--{second} = {getattr(arguments, second)!r} does not go with --{first}: leave one of them out")
+    if arguments.task_seconds is not None and not elsewhere:
+        raise ValueError(f"--task-seconds = {arguments.task_seconds:g} goes with --dask or --slurm: leave it out")
+    shard = None
+    if arguments.shard is not None:
+        from bts_jax.sweeps import clusters, machine
 
-            meeting = Meeting(arguments.coordinator, arguments.processes, arguments.process, arguments.timeout)
+        shard = clusters.shard_of(arguments.shard)
+        machine.share_machine()
+    again = ["--resume", store]
+
+    def how() -> str:
+        from bts_jax.sweeps.executors import cancel_all
+
+        cancel_all()
+        return f"to go on: bts-jax sweep {shlex.join(again)}"
+
+    with _resumable(store, how), ExitStack() as stack:
+        if arguments.resume:
+            what = _stored(store, arguments.imports or [])
+            again += ["--import", *arguments.imports] if arguments.imports else []
+        else:
+            what = read_toml(arguments.file)
+            again = again if _all_ours(what) else [arguments.file, "--out", store]
+        if elsewhere:
+            what |= {"executor": _executor(stack, elsewhere, store),
+                     "task_seconds": 60 if arguments.task_seconds is None else arguments.task_seconds}
+            again += [part for name, value in elsewhere.items() for part in (f"--{name}", value)]
         from bts_jax.sweeps.run import fill
 
-        with meeting or nullcontext():
-            if arguments.resume:
-                what = _stored(store, arguments.imports or [])
-                again += ["--import", *arguments.imports] if arguments.imports else []
-            else:
-                what = read_toml(arguments.file)
-                again = again if _all_ours(what) else [arguments.file, "--out", store]
-            results = fill(**what, out=store, devices=arguments.devices, shard=shard and tuple(map(int, shard)),
-                           quiet=arguments.quiet, meeting=meeting)
+        results = fill(**what, out=store, devices=arguments.devices, shard=shard, quiet=arguments.quiet)
     total = len(results.units)
     missing = total - results.saved()
     if missing:
-        which = f"share {arguments.shard}" if shard else f"the share of process {meeting.index}" if meeting else "this"
+        which = f"share {shard[0]}/{shard[1]}" if shard else "this"
         print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shares")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
+
+
+def _executor(stack: ExitStack, where: dict[str, str], store: str) -> Any:
+    """The executor that --dask or --slurm asks for. This process leaves the GPUs to the workers."""
+    import jax
+
+    from bts_jax.sweeps import clusters
+
+    jax.config.update("jax_platforms", "cpu")
+    if "slurm" in where:
+        return clusters.slurm(where["slurm"], f"{store}.slurm")
+    return stack.enter_context(clusters.dask(where["dask"]))
 
 
 def _merge(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,6 @@
 """What the command line takes: its commands, their options, and their help."""
 
 import argparse
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,6 @@ from bts_jax.names import suggestion
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps import classes
 from bts_jax.text import shown
-
-
-class Together(argparse.Action):
-    """An option that goes with --distributed alone. Whether it was given is noted: it may also come from the environment."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, values)
-        namespace.together = f"{option_string} = {values!r}"
 
 
 class Formatter(argparse.HelpFormatter):
@@ -61,11 +52,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--version", action="version", version=f"bts-jax {__version__}")
     commands = result.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, summary: str, description: str, examples: str, **defaults: Any) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, description: str, examples: str) -> argparse.ArgumentParser:
         lines = examples.strip().split("\n")
         epilog = "\n  ".join(["example:" if len(lines) == 1 else "examples:", *lines])
         added = commands.add_parser(name, help=summary, description=description.strip(), epilog=epilog)
-        added.set_defaults(command=name, **defaults)
+        added.set_defaults(command=name)
         return added
 
     run = add("run", "play policies on a bandit and print a table", """
@@ -92,7 +83,8 @@ looked for beside the file first. A store never asks for an import: with --resum
 """, """
 bts-jax sweep --example > grid.toml
 bts-jax sweep grid.toml --out grid.zarr
-bts-jax sweep --resume grid.zarr --import my_module:MyPolicy""", together=None)
+bts-jax sweep --resume grid.zarr --import my_module:MyPolicy
+bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""")
     sweep.add_argument("file", nargs="?", metavar="FILE", help="what to run; --example prints such a file")
     sweep.add_argument("--out", metavar="STORE", help="folder to save in (default: FILE with .zarr, in the current folder)")
     sweep.add_argument("--resume", metavar="STORE", help="go on with the sweep in STORE")
@@ -100,18 +92,17 @@ bts-jax sweep --resume grid.zarr --import my_module:MyPolicy""", together=None)
                        help="with --resume: import these classes of your own, which the sweep in STORE is made of")
     sweep.add_argument("--example", action="store_true", help="print an example of a file")
     sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
-    sweep.add_argument("--shard", metavar="I/N", help="play the I-th of N shares and no more, such as 3/8; all save in STORE")
-    sweep.add_argument("--distributed", action="store_true",
-                       help="share the work with the other processes started with this option, by srun, mpirun or the like")
-    sweep.add_argument("--coordinator", action=Together, metavar="HOST:PORT",
-                       default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
-                       help="with --distributed, unless JAX finds out: where process 0 listens (or JAX_COORDINATOR_ADDRESS)")
-    sweep.add_argument("--processes", action=Together, type=int, metavar="N", default=os.environ.get("JAX_NUM_PROCESSES"),
-                       help="likewise: how many there are (or JAX_NUM_PROCESSES)")
-    sweep.add_argument("--process", action=Together, type=int, metavar="I", default=os.environ.get("JAX_PROCESS_ID"),
-                       help="likewise: which this is, from 0 on (or JAX_PROCESS_ID)")
-    sweep.add_argument("--timeout", action=Together, type=int, metavar="S", default=60,
-                       help="with --distributed: how many seconds to wait for the others at the start (default: %(default)s)")
+    sweep.add_argument("--shard", metavar="I/N",
+                       help="play the I-th of N shares and no more, such as 3/8; all save in STORE. auto takes both from the "
+                            "launcher: srun, a SLURM array, mpirun; auto/8 takes I from it, as under Kubernetes")
+    sweep.add_argument("--dask", metavar="ADDRESS",
+                       help="let the workers of a Dask cluster play: the address of its scheduler, such as tcp://node1:8786; or "
+                            "local, for a cluster on this machine with a worker for each GPU or core")
+    sweep.add_argument("--slurm", metavar="OPTIONS",
+                       help='let jobs play that are submitted to SLURM with these options of sbatch, such as "partition=gpu,'
+                            'gpus_per_node=1,time=60"; their logs are in STORE.slurm')
+    sweep.add_argument("--task-seconds", type=float, metavar="S",
+                       help="with --dask or --slurm: about how long a task takes (default: 60)")
     sweep.add_argument("--quiet", action="store_true", help="no progress bar")
 
     by = ("of each kind of bandits (a family with a number of arms), of each bandit, or of all (default: of each kind if there "

@@ -8,7 +8,8 @@ minute. A task that fails, or whose worker dies, is submitted again. Results tra
 import asyncio
 import contextlib
 import os
-import pickle
+import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -69,7 +70,7 @@ def first_worker(executor: Any) -> Worker:
 
     future = _submit(executor, worker.describe)
     try:
-        while not _is_done(future):
+        while callable(getattr(future, "done", None)) and not _is_done(future):
             time.sleep(0.02)
         found = future.result()
     except BaseException as error:
@@ -85,11 +86,11 @@ def first_worker(executor: Any) -> Worker:
     return Worker(found["platform"], found["device"], found["devices"])
 
 
-def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[dict[str, type], dict[str, type]]:
-    """The classes of the user's own in a grid, by name. A worker makes their instances from the specification."""
-    found: tuple[dict[str, type], dict[str, type]] = {}, {}
-    for own, kind, things, registry in ((found[0], "policies", grid.policies, POLICIES),
-                                        (found[1], "bandits", grid.bandits, BANDITS)):
+def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, worker.Classes]:
+    """The classes of the user's own in a grid. A worker makes their instances from the specification."""
+    found = []
+    for kind, things, registry in (("policies", grid.policies, POLICIES), ("bandits", grid.bandits, BANDITS)):
+        own: dict[str, type] = {}
         for name, thing in things.items():
             if thing is None or is_ours(thing, registry):
                 continue
@@ -102,16 +103,18 @@ def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[dict[str, type],
             except ValueError as error:
                 raise ValueError(f"{where} cannot be made again by a worker, from its class and the numbers in the store "
                                  f"({str(error).partition(': go on')[0]}): leave executor out, or use shards") from None
-    try:
-        pickle.dumps(found)
-    except Exception as error:
-        with contextlib.suppress(ImportError):
-            import cloudpickle  # which Dask, submitit and executorlib use  # type: ignore
+        found.append(tuple((name, _whereabouts(made)) for name, made in own.items()))
+    return found[0], found[1]
 
-            cloudpickle.dumps(found)
-            return found
-        raise ValueError(f"a class of your own cannot be sent to a worker ({error}): put it into a module") from None
-    return found
+
+def _whereabouts(made: type) -> Any:
+    """Where a worker finds a class: its module and the folder of that. A class that is in no module goes as it is."""
+    module = sys.modules.get(made.__module__)
+    file = getattr(module, "__file__", None)
+    if made.__module__ == "__main__" or file is None or getattr(module, made.__qualname__, None) is not made:
+        return made
+    folder = Path(file).resolve().parents[made.__module__.count(".") + Path(file).name.startswith("__init__.")]
+    return f"{made.__module__}:{made.__qualname__}", str(folder)
 
 
 def play_elsewhere(
@@ -134,6 +137,7 @@ def play_elsewhere(
         return worker.Order(uuid.uuid4().hex, store, made, [tuple(unit) for unit in units], widest, asked, own, PATIENCE)
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
+    _under_way.append(pending)
     failed: list[tuple[_Task, BaseException]] = []
     counts, played = Counts(Counter(), Counter()), 0
 
@@ -144,7 +148,7 @@ def play_elsewhere(
         except NOT_DONE as error:  # such as a pool one of whose processes has died
             failed.append((task, error))
         else:
-            pending[id(future)] = task._replace_future(future)
+            task.future, pending[id(future)] = future, task
 
     try:
         with _submitted_together(executor):
@@ -164,8 +168,8 @@ def play_elsewhere(
                         submit(task)
                     continue
                 if "refused" in report:
-                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. What is complete stays in "
-                                     f"the store; see to that worker, and start the same sweep again")
+                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. See to that worker, and "
+                                     "start the same sweep again; what is complete stays")
                 for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
                     counter.update({tuple(key): number for key, number in more})
                 played += report["played"]
@@ -175,6 +179,7 @@ def play_elsewhere(
             if pending:
                 time.sleep(0.05)
     finally:
+        _under_way.remove(pending)
         for task in pending.values():
             _cancel(task.future)
     if failed:
@@ -183,8 +188,23 @@ def play_elsewhere(
         chunks = sum(len(task.units) for task, _ in failed)
         raise RuntimeError(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
                            f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
-                           f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep again") from error
+                           f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep "
+                           "again") from error
     return counts, played
+
+
+_under_way: list[dict[Any, "_Task"]] = []
+
+
+def cancel_all() -> None:
+    """Cancels all tasks that have not begun, in all sweeps of this process: before a signal ends it."""
+    def cancel() -> None:
+        for task in [task for pending in _under_way for task in list(pending.values())]:
+            _cancel(task.future)
+
+    thread = threading.Thread(target=cancel, daemon=True)
+    thread.start()
+    thread.join(10)
 
 
 class _Task:
@@ -194,10 +214,6 @@ class _Task:
         self.units, self.failures = units, 0
         self.order: Any = None
         self.future: Any = None
-
-    def _replace_future(self, future: Any) -> "_Task":
-        self.future = future
-        return self
 
 
 def _submit(executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:

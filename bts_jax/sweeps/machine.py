@@ -29,7 +29,8 @@ def share_machine() -> None:
     if has_started():
         return
     count = workers_here()
-    if count > 1 and not any(os.environ.get(name) for name in ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS", "JAX_NUM_CPU_DEVICES")):
+    chosen = ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS", "JAX_NUM_CPU_DEVICES")
+    if count > 1 and not any(os.environ.get(name) for name in chosen):
         jax.config.update("jax_num_cpu_devices", max(cores() // count, 1))
     gpus = visible_gpus()
     if count > 1 and len(gpus) > 1:

@@ -1,6 +1,5 @@
 """How a store is opened: to be read, to be filled in by one process, and to be filled in by several."""
 
-import contextlib
 import importlib.util
 import json
 import math

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from bts_jax._version import __version__
 from bts_jax.sweeps.machine import share_machine
 
+Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or where it is: ("my_module:MyPolicy", folder)
+
 
 class Order(NamedTuple):
     """A task."""
@@ -25,7 +27,7 @@ class Order(NamedTuple):
     chunks: list[tuple[int, int, int]]
     widest: int  # how many chunks of a policy a task has at most
     asked: tuple[list[str], list[str]] | None  # policies and bandits, if the store has more
-    own: tuple[dict[str, type], dict[str, type]]  # the classes of the user's own, by name
+    own: tuple[Classes, Classes]  # of the user's own: policies and bandits
     patience: float  # for how many seconds to wait until the store is seen
 
 
@@ -83,7 +85,7 @@ _stores: dict[Any, tuple[Any, Any, list[Any], int]] = {}  # the last store that 
 
 def _opened(order: Order) -> tuple[Any, Any, list[Any], int]:
     """The results in the store, the grid that they are of, the devices to play it on, and how many seeds a call has."""
-    key = order.store, order.made, str(order.asked), tuple(made for kind in order.own for made in kind.values())
+    key = order.store, order.made, str(order.asked), order.own
     with _LOCK:
         if key not in _stores or not _stores[key][0].is_current():
             _stores.clear()
@@ -99,6 +101,7 @@ def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
     from bts_jax.bandits import BANDITS
     from bts_jax.batch import on_the_host
     from bts_jax.policies import POLICIES
+    from bts_jax.sweeps import classes
     from bts_jax.sweeps.grid import Grid
     from bts_jax.sweeps.growth import with_sources
     from bts_jax.sweeps.schedule import sizes
@@ -117,7 +120,9 @@ def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
         raise Refusal(f"it is another kind of worker than the first ({differences_in_words(there, here, 'there', 'here')})")
     with on_the_host():
         try:
-            what = arguments(described, POLICIES, BANDITS, order.own)
+            own = tuple({name: made if isinstance(made, type) else classes.find(made[0], folder=made[1], where="a class")
+                         for name, made in kind} for kind in order.own)
+            what = arguments(described, POLICIES, BANDITS, own)  # type: ignore
         except ValueError as error:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
         asked = Grid(what["policies"], what["bandits"], what["budgets"], what["seeds"], what["seed"], what["relative"],
@@ -146,6 +151,6 @@ def _seen(order: Order, path: Path) -> Any:
         except ValueError as error:
             reason = str(error)
         if time.monotonic() > until:
-            raise Refusal(f"it does not see the store after {order.patience:g} s ({reason}); the store must be in a folder that "
-                          "all workers share, under the same path")
+            raise Refusal(f"it does not see the store after {order.patience:g} s ({reason}); the store must be in a folder "
+                          "that all workers share, under the same path")
         time.sleep(0.2)
