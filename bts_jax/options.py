@@ -96,8 +96,8 @@ bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""")
                        help="play the I-th of N shares and no more, such as 3/8; all save in STORE. auto takes both from the "
                             "launcher: srun, a SLURM array, mpirun; auto/8 takes I from it, as under Kubernetes")
     sweep.add_argument("--dask", metavar="ADDRESS",
-                       help="let the workers of a Dask cluster play: the address of its scheduler, such as tcp://node1:8786; or "
-                            "local, for a cluster on this machine with a worker for each GPU or core")
+                       help="let the workers of a Dask cluster play: the address of its scheduler, such as tcp://node1:8786; "
+                            "or local, for a cluster on this machine with a worker for each GPU or core")
     sweep.add_argument("--slurm", metavar="OPTIONS",
                        help='let jobs play that are submitted to SLURM with these options of sbatch, such as "partition=gpu,'
                             'gpus_per_node=1,time=60"; their logs are in STORE.slurm')

@@ -17,17 +17,17 @@ def dask(address: str) -> Iterator[Any]:
     A cluster on this machine has a worker process for each GPU, or for each CPU core if there is no GPU.
     """
     try:
-        import dask as settings
+        from dask import config
         from distributed import Client, LocalCluster
     except ImportError:
         raise ValueError(f'--dask = {address!r} needs dask.distributed: pip install "bts_jax[dask]"') from None
     with contextlib.ExitStack() as stack:
         if address == "local":
             count = len(visible_gpus()) or cores()
-            stack.enter_context(settings.config.set({"distributed.worker.multiprocessing-method": "spawn"}))
+            stack.enter_context(config.set({"distributed.worker.multiprocessing-method": "spawn"}))
+            options: dict[str, Any] = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
             # Dask would end workers whose memory it finds too large, and does not know what JAX needs.
-            where: Any = stack.enter_context(LocalCluster(n_workers=count, threads_per_worker=1, processes=True, memory_limit=0,
-                                                          dashboard_address=None, silence_logs=50))
+            where: Any = stack.enter_context(LocalCluster(**options, processes=True, memory_limit=0))
         else:
             where = address
         try:
@@ -52,25 +52,27 @@ def slurm(text: str, folder: str) -> Any:
     for part in filter(None, text.split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not name or not equals or not value:
-            raise ValueError(f"--slurm = {text!r} has {part!r}, which is not NAME=VALUE: give options of sbatch, such as {example}")
+            raise ValueError(f"--slurm = {text!r} has {part!r}, which is not NAME=VALUE: give options of sbatch, such as "
+                             f"{example}")
         options[name.replace("-", "_")] = int(value) if value.isdecimal() else value
     try:
         executor = submitit.SlurmExecutor(folder)
         executor.update_parameters(**options)
     except Exception as error:  # no SLURM here, or an option that submitit does not know
-        raise ValueError(f"--slurm = {text!r} cannot be used ({error}): start where SLURM is, with options such as {example}") from None
+        raise ValueError(f"--slurm = {text!r} cannot be used ({error}): start where SLURM is, with options such as "
+                         f"{example}") from None
     return executor
 
 
-# The variables of launchers: the number of a process, the number of all, and what the number of the first one is.
-LAUNCHERS = {
-    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", None),
-    "PMI": ("PMI_RANK", "PMI_SIZE", None),
-    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS", None),
-    "SLURM array": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-    "Kubernetes": ("JOB_COMPLETION_INDEX", None, None),
-    "JAX": ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", None),
-}
+# The variables of launchers: the number of a process, how many there are, and the number of the first.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", None),
+    ("PMI_RANK", "PMI_SIZE", None),
+    ("SLURM_PROCID", "SLURM_NTASKS", None),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+    ("JOB_COMPLETION_INDEX", None, None),  # Kubernetes
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", None),
+)
 
 
 def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -105,19 +107,19 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
             raise ValueError(f"--shard = auto: {name} = {value!r} is not a number: give --shard I/N")
         return int(value)
 
-    for name, (number, total, first) in LAUNCHERS.items():
-        index = read(number)
-        found = read(total) if count is None else count
+    for number, total, first in LAUNCHERS:
+        index, found = read(number), read(total)
         if index is None:
             continue
-        if found is None:
-            raise ValueError(f"--shard = auto: {name} says by {number} that this is process {index}, and not of how many: give "
-                             "--shard auto/8, if there are 8")
         index -= read(first) or 0
-        if name == "SLURM" and count is None and (array := read("SLURM_ARRAY_TASK_ID")) is not None:  # an array of steps
-            index += (array - (read("SLURM_ARRAY_TASK_MIN") or 0)) * found
-            found *= read("SLURM_ARRAY_TASK_COUNT") or 1
-        return index, found
-    known = ", ".join(number for number, *_ in LAUNCHERS.values())
-    raise ValueError(f"--shard = auto finds no launcher in the environment ({known} are not set): start with srun, mpirun or the "
-                     "like, or give --shard I/N")
+        array = read("SLURM_ARRAY_TASK_ID")
+        if number == "SLURM_PROCID" and array is not None:  # each job of an array has processes
+            index += (array - (read("SLURM_ARRAY_TASK_MIN") or 0)) * (found or 1)
+            found = (found or 1) * (read("SLURM_ARRAY_TASK_COUNT") or 1)
+        if count is None and found is None:
+            raise ValueError(f"--shard = auto: {number} says that this is process {index}, and nothing says of how many: give "
+                             "--shard auto/8, if there are 8")
+        return index, count or found or 1
+    known = ", ".join(number for number, *_ in LAUNCHERS)
+    raise ValueError(f"--shard = auto finds no launcher in the environment ({known} are not set): start with srun, mpirun or "
+                     "the like, or give --shard I/N")

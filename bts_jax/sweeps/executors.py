@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,13 +128,13 @@ def play_elsewhere(
     divided, widest = tasks(grid, results, todo, seconds, devices)
     asked = None
     if any(thing is None for things in (grid.policies, grid.bandits) for thing in things.values()):
-        asked = tuple([name for name, thing in things.items() if thing is not None] for things in (grid.policies, grid.bandits))
+        asked = _named(grid.policies), _named(grid.bandits)
     own = own_classes(grid, results.specification)
     store = str(Path(results.path).resolve())  # type: ignore
     made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
 
     def order(units: list[Unit]) -> worker.Order:
-        return worker.Order(uuid.uuid4().hex, store, made, [tuple(unit) for unit in units], widest, asked, own, PATIENCE)
+        return worker.Order(uuid.uuid4().hex, store, made, [(*unit,) for unit in units], widest, asked, own, PATIENCE)
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
     _under_way.append(pending)
@@ -205,6 +205,10 @@ def cancel_all() -> None:
     thread = threading.Thread(target=cancel, daemon=True)
     thread.start()
     thread.join(10)
+
+
+def _named(things: Mapping[str, Any]) -> list[str]:
+    return [name for name, thing in things.items() if thing is not None]
 
 
 class _Task:
