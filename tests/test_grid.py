@@ -28,7 +28,7 @@ import bts_jax as bj
 from bts_jax import progress
 from bts_jax.batch import play
 from bts_jax.cli import main
-from bts_jax.sweeps import gridfile, run, schedule
+from bts_jax.sweeps import gridfile, playing, run, schedule
 from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
@@ -98,7 +98,7 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
     monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     sizes = []
-    monkeypatch.setattr(run, "play", lambda batches: sizes.append(len(batches)) or play(batches))
+    monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches)) or play(batches))
     jax.config.update("jax_log_compiles", True)
     try:
         part = bj.sweep(POLICIES, {name: BANDITS[name] for name in "ab"}, BUDGETS, SEEDS, seed=4)
@@ -135,7 +135,7 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     """Interrupted after each call to the device in turn."""
-    store, play, calls = tmp_path / "store", run.play, []
+    store, play, calls = tmp_path / "store", playing.play, []
 
     def once(batches):
         calls.append(batches)
@@ -143,8 +143,8 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return play(batches)
 
-    monkeypatch.setattr(run, "play", once)
-    monkeypatch.setattr(run, "UNDER_WAY", 1)
+    monkeypatch.setattr(playing, "play", once)
+    monkeypatch.setattr(playing, "UNDER_WAY", 1)
     interruptions = 0
     while True:
         try:
@@ -231,7 +231,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "play", lambda *_, **__: pytest.fail("played"))
+    monkeypatch.setattr(playing, "play", lambda *_, **__: pytest.fail("played"))
     arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "out": tmp_path / "store"}
     with pytest.raises(ValueError, match=named):
         bj.sweep(**{**arguments, **changes})
@@ -322,7 +322,7 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     calls = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "FEWEST_GROUPS", 16)  # a store keeps its own
-        patch.setattr(run, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
+        patch.setattr(playing, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
         assert_same(bj.sweep(**MANY_GRID, out=store), ungrouped)
     assert sorted(calls) == [2 * 2, 2 * 2 * 2], "two bandits with two seeds, once for each budget if that is told"
     shared = lambda share: bj.sweep(**{**MANY_GRID, "policies": ANY}, out=tmp_path / "shared", shard=share)  # noqa: E731
@@ -367,7 +367,7 @@ def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
         reward = np.where(mine[:, None], np.float32(np.nan), runs.reward)
         return [(dataclasses.replace(runs, reward=reward), *rest)]
 
-    monkeypatch.setattr(run, "play", broken)
+    monkeypatch.setattr(playing, "play", broken)
     with pytest.warns(RuntimeWarning) as caught:
         results = bj.sweep(**{**MANY_GRID, "policies": ANY})
     assert [re.match(r".* for 1 seed", str(one.message)).group() for one in caught] == [
@@ -578,13 +578,16 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "--resume", "store"], "there is no store at 'store'"),
     (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is no share"),
     (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is no share"),
-    (["sweep", "small.toml", "--shard", "9/8"], "shard = (9, 8) is no share"),
-    (["sweep", "small.toml", "--shard", "1/2", "--distributed"], "does not go with --distributed"),
+    (["sweep", "small.toml", "--shard", "9/8"], "--shard = '9/8' is share 9 of 8: give a number from 1 to 8"),
+    (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is no share"),
     (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
-    (["sweep", "small.toml", "--distributed", "--coordinator", "here"], "coordinator = 'here' has no port"),
-    (["sweep", "small.toml", "--distributed", "--timeout", "0"], "timeout = 0 is not allowed"),
-    (["sweep", "small.toml", "--coordinator", "here:1"], "--coordinator = 'here:1' goes with --distributed alone"),
-    (["sweep", "small.toml", "--process", "0"], "--process = 0 goes with --distributed alone"),
+    (["sweep", "small.toml", "--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
+    (["sweep", "small.toml", "--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
+    (["sweep", "small.toml", "--slurm", "time=5", "--dask", "local"], "--slurm = 'time=5' does not go with --dask"),
+    (["sweep", "small.toml", "--slurm", "time"], "--slurm = 'time' has 'time', which is not NAME=VALUE"),
+    (["sweep", "small.toml", "--slurm", "time=5"], "--slurm = 'time=5' cannot be used (Could not detect"),
+    (["sweep", "small.toml", "--task-seconds", "5"], "--task-seconds = 5 goes with --dask or --slurm"),
+    (["sweep", "small.toml", "--dask", "nonsense"], "--dask = 'nonsense' is not the address of a scheduler"),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),
 ])

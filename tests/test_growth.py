@@ -12,7 +12,7 @@ import pytest
 
 import bts_jax as bj
 from bts_jax.game import Run
-from bts_jax.sweeps import growth, run, schedule
+from bts_jax.sweeps import growth, playing, schedule
 from bts_jax.sweeps.results import VARIABLES, Results
 
 TWO = {"a": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6]), "b": bj.Bernoulli(reward=[0.2, 0.8], cost=[0.4, 0.7])}
@@ -23,13 +23,13 @@ THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
 def played(monkeypatch):
     """How many runs with a budget are played, call by call."""
     runs = []
-    values = run._values
+    values = playing._values
 
     def counted(one, *rest):
         runs.append(one.rounds.size)
         return values(one, *rest)
 
-    monkeypatch.setattr(run, "_values", counted)
+    monkeypatch.setattr(playing, "_values", counted)
     return runs
 
 
@@ -54,9 +54,9 @@ def made_up(monkeypatch):
         def compile(self):
             return self
 
-    monkeypatch.setattr(run, "_batches", lambda grid, results, party, _: [of_a_call(grid, results, call) for call in party])
-    monkeypatch.setattr(run, "lower", lambda _: Lowered())
-    monkeypatch.setattr(run, "play", lambda batches: batches)
+    monkeypatch.setattr(playing, "_batches", lambda grid, results, party, _: [of_a_call(grid, results, call) for call in party])
+    monkeypatch.setattr(playing, "lower", lambda _: Lowered())
+    monkeypatch.setattr(playing, "play", lambda batches: batches)
 
 
 def same(one, other):
@@ -270,7 +270,7 @@ def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(tmp_path
 def test_two_processes_that_make_the_same_growth(tmp_path, monkeypatch, made_up):
     """The second ends first, and removes the sources."""
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
-    play, calls = run.play, []
+    play, calls = playing.play, []
 
     def slow(batches):
         calls.append(1)
@@ -279,7 +279,7 @@ def test_two_processes_that_make_the_same_growth(tmp_path, monkeypatch, made_up)
         return play(batches)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "play", slow)
+        patch.setattr(playing, "play", slow)
         results = bj.sweep(["uniform"], TWO, [5, 9], 3, out=tmp_path / "store")
     same(results, bj.sweep(["uniform"], TWO, [5, 9], 3))
     same(bj.open_results(tmp_path / "store"), results)

@@ -24,7 +24,7 @@ from test_studies import TINY, made_up_sweep
 import bts_jax as bj
 from bts_jax import progress
 from bts_jax.cli import main
-from bts_jax.sweeps import run, schedule, specification
+from bts_jax.sweeps import playing, run, schedule, specification
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES
@@ -431,7 +431,7 @@ FILES = {
 
 @pytest.mark.parametrize("what", FILES)
 def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, little_memory):
-    monkeypatch.setattr(run, "play", lambda *_: pytest.fail("played"))
+    monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("played"))
     os.mkfifo("fifo")
     with Path("sparse.csv").open("wb") as file:
         file.truncate(2**35)

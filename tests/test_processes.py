@@ -222,32 +222,6 @@ def test_ctrl_c_during_the_import_shows_no_traceback():
     assert process.communicate(timeout=60) == ("", "") and process.returncode == -signal.SIGINT
 
 
-MEETING = """
-import bts_jax.sweeps.processes as processes
-
-class Noted(processes.subprocess.Popen):
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        print(self.pid, flush=True)
-
-processes.subprocess.Popen = Noted
-processes.Meeting("127.0.0.1:1", 2, 1, timeout=60)  # where nobody listens
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_the_child_of_a_process_that_is_killed_ends_soon():
-    process = start("-c", MEETING)
-    assert process.stdout
-    status = Path(f"/proc/{process.stdout.readline().strip()}/stat")
-    process.kill()
-    process.communicate()
-    until = time.monotonic() + 20
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch):
     process = start("-c", COMMAND, "policies", env={"BTS_JAX_WORKERS": "-1"})
     _, err = process.communicate()

@@ -1,0 +1,516 @@
+"""A sweep whose chunks are played by the workers of an executor: one and the same store, whoever played what."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from heapq import heappop, heappush
+
+import chex
+import jax
+import numpy as np
+import pytest
+from test_results import assert_same, snapshot
+
+import bts_jax as bj
+from bts_jax.cli import main
+from bts_jax.sweeps import executors, machine, schedule, worker
+from bts_jax.sweeps.executors import Worker
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.opening import begin
+
+TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
+SMALL = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 10], "seeds": 7, "chunk": 2}  # four chunks
+LONG = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 1000], "seeds": 1500, "chunk": 100}  # fifteen
+
+
+@pytest.fixture(scope="module")
+def small():
+    return bj.sweep(**SMALL)
+
+
+@pytest.fixture(scope="module")
+def long():
+    return bj.sweep(**LONG)
+
+
+class Inline:
+    """The least that an executor must have: `submit`, and `result` of what it returns."""
+
+    def __init__(self, fail=lambda number, order: False):
+        self.orders, self.fail = [], fail
+
+    def submit(self, function, *arguments):
+        if function is worker.work:
+            self.orders.append(worker.Order(*arguments[0]))
+            if self.fail(len(self.orders), self.orders[-1]):
+                return Inline.Failed()
+        outcome = function(*arguments)
+        return type("Result", (), {"result": lambda self: outcome})()
+
+    class Failed:
+        def result(self):
+            raise OSError("the worker is gone")
+
+
+# Real clusters on this machine.
+
+
+@contextlib.contextmanager
+def pool(_):
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def dask(_, workers=2):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, memory_limit=0,
+                                  silence_logs=50) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def jobs(folder):
+    yield pytest.importorskip("submitit").LocalExecutor(folder / "jobs")
+
+
+# Dask and submitit leave sockets and processes to the garbage collector when workers are killed.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning",
+                                        "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.mark.parametrize("cluster", [pool, dask, jobs])
+def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path, monkeypatch):
+    grid = {**LONG, "chunk": 500} if cluster is jobs else LONG  # each task is a process
+    store, state = tmp_path / "store", executors._state
+
+    def interrupted(*arguments):
+        if any(store.glob("checksum/c.*")):
+            raise KeyboardInterrupt
+        return state(*arguments)
+
+    with cluster(tmp_path) as executor:
+        monkeypatch.setattr(executors, "_state", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):  # unless all tasks ended at once
+            bj.sweep(**grid, out=store, executor=executor)
+        monkeypatch.undo()
+        assert_same(bj.sweep(**grid, out=store, executor=executor), long)
+    assert_same(bj.open_results(store), long)
+    bj.sweep(**grid, out=tmp_path / "alone")
+    files = [{file.relative_to(folder): content for file, content in snapshot(folder).items() if file.name != "zarr.json"}
+             for folder in (store, tmp_path / "alone")]
+    assert files[0] == files[1], "nothing is left over"
+
+
+def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
+    """One of two workers is killed, and another joins. What the killed one had saved is not played again."""
+    grid = {**LONG, "seeds": 4000}
+    whole, store, played = bj.sweep(**grid), tmp_path / "store", []
+    work = executors.play_elsewhere
+
+    def counted(*arguments):
+        counts, number = work(*arguments)
+        played.append(number)
+        return counts, number
+
+    monkeypatch.setattr(executors, "play_elsewhere", counted)
+    with dask(tmp_path) as client:
+        processes = client.run(os.getpid)
+        victim = list(processes.values())[0]
+        killed = []
+
+        def kill():
+            while len(list(store.glob("checksum/c.*"))) < 3:
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+            killed.append(len(list(store.glob("checksum/c.*"))))
+            client.cluster.scale(3)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        assert_same(bj.sweep(**grid, out=store, executor=client), whole)
+        thread.join()
+        assert victim not in client.run(os.getpid).values()
+    assert killed[0] < 40, "it was killed too late to show anything"
+    assert 38 <= played[0] <= 40, "a chunk is not reported if its worker was killed after it had saved it"
+
+
+def test_the_command_line_starts_a_cluster_with_a_class_of_ones_own(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_idle.py").write_text("""
+import chex
+import bts_jax as bj
+
+@chex.dataclass(frozen=True)
+class Cautious(bj.Uniform):
+    patience: float = 1.0
+""")
+    (tmp_path / "grid.toml").write_text("""
+seeds = 4
+budgets = [5]
+[policies.mine]
+kind = "my_idle:Cautious"
+patience = 2.0
+[policies.any]
+kind = "uniform"
+[bandits.two]
+kind = "bernoulli"
+reward = [0.9, 0.2]
+cost = [0.5, 0.5]
+""")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BTS_JAX_WORKERS", "1")
+    main(["sweep", "grid.toml", "--dask", "local", "--task-seconds", "1"])
+    assert capsys.readouterr().out.startswith("grid.zarr: 2 × 1 × 1 × 4")
+    results = bj.open_results("grid.zarr")
+    assert results.state == "complete"
+    assert (results.sel(policy="mine").reward == results.sel(policy="any").reward).all(), "the same policy by another name"
+
+
+# Tasks.
+
+
+def test_an_executor_needs_submit_and_result_alone(small, tmp_path):
+    inline = Inline()
+    assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=inline), small)
+    assert [order.chunks for order in inline.orders] == [[(0, 0, part)] for part in range(4)]
+    before = snapshot(tmp_path)
+    assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=inline), small)
+    assert len(inline.orders) == 4 and snapshot(tmp_path) == before, "nothing is played twice"
+
+
+def test_threads_work_too(small, tmp_path):
+    with ThreadPoolExecutor(3) as threads:
+        assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=threads), small)
+
+
+def test_a_store_that_grows_is_played_by_workers(tmp_path):
+    store = tmp_path / "store"
+    bj.sweep(["uniform"], TWO, [5, 10], 3, chunk=2, out=store)
+    inline = Inline()
+    more = {"three": bj.Bernoulli(reward=[0.5, 0.7, 0.1], cost=[0.5, 0.2, 0.2])}
+    grown = bj.sweep(["kube"], more, [5, 10], 4, chunk=2, out=store, executor=inline)
+    assert_same(grown, bj.sweep(["kube"], more, [5, 10], 4, chunk=2))
+    assert inline.orders[0].asked == (["kube"], ["three"])
+    assert_same(bj.sweep(["uniform"], TWO, [5, 10], 3, out=store), bj.sweep(["uniform"], TWO, [5, 10], 3))
+
+
+def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
+    """The second task is played, and its worker dies before it says so."""
+    class Lost(Inline):
+        def submit(self, function, *arguments):
+            result = super().submit(function, *arguments)
+            return Inline.Failed() if len(self.orders) == 2 and function is worker.work else result
+
+    lost = Lost()
+    played = []
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(worker, "work", lambda order, work=worker.work: played.append(work(order)) or played[-1])
+    with monkeypatch.context():
+        assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=lost), small)
+    monkeypatch.undo()
+    assert len(lost.orders) == 5 and [report["played"] for report in played] == [1, 1, 1, 1, 0]
+
+
+def test_a_task_that_fails_is_submitted_again_three_times(small, tmp_path):
+    def thrice(number, order):
+        return sum(chunk == (0, 0, 2) for earlier in failing.orders for chunk in earlier.chunks) <= 3 and \
+            (0, 0, 2) in order.chunks
+
+    failing = Inline(thrice)
+    assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=failing), small)
+    assert Counter(chunk for order in failing.orders for chunk in order.chunks)[0, 0, 2] == 4
+
+
+def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small, tmp_path):
+    always = Inline(lambda number, order: (0, 0, 1) in order.chunks)
+    named = (r"1 task of 4 failed, each 4 times.*1 chunk; the first has policy 'uniform' on bandit 'two' \(OSError: the worker "
+             r"is gone\).*start the same sweep again")
+    with pytest.raises(RuntimeError, match=named):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=always)
+    assert bj.open_results(tmp_path / "store").state == "incomplete: 1 of 4 units are missing (regret NaN)"
+    assert_same(bj.sweep(**SMALL, out=tmp_path / "store"), small)
+
+
+def test_an_executor_that_breaks_is_named(tmp_path):
+    class Broken(Inline):
+        def submit(self, function, *arguments):
+            if self.orders:
+                raise OSError("cannot schedule new tasks")
+            return super().submit(function, *arguments)
+
+    with pytest.raises(RuntimeError, match="3 tasks of 4 failed.*cannot schedule new tasks"):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=Broken())
+    assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
+
+
+def test_ctrl_c_cancels_what_has_not_begun(tmp_path, monkeypatch):
+    class Slow(Inline):
+        """Nothing but the first task ever begins."""
+
+        def __init__(self):
+            super().__init__()
+            self.futures = []
+
+        def submit(self, function, *arguments):
+            future = Future()
+            if function is worker.describe or not self.futures:
+                future.set_result(function(*arguments))
+            if function is worker.work:
+                self.futures.append(future)
+            return future
+
+    slow = Slow()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executors, "_state", stop)
+    with pytest.raises(KeyboardInterrupt):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=slow)
+    assert [future.cancelled() for future in slow.futures] == [False, True, True, True]
+    assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
+
+
+def test_runs_that_come_to_nothing_are_warned_of(tmp_path):
+    broken = {"mine": OutOfReach()}
+    with pytest.warns(RuntimeWarning, match=r"policies\['mine'\] on bandits\['two'\] came to nothing for 3 seeds"):
+        bj.sweep(broken, TWO, [5], 3, out=tmp_path / "store", executor=Inline())
+
+
+@chex.dataclass(frozen=True)
+class OutOfReach(bj.Uniform):
+    def __call__(self, state, key):
+        return 7, state
+
+
+@chex.dataclass(frozen=True)
+class Nested(bj.Uniform):
+    inner: object = None
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"executor": 5}, "executor = 5 has no method submit"),
+    ({"out": None}, "out = None.*name a folder that all workers share"),
+    ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
+    ({"devices": 1}, "devices = 1 does not go with executor"),
+    ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
+    ({"task_seconds": "x"}, "task_seconds = 'x'"),
+    ({"policies": {"mine": Nested(inner=bj.KUBE())}}, r"policies\['mine'\] cannot be made again by a worker.*use shards"),
+])
+def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
+    with pytest.raises(ValueError, match=named):
+        bj.sweep(**{**SMALL, "out": tmp_path / "store", "executor": Inline(), **changes})
+
+
+@pytest.mark.parametrize("name", ["bts_jax", "jax"])
+def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypatch):
+    describe = worker.describe
+    monkeypatch.setattr(worker, "describe", lambda: {**describe(), name: "0.0.1"})
+    with pytest.raises(ValueError, match=f"worker .*, process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions"):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=Inline())
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monkeypatch):
+    """Another version, another kind of device, and another store under the same path: a later worker says so."""
+    inline = Inline()
+    bj.sweep(**SMALL, out=tmp_path / "store", executor=inline)
+    before, order = snapshot(tmp_path), inline.orders[0]
+
+    def refused(order):
+        worker._stores.clear()
+        return worker.work(tuple(order))["refused"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "__version__", "0.0.1")
+        assert "another kind of worker than the first (jax: " in refused(order)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "__version__", "0.0.1")
+        assert "(bts_jax: " in refused(order)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda **_: [Worker("gpu", "H200", 1)])
+        assert "(platform: cpu there, gpu here)" in refused(order)
+    begun = time.monotonic()
+    for store in (tmp_path / "nowhere", tmp_path):
+        text = refused(order._replace(store=str(store), patience=0.3))
+        assert "does not see the store after 0.3 s" in text and "in a folder that all workers share" in text
+    assert time.monotonic() - begun < 10
+    assert "not that of this sweep" in refused(order._replace(made=("yesterday", 5), patience=0))
+    assert "there is no module 'my_missing'" in refused(order._replace(own=((("Mine", ("my_missing:Mine", ".")),), ())))
+    assert snapshot(tmp_path) == before
+
+
+def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkeypatch):
+    inline = Inline()
+    monkeypatch.setattr(executors, "PATIENCE", 0.2)
+    monkeypatch.setattr(worker, "_seen", lambda *_: (_ for _ in ()).throw(worker.Refusal("it has no disk")))
+    worker._stores.clear()
+    with pytest.raises(ValueError, match=f"process {os.getpid()} refuses to play: it has no disk.*start the same sweep again"):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=inline)
+    assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 4 of 4")
+
+
+def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path):
+    module = tmp_path / "my_changing.py"
+    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    scale: float = {}\n"
+    module.write_text(text.format("1.0"))
+    from bts_jax.sweeps import classes
+
+    made = classes.find("my_changing:Mine", folder=tmp_path)
+    inline = Inline()
+    bj.sweep({"mine": made()}, TWO, [5], 2, out=tmp_path / "store", executor=inline)
+    (where, folder) = dict(inline.orders[0].own[0])["Mine"]
+    assert (where, folder) == ("my_changing:Mine", str(tmp_path.resolve()))
+    worker._stores.clear()
+    other = type("Mine", (made,), {})
+    report = worker.work(tuple(inline.orders[0]._replace(own=((("Mine", chex.dataclass(frozen=True)(other)),), ()))))
+    assert "refused" in report, report
+
+
+# How a sweep is divided into tasks.
+
+
+def many(device, policies=("kube", "ucb-bv1", "epsilon-first"), seeds=40):
+    costs = np.geomspace(0.02, 1, 60)
+    bandits = {f"{i}": bj.Bernoulli(reward=[0.5] * (2 + i % 2), cost=[cost] * (2 + i % 2)) for i, cost in enumerate(costs)}
+    grid = Grid(list(policies), bandits, [10, 500], seeds, 0, device=device)
+    return grid, begin(grid.attributes(), 10, None)
+
+
+CPU, GPU = Worker("cpu", "core", 1), Worker("gpu", "H200", 1)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_tasks_are_a_partition_and_the_longest_come_first(device):
+    grid, results = many(device)
+    for seconds in (60, 1e-4):
+        divided, widest = schedule.tasks(grid, results, results.units, seconds, 1)
+        assert sorted(unit for task in divided for unit in task) == results.units
+        works = [sum(schedule.work_of(grid, results, unit) for unit in task) for task in divided]
+        assert works == sorted(works, reverse=True) and len(divided) >= 16
+        assert widest == max(max(Counter(unit.policy for unit in task).values()) for task in divided)
+        if device is CPU:
+            assert len(divided) >= 64 and all(len({unit.policy for unit in task}) == 1 for task in divided)
+            programs = {call.program for task in divided for call in schedule.calls(grid, results, task, 100, widest)}
+            assert len(programs) == 6, "three policies and two kinds of bandits, whatever the tasks"
+    assert len(schedule.tasks(grid, results, results.units, 1e-4, 1)[0]) > 200, "shorter tasks are more"
+
+
+def test_a_task_takes_about_as_long_as_it_should():
+    grid, results = many(CPU, seeds=40000)
+    divided, _ = schedule.tasks(grid, results, results.units[:: 1], 2, 1)
+    expected = [sum(schedule.work_of(grid, results, unit) for unit in task) * results.chunk / schedule.CPU_SPEED
+                for task in divided]
+    assert np.median(expected) == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("deal", ["tasks", "shards"])
+def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
+    """So that their batches are fused into one program."""
+    grid, results = many(GPU)
+    parts = (schedule.tasks(grid, results, results.units, 60, 1)[0] if deal == "tasks"
+             else schedule.shards(grid, results, results.units, 4))
+    assert len(parts) >= 4
+    for part in parts:
+        places = {unit[1:]: {other.policy for other in part if other[1:] == unit[1:]} for unit in part}
+        assert all(policies == {0, 1, 2} for policies in places.values())
+        fused = schedule.fused(grid, results, schedule.calls(grid, results, part, 2**15), 2**15)
+        assert max(map(len, fused)) == 3
+
+
+def test_a_slow_worker_does_not_hold_up_the_others():
+    """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal, 2/3 of the work."""
+    grid, results = many(CPU)
+    works = [sum(schedule.work_of(grid, results, unit) for unit in task)
+             for task in schedule.tasks(grid, results, results.units, 60, 1)[0]]
+    ends = [(0.0, 1.0), (0.0, 0.5)]
+    for task in works:
+        end, speed = heappop(ends)
+        heappush(ends, (end + task / speed, speed))
+    assert max(ends)[0] < 1.15 * sum(works) / 1.5
+
+
+# How workers share a machine.
+
+
+def test_workers_of_one_parent_are_counted(tmp_path):
+    def process(name, parent, command, cores="f"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status").write_text(f"Name:\tpython\nPPid:\t{parent}\nCpus_allowed:\t{cores}\n")
+        (tmp_path / name / "cmdline").write_bytes(command)
+
+    spawned = b"python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=%d)\0--multiprocessing-fork\0"
+    for number in range(3):
+        process(str(100 + number), 7, spawned % number)
+    process("103", 7, b"python\0-c\0from multiprocessing.resource_tracker import main;main(5)\0")
+    process("104", 8, spawned % 4)
+    process("105", 7, spawned % 5, cores="f0")
+    (tmp_path / "106").mkdir()  # it has ended meanwhile
+    (tmp_path / "meminfo").write_text("")
+    assert machine.workers_here(tmp_path, "100") == 3
+    assert machine.workers_here(tmp_path, "105") == 1 and machine.workers_here(tmp_path, "104") == 1
+    assert machine.workers_here(tmp_path / "none", "1") == 1
+
+
+def test_workers_take_one_gpu_each_and_share_when_there_are_too_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_held", held := [])
+    assert [machine.claimed(["2", "GPU-a/b"], tmp_path) for _ in range(2)] == ["2", "GPU-a/b"]
+    assert machine.claimed(["2", "GPU-a/b"], tmp_path) in ("2", "GPU-a/b")
+    for file in held:
+        file.close()
+    assert machine.claimed(["2", "GPU-a/b"], tmp_path) == "2", "free again after its process has ended"
+    held[-1].close()
+
+
+@pytest.mark.parametrize(("variable", "files", "gpus"), [
+    (None, ["nvidia0", "nvidia1", "nvidiactl", "null"], ["0", "1"]), (None, [], []), ("3, 5", ["nvidia0"], ["3", "5"]),
+    ("", ["nvidia0"], []), ("-1", ["nvidia0"], []),
+])
+def test_visible_gpus_are_found_without_jax(variable, files, gpus, tmp_path, monkeypatch):
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert machine.visible_gpus(tmp_path) == gpus
+    assert machine.visible_gpus(tmp_path / "none") == ([] if variable is None else gpus)
+
+
+@pytest.mark.parametrize(("workers", "gpus", "devices", "environment"), [
+    (1, ["0", "1"], None, {}),
+    (2, [], 4, {}),
+    (3, [], 2, {}),
+    (9, [], 1, {}),
+    (2, ["0", "1"], 4, {"CUDA_VISIBLE_DEVICES": "0"}),
+    (3, ["0", "1"], 2, {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    (2, ["0"], 4, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+])
+def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment, monkeypatch, tmp_path):
+    for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE", "BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    updates = {}
+    monkeypatch.setattr(machine, "has_started", lambda: False)
+    monkeypatch.setattr(machine, "workers_here", lambda: workers)
+    monkeypatch.setattr(machine, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(machine, "private_folder", lambda: tmp_path)
+    monkeypatch.setattr(machine.jax.config, "update", updates.__setitem__)
+    monkeypatch.setattr(machine, "_held", [])
+    before = dict(os.environ)
+    machine.share_machine()
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    for name in changed:
+        monkeypatch.delenv(name)
+    assert changed == environment and updates.get("jax_num_cpu_devices") == devices
+    monkeypatch.setattr(machine, "has_started", lambda: True)
+    updates.clear()
+    machine.share_machine()
+    assert not updates, "too late"
