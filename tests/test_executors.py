@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from test_results import assert_same, snapshot
 
 import bts_jax as bj
 from bts_jax.cli import main
-from bts_jax.sweeps import executors, machine, schedule, worker
+from bts_jax.sweeps import classes, executors, machine, schedule, worker
 from bts_jax.sweeps.executors import Worker
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
@@ -121,7 +122,7 @@ def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "play_elsewhere", counted)
     with dask(tmp_path) as client:
         processes = client.run(os.getpid)
-        victim = list(processes.values())[0]
+        victim = next(iter(processes.values()))
         killed = []
 
         def kill():
@@ -243,7 +244,7 @@ def test_an_executor_that_breaks_is_named(tmp_path):
                 raise OSError("cannot schedule new tasks")
             return super().submit(function, *arguments)
 
-    with pytest.raises(RuntimeError, match="3 tasks of 4 failed.*cannot schedule new tasks"):
+    with pytest.raises(RuntimeError, match=r"3 tasks of 4 failed.*cannot schedule new tasks"):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Broken())
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
 
@@ -303,7 +304,7 @@ class Nested(bj.Uniform):
     ({"devices": 1}, "devices = 1 does not go with executor"),
     ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
     ({"task_seconds": "x"}, "task_seconds = 'x'"),
-    ({"policies": {"mine": Nested(inner=bj.KUBE())}}, r"policies\['mine'\] cannot be made again by a worker.*use shards"),
+    ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be made again by a worker.*use shards"),
 ])
 def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
     with pytest.raises(ValueError, match=named):
@@ -314,7 +315,7 @@ def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
 def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypatch):
     describe = worker.describe
     monkeypatch.setattr(worker, "describe", lambda: {**describe(), name: "0.0.1"})
-    with pytest.raises(ValueError, match=f"worker .*, process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions"):
+    with pytest.raises(ValueError, match=f"process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions"):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Inline())
     assert not (tmp_path / "store").exists()
 
@@ -358,21 +359,19 @@ def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkey
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 4 of 4")
 
 
-def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path):
+def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     module = tmp_path / "my_changing.py"
-    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    scale: float = {}\n"
-    module.write_text(text.format("1.0"))
-    from bts_jax.sweeps import classes
-
-    made = classes.find("my_changing:Mine", folder=tmp_path)
+    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    scale: float = 1.0\n"
+    module.write_text(text)
     inline = Inline()
-    bj.sweep({"mine": made()}, TWO, [5], 2, out=tmp_path / "store", executor=inline)
-    (where, folder) = dict(inline.orders[0].own[0])["Mine"]
-    assert (where, folder) == ("my_changing:Mine", str(tmp_path.resolve()))
+    mine = {"mine": classes.find("my_changing:Mine", folder=tmp_path)()}
+    bj.sweep(mine, TWO, [5], 2, out=tmp_path / "store", executor=inline)
+    order = inline.orders[0]
+    assert order.own == ((("Mine", ("my_changing:Mine", str(tmp_path.resolve()))),), ())
+    module.write_text(text + "    def more(self):\n        return 1\n")
+    monkeypatch.delitem(sys.modules, "my_changing")  # as on a machine with another version of the file
     worker._stores.clear()
-    other = type("Mine", (made,), {})
-    report = worker.work(tuple(inline.orders[0]._replace(own=((("Mine", chex.dataclass(frozen=True)(other)),), ()))))
-    assert "refused" in report, report
+    assert "it has other code or settings of policies (mine.code: " in worker.work(tuple(order))["refused"]
 
 
 # How a sweep is divided into tasks.
@@ -401,15 +400,16 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
             assert len(divided) >= 64 and all(len({unit.policy for unit in task}) == 1 for task in divided)
             programs = {call.program for task in divided for call in schedule.calls(grid, results, task, 100, widest)}
             assert len(programs) == 6, "three policies and two kinds of bandits, whatever the tasks"
-    assert len(schedule.tasks(grid, results, results.units, 1e-4, 1)[0]) > 200, "shorter tasks are more"
+    short, usual = (len(schedule.tasks(grid, results, results.units, seconds, 1)[0]) for seconds in (1e-5, 60))
+    assert short > 2 * usual
 
 
 def test_a_task_takes_about_as_long_as_it_should():
-    grid, results = many(CPU, seeds=40000)
-    divided, _ = schedule.tasks(grid, results, results.units[:: 1], 2, 1)
+    grid, results = many(CPU, seeds=400)
+    divided, _ = schedule.tasks(grid, results, results.units, 0.02, 1)
     expected = [sum(schedule.work_of(grid, results, unit) for unit in task) * results.chunk / schedule.CPU_SPEED
                 for task in divided]
-    assert np.median(expected) == pytest.approx(2, rel=0.1)
+    assert np.median(expected) == pytest.approx(0.02, rel=0.1) and len(divided) > 64
 
 
 @pytest.mark.parametrize("deal", ["tasks", "shards"])
@@ -427,7 +427,7 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
 
 
 def test_a_slow_worker_does_not_hold_up_the_others():
-    """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal, 2/3 of the work."""
+    """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal."""
     grid, results = many(CPU)
     works = [sum(schedule.work_of(grid, results, unit) for unit in task)
              for task in schedule.tasks(grid, results, results.units, 60, 1)[0]]

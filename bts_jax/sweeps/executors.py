@@ -134,7 +134,8 @@ def play_elsewhere(
     made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
 
     def order(units: list[Unit]) -> worker.Order:
-        return worker.Order(uuid.uuid4().hex, store, made, [(unit.policy, unit.bandit, unit.part) for unit in units], widest, asked, own, PATIENCE)
+        chunks = [(unit.policy, unit.bandit, unit.part) for unit in units]
+        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE)
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
     _under_way.append(pending)
