@@ -227,9 +227,8 @@ def _sweep(arguments: argparse.Namespace) -> None:
     again = ["--resume", store]
 
     def how() -> str:
-        from bts_jax.sweeps.executors import cancel_all
-
-        cancel_all()
+        if executors := sys.modules.get("bts_jax.sweeps.executors"):  # a signal may come at any time: nothing is imported now
+            executors.cancel_all()
         return f"to go on: bts-jax sweep {shlex.join(again)}"
 
     with _resumable(store, how), ExitStack() as stack:

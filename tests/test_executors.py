@@ -12,9 +12,11 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from heapq import heappop, heappush
 
 import chex
+import distributed  # here, and not in a test that captures its output: it keeps the stream that it finds
 import jax
 import numpy as np
 import pytest
+import submitit
 from test_results import assert_same, snapshot
 
 import bts_jax as bj
@@ -37,6 +39,18 @@ def small():
 @pytest.fixture(scope="module")
 def long():
     return bj.sweep(**LONG)
+
+
+FILE = """
+seeds = 4
+budgets = [5]
+[policies.any]
+kind = "uniform"
+[bandits.two]
+kind = "bernoulli"
+reward = [0.9, 0.2]
+cost = [0.5, 0.5]
+"""
 
 
 class Inline:
@@ -69,15 +83,14 @@ def pool(_):
 
 @contextlib.contextmanager
 def dask(_, workers=2):
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, memory_limit=0,
+    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", memory_limit=0,
                                   silence_logs=50) as cluster, distributed.Client(cluster) as client:
         yield client
 
 
 @contextlib.contextmanager
 def jobs(folder):
-    yield pytest.importorskip("submitit").LocalExecutor(folder / "jobs")
+    yield submitit.LocalExecutor(folder / "jobs")
 
 
 # Dask and submitit leave sockets and processes to the garbage collector when workers are killed.
@@ -150,19 +163,7 @@ import bts_jax as bj
 class Cautious(bj.Uniform):
     patience: float = 1.0
 """)
-    (tmp_path / "grid.toml").write_text("""
-seeds = 4
-budgets = [5]
-[policies.mine]
-kind = "my_idle:Cautious"
-patience = 2.0
-[policies.any]
-kind = "uniform"
-[bandits.two]
-kind = "bernoulli"
-reward = [0.9, 0.2]
-cost = [0.5, 0.5]
-""")
+    (tmp_path / "grid.toml").write_text(FILE + '[policies.mine]\nkind = "my_idle:Cautious"\npatience = 2.0\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BTS_JAX_WORKERS", "1")
     main(["sweep", "grid.toml", "--dask", "local", "--task-seconds", "1"])
@@ -372,6 +373,25 @@ def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_changing")  # as on a machine with another version of the file
     worker._stores.clear()
     assert "it has other code or settings of policies (mine.code: " in worker.work(tuple(order))["refused"]
+
+
+@pytest.mark.parametrize(("arguments", "named"), [
+    (["--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
+    (["--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
+    (["--slurm", "time=5", "--dask", "local"], "--slurm = 'time=5' does not go with --dask"),
+    (["--slurm", "time"], "--slurm = 'time' has 'time', which is not NAME=VALUE"),
+    (["--slurm", "time=5"], "--slurm = 'time=5' cannot be used (Could not detect"),
+    (["--task-seconds", "5"], "--task-seconds = 5 goes with --dask or --slurm"),
+    (["--dask", "nonsense"], "--dask = 'nonsense' is not the address of a scheduler"),
+])
+def test_bad_commands_end_with_a_message_and_exit_code_2(arguments, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(FILE)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "small.toml", *arguments])
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and named in err and err.count("\n") == 1, err
+    assert not (tmp_path / "small.zarr").exists()
 
 
 # How a sweep is divided into tasks.

@@ -581,13 +581,6 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "small.toml", "--shard", "9/8"], "--shard = '9/8' is share 9 of 8: give a number from 1 to 8"),
     (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is no share"),
     (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
-    (["sweep", "small.toml", "--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
-    (["sweep", "small.toml", "--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
-    (["sweep", "small.toml", "--slurm", "time=5", "--dask", "local"], "--slurm = 'time=5' does not go with --dask"),
-    (["sweep", "small.toml", "--slurm", "time"], "--slurm = 'time' has 'time', which is not NAME=VALUE"),
-    (["sweep", "small.toml", "--slurm", "time=5"], "--slurm = 'time=5' cannot be used (Could not detect"),
-    (["sweep", "small.toml", "--task-seconds", "5"], "--task-seconds = 5 goes with --dask or --slurm"),
-    (["sweep", "small.toml", "--dask", "nonsense"], "--dask = 'nonsense' is not the address of a scheduler"),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),
 ])
@@ -663,7 +656,7 @@ def test_the_line_of_an_interruption_names_the_store_if_there_is_one(folder, cap
 
     def interrupted(*_):
         signal.raise_signal(signal.SIGINT)
-        assert ended.wait(10)
+        assert ended.wait(60)
         raise ValueError("as if the process had ended")
 
     monkeypatch.setattr(gridfile, "read_toml", interrupted)

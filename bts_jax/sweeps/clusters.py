@@ -25,7 +25,7 @@ def dask(address: str) -> Iterator[Any]:
         if address == "local":
             count = len(visible_gpus()) or cores()
             stack.enter_context(config.set({"distributed.worker.multiprocessing-method": "spawn"}))
-            options: dict[str, Any] = {"n_workers": count, "dashboard_address": None, "silence_logs": 50}
+            options: dict[str, Any] = {"n_workers": count, "dashboard_address": ":0", "silence_logs": 50}
             # Dask would end workers whose memory it finds too large, and does not know what JAX needs.
             where: Any = stack.enter_context(LocalCluster(**options, threads_per_worker=1, processes=True, memory_limit=0))
         else:
