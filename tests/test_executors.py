@@ -414,14 +414,28 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
         divided, widest = schedule.tasks(grid, results, results.units, seconds, 1)
         assert sorted(unit for task in divided for unit in task) == results.units
         works = [sum(schedule.work_of(grid, results, unit) for unit in task) for task in divided]
-        assert works == sorted(works, reverse=True) and len(divided) >= 16
+        assert works == sorted(works, reverse=True)
         assert widest == max(max(Counter(unit.policy for unit in task).values()) for task in divided)
         if device is CPU:
             assert len(divided) >= 64 and all(len({unit.policy for unit in task}) == 1 for task in divided)
             programs = {call.program for task in divided for call in schedule.calls(grid, results, task, 100, widest)}
             assert len(programs) == 6, "three policies and two kinds of bandits, whatever the tasks"
     short, usual = (len(schedule.tasks(grid, results, results.units, seconds, 1)[0]) for seconds in (1e-5, 60))
-    assert short > 2 * usual
+    assert short > 2 * usual if device is CPU else short == usual == 2, "a GPU plays as few runs as these at once"
+
+
+def test_a_task_for_a_gpu_fills_it():
+    """Not less than 8,192 runs of a policy at a time, and several full calls if they take no longer than a task should."""
+    grid, results = many(GPU, seeds=4000)
+    for seconds, full in ((60, False), (1e-6, True)):
+        divided, _ = schedule.tasks(grid, results, results.units, seconds, 1)
+        runs = [min(Counter(unit.policy for unit in task).values()) * results.chunk for task in divided]
+        assert sum(number < 8192 for number in runs) <= 6, "what is left over, of each policy and kind of bandit"
+        assert not full or max(runs) < 2 * 8192
+    grid, results = many(GPU, seeds=400)
+    results.chunk = 2**15  # as if there were so many seeds
+    divided, _ = schedule.tasks(grid, results, results.units, 60, 1)
+    assert max(map(len, divided)) > 2
 
 
 def test_a_task_takes_about_as_long_as_it_should():
@@ -438,7 +452,6 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
     grid, results = many(GPU)
     parts = (schedule.tasks(grid, results, results.units, 60, 1)[0] if deal == "tasks"
              else schedule.shards(grid, results, results.units, 4))
-    assert len(parts) >= 4
     for part in parts:
         places = {unit[1:]: {other.policy for other in part if other[1:] == unit[1:]} for unit in part}
         assert all(policies == {0, 1, 2} for policies in places.values())
@@ -475,9 +488,9 @@ def test_workers_of_one_parent_are_counted(tmp_path):
     process("105", 7, spawned % 5, cores="f0")
     (tmp_path / "106").mkdir()  # it has ended meanwhile
     (tmp_path / "meminfo").write_text("")
-    assert machine.workers_here(tmp_path, "100") == 3
-    assert machine.workers_here(tmp_path, "105") == 1 and machine.workers_here(tmp_path, "104") == 1
-    assert machine.workers_here(tmp_path / "none", "1") == 1
+    assert machine.workers_here(tmp_path, "100") == (4, 3), "one is bound to other cores"
+    assert machine.workers_here(tmp_path, "105") == (4, 1) and machine.workers_here(tmp_path, "104") == (1, 1)
+    assert machine.workers_here(tmp_path / "none", "1") == (1, 1)
 
 
 def test_workers_take_one_gpu_each_and_share_when_there_are_too_few(tmp_path, monkeypatch):
@@ -505,13 +518,15 @@ def test_visible_gpus_are_found_without_jax(variable, files, gpus, tmp_path, mon
 
 
 @pytest.mark.parametrize(("workers", "gpus", "devices", "environment"), [
-    (1, ["0", "1"], None, {}),
-    (2, [], 4, {}),
-    (3, [], 2, {}),
-    (9, [], 1, {}),
-    (2, ["0", "1"], 4, {"CUDA_VISIBLE_DEVICES": "0"}),
-    (3, ["0", "1"], 2, {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
-    (2, ["0"], 4, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    ((1, 1), ["0", "1"], None, {}),
+    ((2, 2), [], 4, {}),
+    ((3, 3), [], 2, {}),
+    ((9, 9), [], 1, {}),
+    ((9, 2), [], 4, {}),
+    ((2, 1), ["0", "1"], None, {"CUDA_VISIBLE_DEVICES": "0"}),
+    ((2, 2), ["0", "1"], 4, {"CUDA_VISIBLE_DEVICES": "0"}),
+    ((3, 3), ["0", "1"], 2, {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    ((2, 2), ["0"], 4, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
 ])
 def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment, monkeypatch, tmp_path):
     for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE", "BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS"):

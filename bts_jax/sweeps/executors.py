@@ -33,6 +33,7 @@ from bts_jax.sweeps.store import seal_of
 from bts_jax.text import counted, shown
 
 AGAIN = 3  # times that a task is submitted again
+ARRAY = 1000  # jobs of SLURM that are submitted at a time: most clusters allow no more
 PATIENCE = 30.0  # seconds for which a worker waits until it sees the store
 NOT_DONE = (Exception, CancelledError, asyncio.CancelledError)
 
@@ -152,10 +153,12 @@ def play_elsewhere(
             task.future, pending[id(future)] = future, task
 
     try:
-        with _submitted_together(executor):
-            for units in divided:
-                submit(_Task(units))
+        for start in range(0, len(divided), ARRAY):
+            with _submitted_together(executor):
+                for units in divided[start : start + ARRAY]:
+                    submit(_Task(units))
         while pending:
+            begun = time.monotonic()
             for place, task in _done(pending):
                 del pending[place]
                 Path(store, f".{task.order.name}").unlink(missing_ok=True)  # which a worker that was killed leaves
@@ -178,7 +181,7 @@ def play_elsewhere(
                     results.done[unit] = True
             bar.show(_state(store, pending, failed))
             if pending:
-                time.sleep(0.05)
+                time.sleep(max(0.05, time.monotonic() - begun))  # asking after many tasks takes time
     finally:
         _under_way.remove(pending)
         for task in pending.values():
@@ -228,8 +231,15 @@ def _submit(executor: Any, function: Callable[..., Any], *arguments: Any) -> Any
 @contextlib.contextmanager
 def _submitted_together(executor: Any) -> Iterator[None]:
     """Makes one array of jobs of what submitit submits in the block; other executors have no `batch`."""
-    with executor.batch() if callable(getattr(executor, "batch", None)) else contextlib.nullcontext():
+    if not callable(getattr(executor, "batch", None)):
         yield
+        return
+    try:
+        with executor.batch():
+            yield
+    except Exception as error:
+        raise RuntimeError(f"the executor does not take the tasks ({_in_words(error)}): see to that, and start the same sweep "
+                           "again") from error
 
 
 def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:

@@ -22,16 +22,16 @@ def share_machine() -> None:
     """Leaves to the other workers on this machine what is theirs. If JAX has started in this process, nothing changes.
 
     Workers are processes with the same parent and the same command but for its numbers, such as those of a process pool, of a
-    Dask worker, of `srun` and of `mpirun`. The cores that they all may use are divided by their number. If several GPUs are
-    visible, each worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Programs are cached
-    in a folder of this user on this machine. What the user has set in the environment stays.
+    Dask worker, of `srun` and of `mpirun`. Those that may use the same cores divide them. If several GPUs are visible, each
+    worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Programs are cached in a folder
+    of this user on this machine. What the user has set in the environment stays.
     """
     if has_started():
         return
-    count = workers_here()
+    count, on_these_cores = workers_here()
     chosen = ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS", "JAX_NUM_CPU_DEVICES")
-    if count > 1 and not any(os.environ.get(name) for name in chosen):
-        jax.config.update("jax_num_cpu_devices", max(cores() // count, 1))
+    if on_these_cores > 1 and not any(os.environ.get(name) for name in chosen):
+        jax.config.update("jax_num_cpu_devices", max(cores() // on_these_cores, 1))
     gpus = visible_gpus()
     if count > 1 and len(gpus) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = claimed(gpus)
@@ -42,18 +42,19 @@ def share_machine() -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
 
 
-def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> int:
-    """How many workers are on this machine, with this one: processes like it that may use the same cores."""
+def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> tuple[int, int]:
+    """How many workers are on this machine, with this one; and how many of them may use the same cores as this one."""
     try:
-        mine = _process(Path(proc), process or str(os.getpid()))
+        *mine, my_cores = _process(Path(proc), process or str(os.getpid()))
         names = [name for name in os.listdir(proc) if name.isdecimal()]
     except OSError:  # not Linux
-        return 1
-    count = 0
+        return 1, 1
+    found = []
     for name in names:
-        with contextlib.suppress(OSError, IndexError, StopIteration):  # it has ended meanwhile
-            count += _process(Path(proc), name) == mine
-    return max(count, 1)
+        with contextlib.suppress(OSError, KeyError):  # it has ended meanwhile
+            *other, other_cores = _process(Path(proc), name)
+            found += [other_cores] if other == mine else []
+    return max(len(found), 1), max(found.count(my_cores), 1)
 
 
 def _process(proc: Path, name: str) -> tuple[str, str, str]:

@@ -70,16 +70,19 @@ def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Un
     return alike
 
 
-def hands(grid: Grid, results: Results, units: list[Unit], most: float, size: int) -> list[tuple[int, list[Unit]]]:
+def hands(
+    grid: Grid, results: Results, units: list[Unit], most: float, fewest: int, largest: int
+) -> list[tuple[int, list[Unit]]]:
     """Divides units into lists that one process plays, with the work of each, the longest first.
 
-    A list has at most the work `most`, unless a single unit has more, and `size` units of each policy. It has one policy; on a
-    GPU it has all policies of its bandits, where their calls are small enough to be fused.
+    A list has at most the work `most`, but at least `fewest` units of each policy, and at most `largest`. It has one policy; on
+    a GPU it has all policies of its bandits, where their calls are small enough to be fused.
     """
     of_a_unit = partial(work_of, grid, results)
     together: dict[Any, dict[Any, list[Unit]]] = {}  # by kind, and by what shares a program
     for (policy, *kind), alike in _alike(grid, results, units).items():
-        fuses = _is_small(grid, alike[0], min(len(alike), size) * results.runs, usual_runs(grid))
+        runs = min(len(alike), _units_of_a_call(grid, results)) * results.runs
+        fuses = _is_small(grid, alike[0], runs, usual_runs(grid))
         for unit in alike:
             together.setdefault((*kind, None if fuses else policy), {}).setdefault((unit.bandit, unit.part), []).append(unit)
     found = []
@@ -88,7 +91,7 @@ def hands(grid: Grid, results: Results, units: list[Unit], most: float, size: in
         whole.sort(key=lambda pair: -pair[0])
         load, hand, count = 0, [], 0
         for work, same in whole:
-            if hand and (load + work > most or count == size):
+            if (count >= fewest and load + work > most) or count == largest:
                 found.append((load, hand))
                 load, hand, count = 0, [], 0
             load, hand, count = load + work, hand + same, count + 1
@@ -104,7 +107,7 @@ def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[
     total = sum(work_of(grid, results, unit) for unit in units)
     shares: list[list[Unit]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
-    for work, hand in hands(grid, results, units, total / (4 * count), _units_of_a_call(grid, results)):
+    for work, hand in hands(grid, results, units, total / (4 * count), 1, _units_of_a_call(grid, results)):
         load, place = heapq.heappop(loads)
         shares[place] += hand
         heapq.heappush(loads, (load + work, place))
@@ -114,15 +117,15 @@ def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[
 def tasks(grid: Grid, results: Results, units: list[Unit], seconds: float, devices: int) -> tuple[list[list[Unit]], int]:
     """Divides units into tasks for an executor, the longest first; and says how many units of a policy a task has at most.
 
-    A task takes a worker with so many devices about so many seconds. There are several tasks for each worker even if all of the
-    work is small, so that a faster worker gets more of it; how many workers there are is not known.
+    A task takes a worker with so many devices about so many seconds. It takes less if all of the work is small, so that there
+    are several tasks for each worker, and a faster worker gets more of them. How many workers there are is not known.
     """
     total = sum(work_of(grid, results, unit) for unit in units)
     speed = devices * (CPU_SPEED if _on_cpu(grid) else GPU_SPEED)
     fewest = FEWEST_TASKS_CPU if _on_cpu(grid) else FEWEST_TASKS_GPU
     most = min(seconds * speed / results.chunk, total / fewest)
-    size = len(units) if _on_cpu(grid) else _units_of_a_call(grid, results)
-    found = [hand for _, hand in hands(grid, results, units, most, size)]
+    smallest = 1 if _on_cpu(grid) else -(-_small_call(grid) // results.runs)  # a GPU takes as long for less
+    found = [hand for _, hand in hands(grid, results, units, most, smallest, len(units))]
     return found, max((max(Counter(unit.policy for unit in hand).values()) for hand in found), default=1)
 
 
