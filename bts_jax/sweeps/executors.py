@@ -159,7 +159,8 @@ def play_elsewhere(
                     submit(_Task(units))
         while pending:
             begun = time.monotonic()
-            for place, task in _done(pending):
+            ended = _done(pending)
+            for place, task in ended:
                 del pending[place]
                 Path(store, f".{task.order.name}").unlink(missing_ok=True)  # which a worker that was killed leaves
                 try:
@@ -180,7 +181,7 @@ def play_elsewhere(
                 for unit in task.units:
                     results.done[unit] = True
             bar.show(_state(store, pending, failed))
-            if pending:
+            if not ended:
                 time.sleep(max(0.05, time.monotonic() - begun))  # asking after many tasks takes time
     finally:
         _under_way.remove(pending)
