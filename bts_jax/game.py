@@ -559,7 +559,7 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
         raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
                          "at least 2 arms, each with both")
     per_unit, most = _check_scales(bandit)
-    remedy = f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}, or with max_rounds infinity"
+    remedy = f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}; or infinity, if max_rounds is given"
     largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
         amount = _amounts("budget", budget, remedy)

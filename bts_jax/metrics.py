@@ -66,9 +66,8 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
     ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing), times the scales of costs and
-    rewards. Arms that cost
-    nothing lose nothing by being pulled. Batches and precision are as for `regret`; and so is NaN, where a run has come to
-    nothing because policy or bandit broke the rules.
+    rewards. Arms that cost nothing lose nothing by being pulled. Batches and precision are as for `regret`; and so is NaN,
+    where a run has come to nothing because policy or bandit broke the rules.
 
     Example:
         >>> import numpy as np
