@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from heapq import heappop, heappush
+from pathlib import Path
 
 import chex
 import distributed  # here, and not in a test that captures its output: it keeps the stream that it finds
@@ -165,12 +166,47 @@ class Cautious(bj.Uniform):
 """)
     (tmp_path / "grid.toml").write_text(FILE + '[policies.mine]\nkind = "my_idle:Cautious"\npatience = 2.0\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BTS_JAX_WORKERS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(bj.__file__).parent.parent))
     main(["sweep", "grid.toml", "--dask", "local", "--task-seconds", "1"])
     assert capsys.readouterr().out.startswith("grid.zarr: 2 × 1 × 1 × 4")
     results = bj.open_results("grid.zarr")
     assert results.state == "complete"
     assert (results.sel(policy="mine").reward == results.sel(policy="any").reward).all(), "the same policy by another name"
+
+
+SBATCH = """#!/bin/bash
+# Stands in for SLURM: runs the jobs one after the other, here.
+for script; do :; done
+grep "#SBATCH" "$script" >> options
+jobs=$(sed -n "s/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p" "$script")
+export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1
+(for job in $(seq 0 "${jobs:-0}"); do
+    if [ "$jobs" ]; then export SLURM_ARRAY_JOB_ID=$$ SLURM_ARRAY_TASK_ID=$job; fi
+    SLURM_JOB_ID=$(($$ + job)) bash "$script"
+done) < /dev/null > /dev/null 2>&1 &
+echo "Submitted batch job $$"
+"""
+SRUN = """#!/bin/bash
+while [ "$1" != "${1#-}" ]; do case "$1" in --output|--error) shift;; esac; shift; done
+exec "$@"
+"""
+
+
+def test_the_command_line_submits_jobs_to_slurm(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("sacct", "#!/bin/bash\necho 'JobID|State'")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(Path(bj.__file__).parent.parent))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "grid.toml").write_text(FILE + '[policies.other]\nkind = "uniform"\n')
+    main(["sweep", "grid.toml", "--slurm", "partition=gpu,gpus-per-node=1,time=60"])
+    assert capsys.readouterr().out.startswith("grid.zarr: 2 × 1 × 1 × 4")
+    assert bj.open_results("grid.zarr").state == "complete"
+    options = (tmp_path / "options").read_text()
+    assert all(f"#SBATCH --{option}\n" in options for option in ("partition=gpu", "gpus-per-node=1", "time=60"))
+    assert "#SBATCH --array=0-1%" in options, "one array for both tasks"
 
 
 # Tasks.

@@ -271,5 +271,6 @@ def _state(store: str, pending: dict[Any, _Task], failed: list[Any]) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    text = str(error).strip().split("\n")
-    return f"{type(error).__name__}: {next((line for line in reversed(text) if line), '')}"[:300]
+    """An exception in one line. A job's says first that it failed, and last why, or where its logs are."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    return f"{type(error).__name__}: {' ... '.join([*lines[:1], *lines[1:][-1:]])}"[:500]

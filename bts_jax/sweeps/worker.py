@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bts_jax._version import __version__
+from bts_jax.devices import check_fork
 from bts_jax.sweeps.machine import share_machine
 
 Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or where it is: ("my_module:MyPolicy", folder)
@@ -37,6 +38,7 @@ class Refusal(Exception):
 
 def describe() -> dict[str, Any]:
     """What this worker is."""
+    check_fork()
     share_machine()
     import jax
 
@@ -48,6 +50,7 @@ def describe() -> dict[str, Any]:
 def work(order: tuple[Any, ...]) -> dict[str, Any]:
     """Plays the chunks of an order that are not in the store yet. Says how many those were, and what became of their runs."""
     order = Order(*order)
+    check_fork()
     share_machine()
     from bts_jax.sweeps.playing import play_units
     from bts_jax.sweeps.results import Unit
