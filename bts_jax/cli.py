@@ -242,6 +242,7 @@ def _sweep(arguments: argparse.Namespace) -> None:
             what |= {"executor": _executor(stack, elsewhere, store),
                      "task_seconds": 60 if arguments.task_seconds is None else arguments.task_seconds}
             again += [part for name, value in elsewhere.items() for part in (f"--{name}", value)]
+            again += [] if arguments.task_seconds is None else ["--task-seconds", f"{arguments.task_seconds:g}"]
         from bts_jax.sweeps.run import fill
 
         results = fill(**what, out=store, devices=arguments.devices, shard=shard, quiet=arguments.quiet)

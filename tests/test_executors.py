@@ -264,6 +264,36 @@ def test_a_task_that_fails_is_submitted_again_three_times(small, tmp_path):
     assert Counter(chunk for order in failing.orders for chunk in order.chunks)[0, 0, 2] == 4
 
 
+@chex.dataclass(frozen=True)
+class Branching(bj.Uniform):
+    """With a mistake that is common in JAX, whose error cannot be sent to another process."""
+
+    def __call__(self, state, key):
+        arm, state = bj.Uniform.__call__(self, state, key)
+        return (arm if arm > 0 else 0), state
+
+
+def test_an_error_in_a_policy_is_named_and_harms_no_other(tmp_path, small):
+    inline = Inline()
+    with pytest.raises(RuntimeError, match=r"4 tasks of 8 failed.*policy 'mine' on bandit 'two'.*TracerBoolConversionError"):
+        policies = {"uniform": bj.Uniform(), "mine": Branching()}
+        bj.sweep(**{**SMALL, "policies": policies}, out=tmp_path / "store", executor=inline)
+    assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=inline), small)
+    assert sum(order.chunks[0][0] == 0 for order in inline.orders) == 4, "the other policy was played once"
+
+
+def test_a_store_that_gets_another_grid_meanwhile_is_noticed(tmp_path):
+    class Grown(Inline):
+        def submit(self, function, *arguments):
+            result = super().submit(function, *arguments)
+            if len(self.orders) == 4:
+                bj.sweep(["oracle"], TWO, [5, 10], 2, out=tmp_path / "store")
+            return result
+
+    with pytest.raises(ValueError, match="has got another grid from another process: start the same sweep again"):
+        bj.sweep(**SMALL, out=tmp_path / "store", executor=Grown())
+
+
 def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small, tmp_path):
     always = Inline(lambda number, order: (0, 0, 1) in order.chunks)
     named = (r"1 task of 4 failed, each 4 times.*1 chunk; the first has policy 'uniform' on bandit 'two' \(OSError: the worker "
@@ -339,6 +369,7 @@ class Nested(bj.Uniform):
     ({"out": None}, "out = None.*name a folder that all workers share"),
     ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
     ({"devices": 1}, "devices = 1 does not go with executor"),
+    ({"memory": 10**9}, "memory = 1000000000 does not go with executor"),
     ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
     ({"task_seconds": "x"}, "task_seconds = 'x'"),
     ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be made again by a worker.*use shards"),
@@ -351,7 +382,7 @@ def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
 @pytest.mark.parametrize("name", ["bts_jax", "jax"])
 def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypatch):
     describe = worker.describe
-    monkeypatch.setattr(worker, "describe", lambda: {**describe(), name: "0.0.1"})
+    monkeypatch.setattr(worker, "describe", lambda *_: {**describe(*_), name: "0.0.1"})
     with pytest.raises(ValueError, match=f"process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions"):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Inline())
     assert not (tmp_path / "store").exists()
@@ -379,9 +410,11 @@ def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monk
     begun = time.monotonic()
     for store in (tmp_path / "nowhere", tmp_path):
         text = refused(order._replace(store=str(store), patience=0.3))
-        assert "does not see the store after 0.3 s" in text and "in a folder that all workers share" in text
+        assert "does not see the store of this sweep after 0.3 s" in text and "in a folder that all workers share" in text
     assert time.monotonic() - begun < 10
-    assert "not that of this sweep" in refused(order._replace(made=("yesterday", 5), patience=0))
+    assert "is another there" in refused(order._replace(made=("yesterday", 5), patience=0))
+    grown = order._replace(made=(order.made[0], 5), patience=0)
+    assert "another process has given the store another grid" in refused(grown)
     assert "there is no module 'my_missing'" in refused(order._replace(own=((("Mine", ("my_missing:Mine", ".")),), ())))
     assert snapshot(tmp_path) == before
 
@@ -406,9 +439,29 @@ def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     order = inline.orders[0]
     assert order.own == ((("Mine", ("my_changing:Mine", str(tmp_path.resolve()))),), ())
     module.write_text(text + "    def more(self):\n        return 1\n")
-    monkeypatch.delitem(sys.modules, "my_changing")  # as on a machine with another version of the file
     worker._stores.clear()
+    assert "it has imported my_changing:Mine before the file changed; restart" in worker.work(tuple(order))["refused"]
+    monkeypatch.delitem(sys.modules, "my_changing")  # as on a machine with another version of the file
     assert "it has other code or settings of policies (mine.code: " in worker.work(tuple(order))["refused"]
+
+
+def test_a_class_without_a_file_goes_as_it_is(tmp_path):
+    """Such as one of a notebook, which Dask sends by value: its code cannot be compared on the worker, and need not be."""
+    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass OutOfFile(bj.Uniform):\n    scale: float = 1.0\n"
+    inline = Inline()
+    whole = bj.sweep({"mine": OutOfFile()}, TWO, [5], 2)
+    assert_same(bj.sweep({"mine": OutOfFile()}, TWO, [5], 2, out=tmp_path / "store", executor=inline), whole)
+    order = inline.orders[0]
+    namespace = {"__name__": "__main__"}
+    exec(text, namespace)
+    worker._stores.clear()
+    report = worker.work(tuple(order._replace(own=((("OutOfFile", namespace["OutOfFile"]),), ()))))
+    assert report.get("played") == 0, report
+
+
+@chex.dataclass(frozen=True)
+class OutOfFile(bj.Uniform):
+    scale: float = 1.0
 
 
 @pytest.mark.parametrize(("arguments", "named"), [
@@ -585,3 +638,21 @@ def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment,
     updates.clear()
     machine.share_machine()
     assert not updates, "too late"
+
+
+def test_the_first_worker_of_a_pool_does_not_take_the_whole_machine(monkeypatch):
+    """A process pool starts its processes one by one: the first sees no others."""
+    updates = {}
+    monkeypatch.setattr(machine, "has_started", lambda: False)
+    monkeypatch.setattr(machine, "workers_here", lambda: (1, 1))
+    monkeypatch.setattr(machine, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(machine, "claimed", lambda gpus: gpus[1])
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(machine, "private_folder", lambda: None)
+    monkeypatch.setattr(machine.jax.config, "update", updates.__setitem__)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    for name in ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    machine.share_machine(4, one_gpu=True)
+    assert updates == {"jax_num_cpu_devices": 2} and os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert executors._workers(ProcessPoolExecutor(3)) == 3 and executors._workers(Inline()) == 1

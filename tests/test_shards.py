@@ -115,7 +115,7 @@ def test_three_processes_of_a_launcher_make_the_same_store(tmp_path):
 
     def start(number):
         return python("-m", "bts_jax", "sweep", "grid.toml", "--shard", "auto", cwd=tmp_path,
-                      more={"SLURM_PROCID": str(number), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(number)})
+                      more={"SLURM_PROCID": str(number), "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"})
 
     processes, checksums = [start(number) for number in range(3)], tmp_path / "grid.zarr" / "checksum"
     while not any(checksums.glob("c.*")):
@@ -130,10 +130,12 @@ def test_three_processes_of_a_launcher_make_the_same_store(tmp_path):
 
 @pytest.mark.parametrize(("text", "environment", "shard"), [
     ("3/8", {}, (3, 8)),
-    ("auto", {"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, (3, 4)),
+    ("auto", {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (3, 4)),
     ("auto", {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}, (3, 4)),
     ("auto", {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_PROCID": "1",
-              "SLURM_NTASKS": "4"}, (6, 12)),
+              "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (6, 12)),
+    ("auto", {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_PROCID": "0",
+              "SLURM_NTASKS": "1", "PMI_RANK": "0", "PMI_SIZE": "1"}, (3, 8)),
     ("auto", {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (6, 6)),
     ("auto", {"PMI_RANK": "0", "PMI_SIZE": "2"}, (1, 2)),
     ("auto/8", {"JOB_COMPLETION_INDEX": "3"}, (4, 8)),
@@ -146,6 +148,7 @@ def test_a_launcher_says_which_shard_a_process_plays(text, environment, shard):
 @pytest.mark.parametrize(("text", "environment", "named"), [
     ("auto", {}, "finds no launcher in the environment.*SLURM_PROCID.*give --shard I/N"),
     ("auto", {"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX says that this is process 3.*--shard auto/8"),
+    ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "32"}, "32 tasks by SLURM_NTASKS, and srun did not start this process"),
     ("auto", {"SLURM_PROCID": "x", "SLURM_NTASKS": "4"}, "SLURM_PROCID = 'x' is not a number"),
     ("auto/2", {"JOB_COMPLETION_INDEX": "3"}, "'auto/2' is share 4 of 2: give a number from 1 to 2"),
     ("0/2", {}, "'0/2' is share 0 of 2"),

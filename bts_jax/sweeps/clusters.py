@@ -113,7 +113,10 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
             continue
         index -= read(first) or 0
         array = read("SLURM_ARRAY_TASK_ID")
-        if number == "SLURM_PROCID" and array is not None:  # each job of an array has processes
+        if number == "SLURM_PROCID" and (found or 1) > 1 and read("SLURM_STEP_ID") is None:
+            raise ValueError(f"--shard = auto: there are {found} tasks by SLURM_NTASKS, and srun did not start this process: "
+                             "put srun before the command, or give --shard I/N")
+        if not number.startswith("SLURM_ARRAY") and array is not None:  # each job of an array has processes
             index += (array - (read("SLURM_ARRAY_TASK_MIN") or 0)) * (found or 1)
             found = (found or 1) * (read("SLURM_ARRAY_TASK_COUNT") or 1)
         if count is None and found is None:

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def first_worker(executor: Any) -> Worker:
 
     from bts_jax._version import __version__
 
-    future = _submit(executor, worker.describe)
+    future = _submit(executor, worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask plays what is alike once
     try:
         while callable(getattr(future, "done", None)) and not _is_done(future):
             time.sleep(0.02)
@@ -85,6 +85,11 @@ def first_worker(executor: Any) -> Worker:
             raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: give all machines the "
                              "same versions")
     return Worker(found["platform"], found["device"], found["devices"])
+
+
+def _workers(executor: Any) -> int:
+    """How many workers there are at least on one machine: a process pool starts them one by one."""
+    return getattr(executor, "_max_workers", 1) if isinstance(executor, ProcessPoolExecutor) else 1
 
 
 def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, worker.Classes]:
@@ -131,17 +136,18 @@ def play_elsewhere(
     if any(thing is None for things in (grid.policies, grid.bandits) for thing in things.values()):
         asked = _named(grid.policies), _named(grid.bandits)
     own = own_classes(grid, results.specification)
-    store = str(Path(results.path).resolve())  # type: ignore
+    store = os.path.abspath(results.path)  # type: ignore
     made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
 
     def order(units: list[Unit]) -> worker.Order:
         chunks = [(unit.policy, unit.bandit, unit.part) for unit in units]
-        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE)
+        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE,
+                            _workers(executor))
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
     _under_way.append(pending)
     failed: list[tuple[_Task, BaseException]] = []
-    counts, played = Counts(Counter(), Counter()), 0
+    counts, played, shown_next = Counts(Counter(), Counter()), 0, 0.0
 
     def submit(task: _Task) -> None:
         task.order = order(task.units)
@@ -165,6 +171,8 @@ def play_elsewhere(
                 Path(store, f".{task.order.name}").unlink(missing_ok=True)  # which a worker that was killed leaves
                 try:
                     report = task.future.result()
+                    if "failed" in report:
+                        raise RuntimeError(f"worker {report['worker']}: {report['failed']}")
                 except NOT_DONE as error:
                     task.failures += 1
                     if task.failures > AGAIN:
@@ -180,7 +188,9 @@ def play_elsewhere(
                 played += report["played"]
                 for unit in task.units:
                     results.done[unit] = True
-            bar.show(_state(store, pending, failed))
+            if begun >= shown_next:
+                bar.show(_state(store, pending, failed))
+                shown_next = time.monotonic() + 0.25
             if not ended:
                 time.sleep(max(0.05, time.monotonic() - begun))  # asking after many tasks takes time
     finally:

@@ -18,8 +18,11 @@ from bts_jax.devices import cores, has_started
 _held: list[Any] = []  # locked files, for as long as this process lives
 
 
-def share_machine() -> None:
+def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
     """Leaves to the other workers on this machine what is theirs. If JAX has started in this process, nothing changes.
+
+    There are `at_least` so many workers, some of which may not have started yet. `one_gpu`: this one takes a single GPU even if
+    it sees no others.
 
     Workers are processes with the same parent and the same command but for its numbers, such as those of a process pool, of a
     Dask worker, of `srun` and of `mpirun`. Those that may use the same cores divide them. If several GPUs are visible, each
@@ -28,12 +31,12 @@ def share_machine() -> None:
     """
     if has_started():
         return
-    count, on_these_cores = workers_here()
+    count, on_these_cores = (max(number, at_least) for number in workers_here())
     chosen = ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS", "JAX_NUM_CPU_DEVICES")
     if on_these_cores > 1 and not any(os.environ.get(name) for name in chosen):
         jax.config.update("jax_num_cpu_devices", max(cores() // on_these_cores, 1))
     gpus = visible_gpus()
-    if count > 1 and len(gpus) > 1:
+    if (count > 1 or one_gpu) and len(gpus) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = claimed(gpus)
     if count > len(gpus) > 0:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

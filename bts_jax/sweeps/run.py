@@ -14,7 +14,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -137,9 +136,9 @@ def fill(
         here = _devices(devices)
         device, count = here[0], len(here)
     else:
-        seconds = executors.check(executor, out, task_seconds, devices=devices, shard=shard)
+        seconds = executors.check(executor, out, task_seconds, devices=devices, shard=shard, memory=memory)
         device = executors.first_worker(executor)
-        count, out = device.devices, Path(out).resolve()
+        count, out = device.devices, os.path.abspath(out)
     with on_the_host():
         asked = Grid(policies, bandits, budgets, seeds, seed, relative, device, bandit_coords, max_rounds, rounds)
         attributes = asked.attributes()
@@ -173,6 +172,9 @@ def fill(
         todo = [unit for unit in results.missing if not results.adopt(unit)]
         with store_bar(results, quiet) as bar:
             counts, _ = executors.play_elsewhere(executor, grid, results, todo, seconds, count, bar)
+        if not results.is_current():
+            raise ValueError(f"the store {str(out)!r} has got another grid from another process: start the same sweep again, "
+                             "which goes on there")
     if shares == 1:
         settle(results)
     _warn(grid, counts)

@@ -169,13 +169,25 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
 
 def _own_classes(thing: Any, registry: Mapping[str, Any]) -> list[type]:
     """The classes that a policy or a bandit is made of and that are the user's own, with those they inherit from."""
-    found = [made for made in type(thing).__mro__ if made.__module__.split(".")[0] not in (
-        *sys.stdlib_module_names - {"__main__"}, "bts_jax", "chex")]
+    found = _lineage(type(thing))
     for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
         part = getattr(thing, field.name)
         if dataclasses.is_dataclass(part) and not isinstance(part, type) and not is_ours(part, registry):
             found += _own_classes(part, registry)
     return list(dict.fromkeys(found))
+
+
+def _lineage(made: type) -> list[type]:
+    """A class and those it inherits from, as far as they are the user's own."""
+    return [base for base in made.__mro__ if base.__module__.split(".")[0] not in (
+        *sys.stdlib_module_names - {"__main__"}, "bts_jax", "chex")]
+
+
+def code_of(made: type) -> str:
+    """The source of a class of the user's own, with those it inherits from; nothing if there is none."""
+    with suppress(OSError, TypeError):
+        return "\n".join(map(_code, _lineage(made)))
+    return ""
 
 
 def _code(made: type) -> str:

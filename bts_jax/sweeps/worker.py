@@ -30,41 +30,53 @@ class Order(NamedTuple):
     asked: tuple[list[str], list[str]] | None  # policies and bandits, if the store has more
     own: tuple[Classes, Classes]  # of the user's own: policies and bandits
     patience: float  # for how many seconds to wait until the store is seen
+    workers: int  # how many there are at least on each machine
+
+
+_LOCK = threading.Lock()  # a worker may have several threads
 
 
 class Refusal(Exception):
     """This worker would not play the same runs."""
 
 
-def describe() -> dict[str, Any]:
-    """What this worker is."""
-    check_fork()
-    share_machine()
-    import jax
+def describe(_: str, workers: int = 1) -> dict[str, Any]:
+    """What this worker is. There are at least so many workers on this machine."""
+    with _LOCK:
+        check_fork()
+        share_machine(workers, one_gpu=True)
+        import jax
 
-    devices = jax.local_devices()
+        devices = jax.local_devices()
     return {"worker": _name(), "bts_jax": __version__, "jax": jax.__version__, "platform": devices[0].platform,
             "device": devices[0].device_kind, "devices": len(devices)}
 
 
 def work(order: tuple[Any, ...]) -> dict[str, Any]:
-    """Plays the chunks of an order that are not in the store yet. Says how many those were, and what became of their runs."""
-    order = Order(*order)
-    check_fork()
-    share_machine()
-    from bts_jax.sweeps.playing import play_units
-    from bts_jax.sweeps.results import Unit
+    """Plays the chunks of an order that are not in the store yet. Says how many those were, and what became of their runs.
 
+    Errors are described in words: not every exception can be sent to another process.
+    """
+    order = Order(*order)
     mark = Path(order.store, f".{order.name}")  # while the task is under way; if this process is killed, it is removed later
     begun = time.monotonic()
     try:
-        results, grid, devices, most = _opened(order)
+        with _LOCK:
+            check_fork()
+            share_machine(order.workers, one_gpu=True)
+            results, grid, devices, most = _opened(order)
+        from bts_jax.sweeps.playing import play_units
+        from bts_jax.sweeps.results import Unit
+
         _touch(mark)
         units = [Unit(*chunk) for chunk in order.chunks]
         todo = [unit for unit in units if results.read(unit) is None and not results.adopt(unit)]
         counts = play_units(grid, results, todo, devices, most, widest=order.widest)
     except Refusal as refusal:
         return {"worker": _name(), "refused": str(refusal)}
+    except (Exception, SystemExit) as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        return {"worker": _name(), "failed": f"{type(error).__name__}: {str(error) or 'no message'} {notes}".strip()}
     finally:
         mark.unlink(missing_ok=True)
     return {"worker": _name(), "played": len(todo), "seconds": time.monotonic() - begun,
@@ -82,18 +94,16 @@ def _touch(mark: Path) -> None:
         raise Refusal(f"it cannot write to {str(mark.parent)!r} ({error.strerror})") from None
 
 
-_LOCK = threading.Lock()  # an executor may have threads
 _stores: dict[Any, tuple[Any, Any, list[Any], int]] = {}  # the last store that this process has worked on
 
 
 def _opened(order: Order) -> tuple[Any, Any, list[Any], int]:
     """The results in the store, the grid that they are of, the devices to play it on, and how many seeds a call has."""
     key = order.store, order.made, str(order.asked), order.own
-    with _LOCK:
-        if key not in _stores or not _stores[key][0].is_current():
-            _stores.clear()
-            _stores[key] = _open(order)
-        return _stores[key]
+    if key not in _stores or not _stores[key][0].is_current():
+        _stores.clear()
+        _stores[key] = _open(order)
+    return _stores[key]
 
 
 def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
@@ -104,7 +114,6 @@ def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
     from bts_jax.bandits import BANDITS
     from bts_jax.batch import on_the_host
     from bts_jax.policies import POLICIES
-    from bts_jax.sweeps import classes
     from bts_jax.sweeps.grid import Grid
     from bts_jax.sweeps.growth import with_sources
     from bts_jax.sweeps.schedule import sizes
@@ -113,31 +122,49 @@ def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
 
     path = Path(order.store)
     root = _seen(order, path)
-    described = root.specification
-    if order.asked is not None:
-        described = {**described, **{kind: {name: described[kind][name] for name in names}
-                                     for kind, names in zip(("policies", "bandits"), order.asked, strict=True)}}
+    described = dict(root.specification)
+    for place, kind in enumerate(("policies", "bandits")):
+        names = described[kind] if order.asked is None else order.asked[place]
+        described[kind] = {name: dict(described[kind][name]) for name in names}
     here = {"bts_jax": __version__, "jax": jax.__version__, "platform": jax.local_devices()[0].platform}
     there = {name: described[name] for name in here}
     if here != there:
         raise Refusal(f"it is another kind of worker than the first ({differences_in_words(there, here, 'there', 'here')})")
     with on_the_host():
         try:
-            own = tuple({name: made if isinstance(made, type) else classes.find(made[0], folder=made[1], where="a class")
-                         for name, made in kind} for kind in order.own)
+            own = tuple({name: made if isinstance(made, type) else _found(*made) for name, made in kind} for kind in order.own)
             what = arguments(described, POLICIES, BANDITS, own)  # type: ignore
         except ValueError as error:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
         asked = Grid(what["policies"], what["bandits"], what["budgets"], what["seeds"], what["seed"], what["relative"],
                      max_rounds=what["max_rounds"], rounds=what.get("rounds"))
         made = json.loads(asked.attributes()["specification"])
-    for kind in ("policies", "bandits"):
+    for kind, sent in zip(("policies", "bandits"), order.own, strict=True):
+        by_value = {name for name, one in sent if isinstance(one, type)}
+        for name, entry in made[kind].items():
+            if "code" not in entry and entry["class"] in by_value:  # it came as it is, without a file
+                described[kind][name].pop("code", None)
         if made[kind] != described[kind]:
             differences = differences_in_words(described[kind], made[kind], "in the store", "here")
             raise Refusal(f"it has other code or settings of {kind} ({differences})")
     devices = jax.local_devices()
     _, most = sizes(asked, None, len(devices))
     return with_sources(path, root), asked.within(root.specification), devices, most
+
+
+_loaded: dict[type, str] = {}  # the code of classes when this process imported them
+
+
+def _found(text: str, folder: str) -> type:
+    """The class by that name, unless its file has changed since this process imported it."""
+    from bts_jax.sweeps import classes
+    from bts_jax.sweeps.specification import code_of
+
+    made = classes.find(text, folder=folder, where="a class")
+    code = code_of(made)
+    if _loaded.setdefault(made, code) != code:
+        raise Refusal(f"it has imported {text} before the file changed; restart the workers, as client.restart() of Dask does")
+    return made
 
 
 def _seen(order: Order, path: Path) -> Any:
@@ -150,10 +177,12 @@ def _seen(order: Order, path: Path) -> Any:
             root = read_root(path)
             if (root.attributes["created"], seal_of(root.attributes, root.chunk, root.group)) == order.made:
                 return root
-            reason = f"the store at {str(path)!r} is not that of this sweep there"
+            reason = f"the store at {str(path)!r} is another there"
+            if root.attributes["created"] == order.made[0]:
+                reason = "another process has given the store another grid"
         except ValueError as error:
             reason = str(error)
         if time.monotonic() > until:
-            raise Refusal(f"it does not see the store after {order.patience:g} s ({reason}); the store must be in a folder "
-                          "that all workers share, under the same path")
+            raise Refusal(f"it does not see the store of this sweep after {order.patience:g} s ({reason}); the store must be "
+                          "in a folder that all workers share, under the same path")
         time.sleep(0.2)
