@@ -18,7 +18,7 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 # likewise for the examples in docstrings. Single tests about bits, and those that would run too long, are marked `with_care`.
 HASTY = {f"test_{name}" for name in """
     audit bandits batch bench bench_policies classes cli draws executors game grid growth horizon hostile intervals kept_draws
-    learn metrics one_program paper plots policies processes readme results shards studies tasks theory units
+    learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
     """.split()}
 EMITTERS = "xla_cpu_use_fusion_emitters"
 FLAGS = {"xla_backend_optimization_level": 0, EMITTERS: False}  # for processes that a test starts

@@ -130,15 +130,17 @@ class Logarithms:
 def test_logarithms_have_the_same_bits_in_any_number_of_lanes():
     """XLA's CPU compiler writes out short loops, and gives `log` and `exp` other bits there: see `loop.lane_count`.
 
-    It makes 2, 4, 8 and 12 lanes of those here, one of each number that is left below 16; 5 and 6 would be 8 lanes, too.
+    It makes 2, 12, 4 and 8 lanes of those here, one of each number that is left below 16; 5 and 6 would be 8 lanes, too. The
+    first two numbers play all runs in turn. The others play as many runs as they say.
     """
     bandit, many = INSTANCES["bernoulli"], keys(35)
     whole = batch(Logarithms(), bandit, 30, many)
     assert len(np.unique(whole.pulls[:, 0], axis=0)) > 30
-    for width in (1, 3, 7, 11):
+    for width in (1, 11):
         ours = bj.simulate_batch(Logarithms(), bandit, 30, many, lanes=width, devices=jax.devices()[:1])
         assert_same_bits(ours, whole)
-    assert_same_bits(batch(Logarithms(), bandit, 30, many[:5]), take(whole, slice(0, 5)))
+    for count in (3, 7):
+        assert_same_bits(batch(Logarithms(), bandit, 30, many[:count]), take(whole, slice(0, count)))
 
 
 @pytree

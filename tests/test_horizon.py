@@ -27,11 +27,12 @@ def test_a_thousand_rounds_instead_of_a_budget():
     np.testing.assert_array_equal(rich.pulls, run.pulls)
     assert rich.cost == run.cost and rich.reward == run.reward
     # Dollars are spent without end too: 1,000 pulls at up to $5.
-    run = bj.simulate(bj.Uniform(), DOLLARS, np.inf, KEY, max_rounds=1000, checkpoints=[np.inf, 100])
-    assert run.rounds[0] == 1000 and 1000 < run.cost[0] < 5000 and run.truncated.tolist() == [True, False]
-    assert 95 < run.cost[1] <= 100
-    runs = batch(bj.Uniform(), DOLLARS, np.inf, keys(3), max_rounds=50)
-    assert_same_bits(bj.simulate_batch(bj.Uniform(), DOLLARS, np.inf, keys(3), max_rounds=50), runs)
+    limits = {"max_rounds": 1000, "checkpoints": [np.inf, 100]}
+    runs = batch(bj.Uniform(), DOLLARS, np.inf, keys(3), **limits)
+    cost = np.asarray(runs.cost)
+    assert (runs.rounds[:, 0] == 1000).all() and (cost[:, 0] > 1000).all() and (cost[:, 0] < 5000).all()
+    assert runs.truncated.tolist() == [[True, False]] * 3 and (cost[:, 1] > 95).all() and (cost[:, 1] <= 100).all()
+    assert_same_bits(bj.simulate_batch(bj.Uniform(), DOLLARS, np.inf, keys(3), **limits), runs)
 
 
 def test_an_infinite_budget_needs_a_limit():
