@@ -243,9 +243,13 @@ def _sweep(arguments: argparse.Namespace) -> None:
                      "task_seconds": 60 if arguments.task_seconds is None else arguments.task_seconds}
             again += [part for name, value in elsewhere.items() for part in (f"--{name}", value)]
             again += [] if arguments.task_seconds is None else ["--task-seconds", f"{arguments.task_seconds:g}"]
+        from bts_jax.sweeps.executors import TasksFailed
         from bts_jax.sweeps.run import fill
 
-        results = fill(**what, out=store, devices=arguments.devices, shard=shard, quiet=arguments.quiet)
+        try:
+            results = fill(**what, out=store, devices=arguments.devices, shard=shard, quiet=arguments.quiet)
+        except TasksFailed as error:
+            raise OSError(str(error)) from error
     total = len(results.units)
     missing = total - results.saved()
     if missing:

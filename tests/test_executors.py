@@ -282,6 +282,17 @@ def test_an_error_in_a_policy_is_named_and_harms_no_other(tmp_path, small):
     assert sum(order.chunks[0][0] == 0 for order in inline.orders) == 4, "the other policy was played once"
 
 
+def test_tasks_that_fail_end_a_command_with_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text(FILE)
+    monkeypatch.setattr("bts_jax.cli._executor", lambda *_: Inline(lambda *_: True))
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "grid.toml", "--dask", "local"])
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and err.count("\n") == 1
+    assert err.startswith("bts-jax: error: 1 task of 1 failed") and "the worker is gone" in err
+
+
 def test_a_store_that_gets_another_grid_meanwhile_is_noticed(tmp_path):
     class Grown(Inline):
         def submit(self, function, *arguments):

@@ -83,7 +83,7 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
     Example:
         >>> shard_of("3/8")
         (3, 8)
-        >>> shard_of("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
+        >>> shard_of("auto", {"PMI_RANK": "0", "PMI_SIZE": "4"})
         (1, 4)
     """
     number, _, count = text.partition("/")

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,10 @@ AGAIN = 3  # times that a task is submitted again
 ARRAY = 1000  # jobs of SLURM that are submitted at a time: most clusters allow no more
 PATIENCE = 30.0  # seconds for which a worker waits until it sees the store
 NOT_DONE = (Exception, CancelledError, asyncio.CancelledError)
+
+
+class TasksFailed(RuntimeError):
+    """Tasks that failed again and again, or an executor that does not take them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def first_worker(executor: Any) -> Worker:
 
     from bts_jax._version import __version__
 
-    future = _submit(executor, worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask plays what is alike once
+    future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask plays what is alike once
     try:
         while callable(getattr(future, "done", None)) and not _is_done(future):
             time.sleep(0.02)
@@ -78,8 +82,8 @@ def first_worker(executor: Any) -> Worker:
         _cancel(future)
         if not isinstance(error, NOT_DONE):
             raise
-        raise RuntimeError(f"the executor's first worker cannot begin ({_in_words(error)}): workers need bts_jax, and start by "
-                           "spawn, never by fork") from error
+        raise TasksFailed(f"the executor's first worker cannot begin ({_in_words(error)}): workers need bts_jax, and start by "
+                          "spawn, never by fork") from error
     for name, here in (("bts_jax", __version__), ("jax", jax.__version__)):
         if found[name] != here:
             raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: give all machines the "
@@ -141,8 +145,7 @@ def play_elsewhere(
 
     def order(units: list[Unit]) -> worker.Order:
         chunks = [(unit.policy, unit.bandit, unit.part) for unit in units]
-        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE,
-                            _workers(executor))
+        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE, _workers(executor))
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
     _under_way.append(pending)
@@ -152,7 +155,7 @@ def play_elsewhere(
     def submit(task: _Task) -> None:
         task.order = order(task.units)
         try:
-            future = _submit(executor, worker.work, tuple(task.order))
+            future = executor.submit(worker.work, tuple(task.order))
         except NOT_DONE as error:  # such as a pool one of whose processes has died
             failed.append((task, error))
         else:
@@ -201,10 +204,10 @@ def play_elsewhere(
         task, error = failed[0]
         policy, bandit = results.names(task.units[0])
         chunks = sum(len(task.units) for task, _ in failed)
-        raise RuntimeError(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
-                           f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
-                           f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep "
-                           "again") from error
+        raise TasksFailed(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
+                          f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
+                          f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep "
+                          "again") from error
     return counts, played
 
 
@@ -235,10 +238,6 @@ class _Task:
         self.future: Any = None
 
 
-def _submit(executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    return executor.submit(function, *arguments)
-
-
 @contextlib.contextmanager
 def _submitted_together(executor: Any) -> Iterator[None]:
     """Makes one array of jobs of what submitit submits in the block; other executors have no `batch`."""
@@ -249,8 +248,8 @@ def _submitted_together(executor: Any) -> Iterator[None]:
         with executor.batch():
             yield
     except Exception as error:
-        raise RuntimeError(f"the executor does not take the tasks ({_in_words(error)}): see to that, and start the same sweep "
-                           "again") from error
+        raise TasksFailed(f"the executor does not take the tasks ({_in_words(error)}): see to that, and start the same sweep "
+                          "again") from error
 
 
 def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:
