@@ -253,8 +253,8 @@ def _sweep(arguments: argparse.Namespace) -> None:
     total = len(results.units)
     missing = total - results.saved()
     if missing:
-        which = f"share {shard[0]}/{shard[1]}" if shard else "this"
-        print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shares")
+        which = f"shard {shard[0]}/{shard[1]}" if shard else "this"
+        print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shards")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")

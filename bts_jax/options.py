@@ -93,7 +93,7 @@ bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""")
     sweep.add_argument("--example", action="store_true", help="print an example of a file")
     sweep.add_argument("--devices", type=int, metavar="N", help="how many GPUs or cores of this machine to use (default: all)")
     sweep.add_argument("--shard", metavar="I/N",
-                       help="play the I-th of N shares and no more, such as 3/8; all save in STORE. auto takes both from the "
+                       help="play the I-th of N shards and no more, such as 3/8; all save in STORE. auto takes both from the "
                             "launcher: srun, a SLURM array, mpirun; auto/8 takes I from it, as under Kubernetes")
     sweep.add_argument("--dask", metavar="ADDRESS",
                        help="let the workers of a Dask cluster play: the address of its scheduler, such as tcp://node1:8786; "

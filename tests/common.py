@@ -111,3 +111,17 @@ def known(option, value):
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def grid_file(seeds, budgets):
+    """A grid file with one policy and one bandit; tables may follow."""
+    return f"""
+seeds = {seeds}
+budgets = {budgets}
+[policies.any]
+kind = "uniform"
+[bandits.two]
+kind = "bernoulli"
+reward = [0.9, 0.2]
+cost = [0.5, 0.5]
+"""

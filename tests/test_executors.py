@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 import submitit
+from common import grid_file
 from test_results import assert_same, snapshot
 
 import bts_jax as bj
@@ -42,16 +43,7 @@ def long():
     return bj.sweep(**LONG)
 
 
-FILE = """
-seeds = 4
-budgets = [5]
-[policies.any]
-kind = "uniform"
-[bandits.two]
-kind = "bernoulli"
-reward = [0.9, 0.2]
-cost = [0.5, 0.5]
-"""
+FILE = grid_file(4, [5])
 
 
 class Inline:
@@ -355,9 +347,10 @@ def test_ctrl_c_cancels_what_has_not_begun(tmp_path, monkeypatch):
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
 
 
-def test_runs_that_come_to_nothing_are_warned_of(tmp_path):
+def test_invalid_runs_are_warned_of(tmp_path):
     broken = {"mine": OutOfReach()}
-    with pytest.warns(RuntimeWarning, match=r"policies\['mine'\] on bandits\['two'\] came to nothing for 3 seeds"):
+    named = r"policies\['mine'\] on bandits\['two'\] produced invalid runs \(NaN\) for 3 seeds"
+    with pytest.warns(RuntimeWarning, match=named):
         bj.sweep(broken, TWO, [5], 3, out=tmp_path / "store", executor=Inline())
 
 

@@ -22,6 +22,7 @@ import pytest
 import scipy.stats
 import tqdm.std
 import xarray as xr
+from common import grid_file
 from test_results import assert_same
 
 import bts_jax as bj
@@ -184,7 +185,8 @@ def test_policies_of_ones_own(tmp_path):
     assert_same(bj.open_results(tmp_path / "store"), results)
     with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
         run.stored(tmp_path / "store")
-    with pytest.warns(RuntimeWarning, match=r"policies\['third'\] on bandits\['two'\] came to nothing for 3 seeds, where all"):
+    named = r"policies\['third'\] on bandits\['two'\] produced invalid runs \(NaN\) for 3 seeds: the policy chose"
+    with pytest.warns(RuntimeWarning, match=named):
         results = bj.sweep({"second": Always(arm=1.0), "third": Always(arm=2.0)}, bandits, [5, 6], 3)
     assert (np.isnan(results.pseudo_regret).all(("bandit", "budget", "seed")) == [False, True]).all()
 
@@ -224,10 +226,10 @@ def test_policies_of_ones_own(tmp_path):
     ({"devices": "cpu"}, "devices = 'cpu' is neither"),
     ({"devices": ["cpu:0"]}, r"devices\[0\] = 'cpu:0' is not a device"),
     ({"devices": [jax.devices()[0]] * 2}, r"devices\[1\] = .* or there twice"),
-    ({"shard": (0, 8)}, r"shard = \(0, 8\) is no share"),
-    ({"shard": (9, 8)}, r"shard = \(9, 8\) is no share"),
-    ({"shard": 3}, "shard = 3 is no share"),
-    ({"shard": (1.0, 2)}, r"shard = \(1.0, 2\) is no share"),
+    ({"shard": (0, 8)}, r"shard = \(0, 8\) is no shard"),
+    ({"shard": (9, 8)}, r"shard = \(9, 8\) is no shard"),
+    ({"shard": 3}, "shard = 3 is no shard"),
+    ({"shard": (1.0, 2)}, r"shard = \(1.0, 2\) is no shard"),
     ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
@@ -371,7 +373,7 @@ def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
     with pytest.warns(RuntimeWarning) as caught:
         results = bj.sweep(**{**MANY_GRID, "policies": ANY})
     assert [re.match(r".* for 1 seed", str(one.message)).group() for one in caught] == [
-        "policies['any'] on bandits['10-3'] came to nothing for 1 seed"]
+        "policies['any'] on bandits['10-3'] produced invalid runs (NaN) for 1 seed"]
     assert np.argwhere(np.isnan(results.regret.values).all(2)).tolist() == [[0, 7, 1]]
     assert re.search(r"any on 10-\d and 5 more", sys.stderr.drawn), sys.stderr.drawn
     total = tqdm.std.tqdm.format_sizeof(int(results.rounds.isel(budget=-1).sum()))
@@ -468,16 +470,7 @@ def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
 # The command line.
 
 
-SMALL = """
-seeds = 5
-budgets = [5, 10]
-[policies.any]
-kind = "uniform"
-[bandits.two]
-kind = "bernoulli"
-reward = [0.9, 0.2]
-cost = [0.5, 0.5]
-"""
+SMALL = grid_file(5, [5, 10])
 
 
 @pytest.fixture
@@ -576,10 +569,10 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "small.toml", "--out", "small.toml"], "out = 'small.toml' is a file"),
     (["sweep", "small.toml", "--out", "."], "'.' is not a store"),
     (["sweep", "--resume", "store"], "there is no store at 'store'"),
-    (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is no share"),
-    (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is no share"),
-    (["sweep", "small.toml", "--shard", "9/8"], "--shard = '9/8' is share 9 of 8: give a number from 1 to 8"),
-    (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is no share"),
+    (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is no shard"),
+    (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is no shard"),
+    (["sweep", "small.toml", "--shard", "9/8"], "--shard = '9/8' is shard 9 of 8: give a number from 1 to 8"),
+    (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is no shard"),
     (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from common import grid_file
 from test_results import assert_same, attributes, files, fill, snapshot
 
 import bts_jax as bj
@@ -64,7 +65,7 @@ def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(sm
     assert len(blocks) == 4 and min(blocks) > 0.85 * max(blocks), blocks
 
 
-# Shares.
+# Shards.
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -84,7 +85,7 @@ def test_shares_in_any_order_make_the_same_store(small, tmp_path):
     play = lambda share: bj.sweep(["uniform"], TWO, [5, 10], 7, chunk=3, out=tmp_path / "store", shard=share)  # noqa: E731
     part = play((3, 3))
     assert part.state == "incomplete: 2 of 3 units are missing (regret NaN)" and (~part.regret.isnull()).any()
-    assert play((4, 4)).state == part.state, "fewer units than shares"
+    assert play((4, 4)).state == part.state, "fewer units than shards"
     play((1, 3))
     before = snapshot(tmp_path)
     play((1, 3))
@@ -96,16 +97,7 @@ def test_shares_in_any_order_make_the_same_store(small, tmp_path):
 # Processes of a launcher.
 
 
-GRID = """
-seeds = 3000
-budgets = [5, 1000]
-[policies.any]
-kind = "uniform"
-[bandits.two]
-kind = "bernoulli"
-reward = [0.9, 0.2]
-cost = [0.5, 0.5]
-"""
+GRID = grid_file(3000, [5, 1000])
 
 
 def test_three_processes_of_a_launcher_make_the_same_store(tmp_path):
@@ -150,9 +142,9 @@ def test_a_launcher_says_which_shard_a_process_plays(text, environment, shard):
     ("auto", {"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX says that this is process 3.*--shard auto/8"),
     ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "32"}, "32 tasks by SLURM_NTASKS, and srun did not start this process"),
     ("auto", {"SLURM_PROCID": "x", "SLURM_NTASKS": "4"}, "SLURM_PROCID = 'x' is not a number"),
-    ("auto/2", {"JOB_COMPLETION_INDEX": "3"}, "'auto/2' is share 4 of 2: give a number from 1 to 2"),
-    ("0/2", {}, "'0/2' is share 0 of 2"),
-    ("1/0", {}, "'1/0' is share 1 of 0"),
+    ("auto/2", {"JOB_COMPLETION_INDEX": "3"}, "'auto/2' is shard 4 of 2: give a number from 1 to 2"),
+    ("0/2", {}, "'0/2' is shard 0 of 2"),
+    ("1/0", {}, "'1/0' is shard 1 of 0"),
 ])
 def test_a_shard_that_is_not_known_is_refused(text, environment, named):
     with pytest.raises(ValueError, match=named):

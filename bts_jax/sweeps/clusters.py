@@ -1,4 +1,4 @@
-"""Clusters for the command line: executors for `--dask` and `--slurm`, and which shard `--shard auto` is."""
+"""Clusters for the command line: executors for `--dask` and `--slurm`, and the shard that `--shard auto` means."""
 
 import contextlib
 import os
@@ -91,9 +91,9 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
         index, found = _launched({**os.environ} if environment is None else environment, int(count) if count else None)
         number, count = str(index + 1), str(found)
     if not number.isdecimal() or not count.isdecimal():
-        raise ValueError(f"--shard = {text!r} is no share: give its number and how many there are, such as 3/8; or auto")
+        raise ValueError(f"--shard = {text!r} is no shard: give its number and how many there are, such as 3/8; or auto")
     if not 1 <= int(number) <= int(count):
-        raise ValueError(f"--shard = {text!r} is share {number} of {count}: give a number from 1 to {max(int(count), 1)}")
+        raise ValueError(f"--shard = {text!r} is shard {number} of {count}: give a number from 1 to {max(int(count), 1)}")
     return int(number), int(count)
 
 

@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bts_jax import checks
+from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps import worker
@@ -69,13 +72,9 @@ def check(executor: Any, out: Any, task_seconds: Any, **others: Any) -> float:
 
 def first_worker(executor: Any) -> Worker:
     """Asks one worker what it is, as soon as there is one."""
-    import jax
-
-    from bts_jax._version import __version__
-
     future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask plays what is alike once
     try:
-        while callable(getattr(future, "done", None)) and not _is_done(future):
+        while _can_be_asked(future) and not future.done():
             time.sleep(0.02)
         found = future.result()
     except BaseException as error:
@@ -140,7 +139,7 @@ def play_elsewhere(
     if any(thing is None for things in (grid.policies, grid.bandits) for thing in things.values()):
         asked = _named(grid.policies), _named(grid.bandits)
     own = own_classes(grid, results.specification)
-    store = os.path.abspath(results.path)  # type: ignore
+    store = str(results.path)
     made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
 
     def order(units: list[Unit]) -> worker.Order:
@@ -254,15 +253,13 @@ def _submitted_together(executor: Any) -> Iterator[None]:
 
 def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:
     """The tasks that have ended. Where a future cannot be asked, the first is waited for."""
-    found = [(place, task) for place, task in pending.items() if _is_done(task.future)]
-    if not found and all(not callable(getattr(task.future, "done", None)) for task in pending.values()):
-        found = list(pending.items())[:1]
-    return found
+    if any(_can_be_asked(task.future) for task in pending.values()):
+        return [(place, task) for place, task in pending.items() if _can_be_asked(task.future) and task.future.done()]
+    return list(pending.items())[:1]
 
 
-def _is_done(future: Any) -> bool:
-    done = getattr(future, "done", None)
-    return bool(done()) if callable(done) else False
+def _can_be_asked(future: Any) -> bool:
+    return callable(getattr(future, "done", None))
 
 
 def _cancel(future: Any) -> None:

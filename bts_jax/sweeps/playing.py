@@ -31,7 +31,7 @@ AHEAD = 24  # parties at a time that are compiled before they are played: far fe
 
 
 class Counts(NamedTuple):
-    """How many runs of a policy on a bandit, by their places, came to nothing; and how many hit the limit of rounds."""
+    """How many runs of a policy on a bandit, by their places, are invalid; and how many hit the limit of rounds."""
 
     lost: Counter[tuple[int, int]]
     cut: Counter[tuple[int, int]]

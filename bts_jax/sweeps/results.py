@@ -129,6 +129,12 @@ class Results:
         """Whether the store still has the root that it was opened with."""
         return self.stamp is None or self.stamp == _stamp(self.path)
 
+    def check_current(self) -> None:
+        """Raises a `ValueError` if another process has given the store another grid."""
+        if not self.is_current():
+            raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
+                             "sweep again, which goes on there")
+
     def adopt(self, unit: Unit) -> bool:
         """Whether the sources have all of a unit; if so, it is put."""
         if not self.sources:
@@ -187,9 +193,7 @@ class Results:
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
         if self.path is not None:
-            if not self.is_current():
-                raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
-                                 "sweep again, which goes on there")
+            self.check_current()
             try:
                 for name, value in values.items():
                     self._write(name, unit, value)

@@ -88,8 +88,8 @@ def sweep(
         memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
         devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
             device for each CPU core only if `bts_jax` is imported before JAX starts.
-        shard: `(3, 8)` plays the third of eight shares and no more, and saves it in `out`, where others may save theirs before,
-            meanwhile or after; the shares are the same on every machine, and a share played twice does no harm. The Dataset has
+        shard: `(3, 8)` plays the third of eight shards and no more, and saves it in `out`, where others may save theirs before,
+            meanwhile or after; the shards are the same on every machine, and a shard played twice does no harm. The Dataset has
             what is saved by then.
         executor: whose workers play, instead of this process: a process pool (started by spawn), a `dask.distributed.Client`,
             an executor of submitit, an MPI pool, or another object with `submit(function, *arguments)`, which returns an object
@@ -142,7 +142,7 @@ def fill(
     with on_the_host():
         asked = Grid(policies, bandits, budgets, seeds, seed, relative, device, bandit_coords, max_rounds, rounds)
         attributes = asked.attributes()
-    number, shares = _share_of(shard, out)
+    number, shard_count = _shard_of(shard, out)
     usual, most = sizes(asked, None if memory is None else checks.whole("memory", memory, 1), count)
     parts = -(-asked.seeds // usual)
     chunk = -(-asked.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), asked.seeds)
@@ -155,7 +155,9 @@ def fill(
 
     @cache
     def mine(results: Results) -> list[Unit]:
-        return shards(grid_of(results), results, results.units, shares)[number - 1] if shares > 1 else results.units
+        if shard_count == 1:
+            return results.units
+        return shards(grid_of(results), results, results.units, shard_count)[number - 1]
 
     def regroup(whole: dict[str, Any], chunk: int) -> int:
         return group_size(asked.within(whole), chunk, usual)
@@ -172,21 +174,19 @@ def fill(
         todo = [unit for unit in results.missing if not results.adopt(unit)]
         with store_bar(results, quiet) as bar:
             counts, _ = executors.play_elsewhere(executor, grid, results, todo, seconds, count, bar)
-        if not results.is_current():
-            raise ValueError(f"the store {str(out)!r} has got another grid from another process: start the same sweep again, "
-                             "which goes on there")
-    if shares == 1:
+        results.check_current()
+    if shard_count == 1:
         settle(results)
     _warn(grid, counts)
     return results
 
 
 def _warn(grid: Grid, counts: Counts) -> None:
-    """Warns of runs that came to nothing, and of runs that hit the limit of rounds."""
+    """Warns of invalid runs, and of runs that hit the limit of rounds."""
     policy_names, bandit_names = list(grid.policies), list(grid.bandits)
     for (policy, bandit), seeds in counts.lost.items():
-        warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] came to nothing "
-                      f"for {counted(seeds, 'seed')}, where all is NaN: the policy answered an arm that is not there or never "
+        warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
+                      f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does not exist or never "
                       "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
                       "check_bandit may tell", RuntimeWarning, stacklevel=4)
     for (policy, bandit), seeds in counts.cut.items() if grid.longest is None else ():
@@ -221,13 +221,13 @@ def _devices(devices: Any) -> list[Any]:
     return list(devices)
 
 
-def _share_of(shard: Any, out: Any) -> tuple[int, int]:
-    """Which share to play, and of how many."""
+def _shard_of(shard: Any, out: Any) -> tuple[int, int]:
+    """Which shard to play, and of how many."""
     if shard is None:
         return 1, 1
     whole = isinstance(shard, Sequence) and len(shard) == 2 and all(type(part) is int for part in shard)
     if not whole or not 1 <= shard[0] <= shard[1]:
-        raise ValueError(f"shard = {shard!r} is no share: give its number from 1 on and how many there are, such as (3, 8)")
+        raise ValueError(f"shard = {shard!r} is no shard: give its number from 1 on and how many there are, such as (3, 8)")
     if out is None:
-        raise ValueError(f"shard = {shard!r} is not saved anywhere: name the folder of all shares as out")
+        raise ValueError(f"shard = {shard!r} is not saved anywhere: name the folder of all shards as out")
     return shard[0], shard[1]

@@ -21,7 +21,7 @@ PARTY = 6  # batches in a program: with more it takes long to compile
 LARGEST_GROUP = 256  # bandits in a unit
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
 FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many units
-FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to share out and little is lost by an interruption
+FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to divide and little is lost by an interruption
 
 
 class Call(NamedTuple):
@@ -70,7 +70,7 @@ def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Un
     return alike
 
 
-def hands(
+def divided(
     grid: Grid, results: Results, units: list[Unit], most: float, fewest: int, largest: int
 ) -> list[tuple[int, list[Unit]]]:
     """Divides units into lists that one process plays, with the work of each, the longest first.
@@ -89,29 +89,30 @@ def hands(
     for places in together.values():
         whole = [(sum(map(of_a_unit, same)), same) for same in places.values()]  # units of several policies
         whole.sort(key=lambda pair: -pair[0])
-        load, hand, count = 0, [], 0
+        load, part, count = 0, [], 0
         for work, same in whole:
             if (count >= fewest and load + work > most) or count == largest:
-                found.append((load, hand))
-                load, hand, count = 0, [], 0
-            load, hand, count = load + work, hand + same, count + 1
-        found.append((load, hand))
+                found.append((load, part))
+                load, part, count = 0, [], 0
+            part += same
+            load, count = load + work, count + 1
+        found.append((load, part))
     return sorted(found, key=lambda pair: -pair[0])
 
 
 def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
-    """Deals units out to processes, so that all will take about as long.
+    """Divides units into shards of about the same work, one for each process.
 
-    This depends on the grid, the chunks, the units and how many processes there are, not on who asks: all find the same.
+    The shards depend on the grid, the units and the number of processes alone: every process computes the same ones.
     """
     total = sum(work_of(grid, results, unit) for unit in units)
-    shares: list[list[Unit]] = [[] for _ in range(count)]
+    found: list[list[Unit]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
-    for work, hand in hands(grid, results, units, total / (4 * count), 1, _units_of_a_call(grid, results)):
+    for work, part in divided(grid, results, units, total / (4 * count), 1, _units_of_a_call(grid, results)):
         load, place = heapq.heappop(loads)
-        shares[place] += hand
+        found[place] += part
         heapq.heappush(loads, (load + work, place))
-    return shares
+    return found
 
 
 def tasks(grid: Grid, results: Results, units: list[Unit], seconds: float, devices: int) -> tuple[list[list[Unit]], int]:
@@ -125,8 +126,8 @@ def tasks(grid: Grid, results: Results, units: list[Unit], seconds: float, devic
     fewest = FEWEST_TASKS_CPU if _on_cpu(grid) else FEWEST_TASKS_GPU
     most = min(seconds * speed / results.chunk, total / fewest)
     smallest = 1 if _on_cpu(grid) else -(-_small_call(grid) // results.runs)  # a GPU takes as long for less
-    found = [hand for _, hand in hands(grid, results, units, most, smallest, len(units))]
-    return found, max((max(Counter(unit.policy for unit in hand).values()) for hand in found), default=1)
+    found = [part for _, part in divided(grid, results, units, most, smallest, len(units))]
+    return found, max((max(Counter(unit.policy for unit in part).values()) for part in found), default=1)
 
 
 def _units_of_a_call(grid: Grid, results: Results) -> int:

@@ -1,10 +1,11 @@
-"""What a worker does: it plays chunks of a sweep, and saves them in the store, which it shares with all others.
+"""What a worker of an executor does: it plays chunks of a sweep and saves them in the store.
 
-A worker gets the path of the store and a list of chunks. The store has the specification, from which the worker makes policies
-and bandits itself. Classes of the user's own come along, by name or however the executor passes classes on. A worker that would
-not play the same runs, since its versions, its kind of device or the user's code differ, refuses.
+A task names the store and a list of chunks. The worker reads the specification in the store and makes policies and bandits from
+it. A class of the user's own is named by its module, or sent by value if it has none. A worker refuses a task if it would not
+play the same runs: if its versions, its platform or the user's code differ.
 """
 
+import json
 import os
 import socket
 import threading
@@ -12,9 +13,22 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from bts_jax._version import __version__
+from bts_jax.bandits import BANDITS
+from bts_jax.batch import on_the_host
 from bts_jax.devices import check_fork
+from bts_jax.policies import POLICIES
+from bts_jax.sweeps import classes
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.growth import with_sources
 from bts_jax.sweeps.machine import share_machine
+from bts_jax.sweeps.playing import play_units
+from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.schedule import sizes
+from bts_jax.sweeps.specification import arguments, code_of
+from bts_jax.sweeps.store import Root, differences_in_words, read_root, seal_of
 
 Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or where it is: ("my_module:MyPolicy", folder)
 
@@ -41,33 +55,27 @@ class Refusal(Exception):
 
 
 def describe(_: str, workers: int = 1) -> dict[str, Any]:
-    """What this worker is. There are at least so many workers on this machine."""
+    """What this worker is. `workers`: how many there are on this machine at least. The text makes each call unlike others."""
     with _LOCK:
         check_fork()
         share_machine(workers, one_gpu=True)
-        import jax
-
         devices = jax.local_devices()
     return {"worker": _name(), "bts_jax": __version__, "jax": jax.__version__, "platform": devices[0].platform,
             "device": devices[0].device_kind, "devices": len(devices)}
 
 
 def work(order: tuple[Any, ...]) -> dict[str, Any]:
-    """Plays the chunks of an order that are not in the store yet. Says how many those were, and what became of their runs.
+    """Plays the chunks of an order that are not in the store yet. Returns their number, and how many runs were invalid or cut.
 
     Errors are described in words: not every exception can be sent to another process.
     """
     order = Order(*order)
     mark = Path(order.store, f".{order.name}")  # while the task is under way; if this process is killed, it is removed later
-    begun = time.monotonic()
     try:
         with _LOCK:
             check_fork()
             share_machine(order.workers, one_gpu=True)
             results, grid, devices, most = _opened(order)
-        from bts_jax.sweeps.playing import play_units
-        from bts_jax.sweeps.results import Unit
-
         _touch(mark)
         units = [Unit(*chunk) for chunk in order.chunks]
         todo = [unit for unit in units if results.read(unit) is None and not results.adopt(unit)]
@@ -79,8 +87,8 @@ def work(order: tuple[Any, ...]) -> dict[str, Any]:
         return {"worker": _name(), "failed": f"{type(error).__name__}: {str(error) or 'no message'} {notes}".strip()}
     finally:
         mark.unlink(missing_ok=True)
-    return {"worker": _name(), "played": len(todo), "seconds": time.monotonic() - begun,
-            "lost": list(counts.lost.items()), "cut": list(counts.cut.items())}
+    return {"worker": _name(), "played": len(todo), "lost": list(counts.lost.items()),
+            "cut": list(counts.cut.items())}
 
 
 def _name() -> str:
@@ -94,10 +102,10 @@ def _touch(mark: Path) -> None:
         raise Refusal(f"it cannot write to {str(mark.parent)!r} ({error.strerror})") from None
 
 
-_stores: dict[Any, tuple[Any, Any, list[Any], int]] = {}  # the last store that this process has worked on
+_stores: dict[Any, tuple[Results, Grid, list[Any], int]] = {}  # the last store that this process has worked on
 
 
-def _opened(order: Order) -> tuple[Any, Any, list[Any], int]:
+def _opened(order: Order) -> tuple[Results, Grid, list[Any], int]:
     """The results in the store, the grid that they are of, the devices to play it on, and how many seeds a call has."""
     key = order.store, order.made, str(order.asked), order.own
     if key not in _stores or not _stores[key][0].is_current():
@@ -106,20 +114,7 @@ def _opened(order: Order) -> tuple[Any, Any, list[Any], int]:
     return _stores[key]
 
 
-def _open(order: Order) -> tuple[Any, Any, list[Any], int]:
-    import json
-
-    import jax
-
-    from bts_jax.bandits import BANDITS
-    from bts_jax.batch import on_the_host
-    from bts_jax.policies import POLICIES
-    from bts_jax.sweeps.grid import Grid
-    from bts_jax.sweeps.growth import with_sources
-    from bts_jax.sweeps.schedule import sizes
-    from bts_jax.sweeps.specification import arguments
-    from bts_jax.sweeps.store import differences_in_words
-
+def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
     path = Path(order.store)
     root = _seen(order, path)
     described = dict(root.specification)
@@ -157,9 +152,6 @@ _loaded: dict[type, str] = {}  # the code of classes when this process imported 
 
 def _found(text: str, folder: str) -> type:
     """The class by that name, unless its file has changed since this process imported it."""
-    from bts_jax.sweeps import classes
-    from bts_jax.sweeps.specification import code_of
-
     made = classes.find(text, folder=folder, where="a class")
     code = code_of(made)
     if _loaded.setdefault(made, code) != code:
@@ -167,10 +159,8 @@ def _found(text: str, folder: str) -> type:
     return made
 
 
-def _seen(order: Order, path: Path) -> Any:
+def _seen(order: Order, path: Path) -> Root:
     """The root of the store, as soon as it is seen here."""
-    from bts_jax.sweeps.store import read_root, seal_of
-
     until = time.monotonic() + order.patience
     while True:
         try:
