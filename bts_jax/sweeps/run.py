@@ -203,7 +203,7 @@ def stored(
 
 
 def _devices(devices: Any) -> list[Any]:
-    """The devices to use, of those that this process has."""
+    """The devices to use, of those that this process has: a CPU, too, where there is a GPU."""
     here = jax.local_devices()
     if devices is None:
         return here
@@ -216,7 +216,7 @@ def _devices(devices: Any) -> list[Any]:
     if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
         raise ValueError(f"devices = {devices!r} is neither a number nor a list of devices: {remedy}")
     for place, device in enumerate(devices):
-        if device not in here or device in devices[:place]:
+        if device not in jax.local_devices(backend=getattr(device, "platform", None)) or device in devices[:place]:
             raise ValueError(f"devices[{place}] = {device!r} is not a device of this process, or there twice: {remedy}")
     return list(devices)
 
