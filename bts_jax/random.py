@@ -48,7 +48,7 @@ def exact(function: Callable) -> Callable:
 
 def threefry(key: Words, counter: Words, rounds: int = ROUNDS) -> Words:
     """Threefry-2x32: 64 random bits for a 64-bit key and a 64-bit counter, elementwise."""
-    return (_hash if rounds == ROUNDS else partial(_threefry, rounds))(*key, *counter)
+    return (hash if rounds == ROUNDS else partial(_threefry, rounds))(*key, *counter)
 
 
 def _threefry(rounds: int, *words: jax.Array) -> Words:
@@ -67,7 +67,7 @@ def _threefry(rounds: int, *words: jax.Array) -> Words:
 
 
 @exact
-def _hash(*words: jax.Array) -> Words:
+def hash(*words: jax.Array) -> Words:
     """`threefry` with `ROUNDS` rounds. Passes of the engine treat it as one operation with two outputs."""
     return _threefry(ROUNDS, *words)
 

@@ -13,13 +13,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
 from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes, plain_index
-from bts_jax.engine.jaxprs import ELEMENTWISE, bind, is_hash, is_number, merged, read, variables
+from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_number, merged, new_atom, read, variables
 from bts_jax.engine.storing import weight_of
 
 CACHE = 60  # the weight of keeping the rows of one array up to date, in the units of `storing.WEIGHTS`
@@ -43,10 +42,10 @@ def ahead(closed: Any, parts: int) -> Carried:
     chosen = _words_ahead(jaxpr, parts)
     number = {var: i for i, var in enumerate(jaxpr.invars)}
 
-    def carried(evaluated: "_Evaluated") -> list:
-        outputs = [read(atom, evaluated.env) for atom in jaxpr.outvars]
-        arguments = [read(var, evaluated.env) if number[var] < parts else outputs[number[var] - parts] for var in jaxpr.invars]
-        return _Evaluated(closed, arguments, wanted=chosen).values(chosen)
+    def carried(builder: Builder, env: dict) -> list:
+        outputs = [new_atom(atom, env) for atom in jaxpr.outvars]
+        inputs = [env[var] if number[var] < parts else outputs[number[var] - parts] for var in jaxpr.invars]
+        return _wanted(builder, closed, inputs, chosen)
 
     return _carried(closed, chosen, carried)
 
@@ -75,15 +74,22 @@ def cache_rows(closed: Any, parts: int) -> Carried:
     changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
     chosen = _worth_caching(changes)
 
-    def carried(evaluated: "_Evaluated") -> list:
+    def carried(builder: Builder, env: dict) -> list:
         if not chosen:
             return []
-        env, rows = evaluated.env, _Rows(changes, evaluated.env)
-        index = env[changes.index]
-        values = [_set(env[var], index, rows.of(var)) for var in chosen]
-        # Written after its row was read, an array of the state is updated in place; else XLA would copy it.
-        env.update({new: _set(env[old], index, rows.of(old)) for old, new in rows.updated.items() if old in rows.rows})
-        return values
+
+        def update(values: list) -> tuple[list, list]:
+            arrays = dict(zip(env, values, strict=True))
+            rows, index = _Rows(changes, arrays), arrays[changes.index]
+            caches = [_set(arrays[var], index, rows.of(var)) for var in chosen]
+            # Written after its row was read, an array of the state is updated in place; else XLA would copy it.
+            written.extend((old, new) for old, new in rows.updated.items() if old in rows.rows)
+            return caches, [_set(arrays[old], index, rows.of(old)) for old, _ in written]
+
+        written: list[tuple] = []
+        caches, states = builder.trace(update, list(env.values()))
+        env.update({new: state for (_, new), state in zip(written, states, strict=True)})
+        return caches
 
     return _carried(closed, chosen, carried)
 
@@ -188,19 +194,28 @@ def _set(cache: Any, index: Any, row: Any) -> Any:
     return lax.scatter(cache, index, row[0], numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
-class _Evaluated:
-    """The values of a jaxpr's variables; of all, or of those that are wanted; some are given."""
+def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]) -> Carried:
+    """A step that takes the chosen variables as inputs. `carried` makes their next values of all values of this step."""
+    jaxpr, builder, given = closed.jaxpr, Builder(), [core.Var(var.aval) for var in chosen]
+    env = builder.start(closed, jaxpr.invars) | dict(zip(chosen, given, strict=True))
+    for equation in jaxpr.eqns:
+        outputs = builder.copy(equation, [new_atom(atom, env) for atom in equation.invars])
+        env.update((var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in env)
+    last = carried(builder, env)
+    outputs = [*(new_atom(atom, env) for atom in jaxpr.outvars), *last]
+    step = builder.closed([*jaxpr.invars, *given], outputs, jaxpr.effects)
+    builder = Builder()
+    first = builder.closed(jaxpr.invars, _wanted(builder, closed, jaxpr.invars, chosen), jaxpr.effects)
+    return Carried(_clean(step), _clean(first))
 
-    def __init__(self, closed: Any, arguments: Sequence, given: dict | None = None, wanted: Sequence | None = None):
-        jaxpr = closed.jaxpr
-        self.env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
-        self.env.update(given or {})
-        for equation in jaxpr.eqns if wanted is None else _needed(jaxpr.eqns, wanted):
-            outputs = bind(equation, [read(atom, self.env) for atom in equation.invars])
-            self.env.update((var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in (given or {}))
 
-    def values(self, wanted: Sequence) -> list:
-        return [self.env[var] for var in wanted]
+def _wanted(builder: Builder, closed: Any, inputs: Sequence, wanted: Sequence) -> list:
+    """Copies the equations that make these variables, for these inputs; returns what stands for the variables."""
+    env = builder.start(closed, inputs)
+    for equation in _needed(closed.jaxpr.eqns, wanted):
+        outputs = builder.copy(equation, [new_atom(atom, env) for atom in equation.invars])
+        env.update(zip(equation.outvars, outputs, strict=True))
+    return [env[var] for var in wanted]
 
 
 def _needed(equations: Sequence, wanted: Sequence) -> list:
@@ -211,23 +226,6 @@ def _needed(equations: Sequence, wanted: Sequence) -> list:
             found.append(equation)
             needed.update(variables(equation.invars))
     return found[::-1]
-
-
-def _carried(closed: Any, chosen: list, carried: Callable[[_Evaluated], list]) -> Carried:
-    """A step that takes the chosen variables as inputs. `carried` makes their next values of all values of this step."""
-    jaxpr = closed.jaxpr
-    arguments = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in (*jaxpr.invars, *chosen)]
-    count = len(jaxpr.invars)
-
-    def step(*values: Any) -> list:
-        evaluated = _Evaluated(closed, values[:count], dict(zip(chosen, values[count:], strict=True)))
-        last = carried(evaluated)
-        return [*(read(atom, evaluated.env) for atom in jaxpr.outvars), *last]
-
-    def first(*values: Any) -> list:
-        return _Evaluated(closed, values, wanted=chosen).values(chosen)
-
-    return Carried(_clean(jax.make_jaxpr(step)(*arguments)), _clean(jax.make_jaxpr(first)(*arguments[:count])))
 
 
 def _clean(closed: Any) -> Any:

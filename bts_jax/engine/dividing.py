@@ -6,6 +6,7 @@ of the numerator's bits added to its own. XLA does not see that this is zero; LL
 (jaxlib 0.10.2; `test_exactness.py`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,23 +14,17 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, bind, read, variables
+from bts_jax.engine.jaxprs import ELEMENTWISE, bind, retrace, variables
 
 
 def divide_truly(closed: Any) -> Any:
     """The same closed jaxpr, whose divisors of float32 are no broadcasts. Its constants are what all runs share."""
-    jaxpr, small = closed.jaxpr, _broadcasts(closed.jaxpr)
+    small = _broadcasts(closed.jaxpr)
 
-    def function(*arguments: Any) -> list:
-        env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
-        for equation in jaxpr.eqns:
-            inputs = [read(atom, env) for atom in equation.invars]
-            if _is_hidden(equation, small):
-                inputs[1] = _hidden(*inputs)
-            env.update(zip(equation.outvars, bind(equation, inputs), strict=True))
-        return [read(atom, env) for atom in jaxpr.outvars]
+    def rule(equation: Any, inputs: Sequence) -> Sequence:
+        return bind(equation, [inputs[0], _hidden(*inputs)])
 
-    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars))
+    return retrace(closed, lambda equation: _is_hidden(equation, small), rule, opaque=lambda _: True)
 
 
 def _broadcasts(jaxpr: Any) -> set:

@@ -55,10 +55,10 @@ class Attempt(NamedTuple):
 def replace_random_gamma(closed: Any) -> Any:
     """The same closed jaxpr with our draws in the place of JAX's `random_gamma`."""
 
-    def rule(equation: Any, inputs: Sequence) -> Sequence | None:
-        return [_random_gamma(*inputs, **equation.params)] if equation.primitive.name == "random_gamma" else None
+    def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
+        return [_random_gamma(*inputs, **equation.params)]
 
-    return retrace(closed, rule, is_exact)
+    return retrace(closed, lambda equation: equation.primitive.name == "random_gamma", rule, is_exact)
 
 
 def _random_gamma(keys: jax.Array, shape: jax.Array, *, log_space: bool) -> jax.Array:

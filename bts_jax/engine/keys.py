@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bts_jax import random
-from bts_jax.engine.jaxprs import evaluate, is_exact
+from bts_jax.engine.jaxprs import Builder, is_exact
 
 IMPL = "threefry2x32"
 # Operations on an array of keys that are the same operation on either word.
@@ -35,19 +35,25 @@ class _Keys(NamedTuple):
 def write_out_keys(closed: Any) -> Any:
     """The same closed jaxpr, with operations on the words of keys in place of operations on keys, wherever possible."""
 
-    def function(*arguments: Any) -> list:
-        outputs = evaluate(closed.jaxpr, closed.consts, arguments, _rule, is_exact)
-        return [x.typed() if isinstance(x, _Keys) else x for x in outputs]
+    builder = Builder()
 
-    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars))
+    def apply(equation: Any, inputs: list) -> list | None:
+        if not is_wrap(equation) and not any(isinstance(x, _Keys) for x in inputs):
+            return None
+        return list(builder.trace(lambda *inputs: _written_out(equation, inputs), *inputs))
+
+    def is_wrap(equation: Any) -> bool:
+        return equation.primitive.name == "random_wrap" and equation.params["impl"].name == IMPL
+
+    outputs = builder.inline(closed, closed.jaxpr.invars, apply, is_exact)
+    outputs = [builder.trace(_Keys.typed, x) if isinstance(x, _Keys) else x for x in outputs]
+    return builder.closed(closed.jaxpr.invars, outputs, closed.jaxpr.effects)
 
 
-def _rule(equation: Any, inputs: Sequence) -> Sequence | None:
+def _written_out(equation: Any, inputs: Sequence) -> Sequence:
     name, params = equation.primitive.name, equation.params
-    if name == "random_wrap" and params["impl"].name == IMPL:
+    if name == "random_wrap":
         return [_Keys(inputs[0][..., 0], inputs[0][..., 1])]
-    if not any(isinstance(x, _Keys) for x in inputs):
-        return None
     keys = inputs[0]
     if name == "random_unwrap":
         return [jnp.stack(keys, axis=-1)]

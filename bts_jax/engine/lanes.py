@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, bind, body_of_call, read
+from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, read
 from bts_jax.engine.summation import in_fixed_order
 
 # Their parameters name axes counted from the front, which stay where they are.
@@ -73,6 +74,7 @@ class Vectoriser:
     def __init__(self, count: int, platform: str):
         self.count, self.platform = count, platform
         self.fallbacks: set[str] = set()  # operations that had no rule
+        self.literals: dict[Any, jax.Array] = {}  # numbers in full shape, of the equations under way
 
     def spread(self, value: Any) -> jax.Array:
         """The array of a value, the common ones repeated for every lane."""
@@ -84,8 +86,22 @@ class Vectoriser:
 
     def align(self, value: Any, shape: tuple[int, ...]) -> jax.Array:
         """An operand of an elementwise operation in full shape, arms and lanes; a scalar operand goes with all arms."""
-        array = value.array if isinstance(value, Lanes) else jnp.asarray(value)[..., None]
-        return jnp.broadcast_to(array, shape)
+        if not isinstance(value, Lanes):
+            return self.align_common(value, shape)
+        array = value.array
+        if array.shape == shape:
+            return array
+        return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
+
+    def align_common(self, value: Any, shape: tuple[int, ...]) -> jax.Array:
+        if np.ndim(value) or isinstance(value, jax.core.Tracer):
+            value = jnp.asarray(value)
+            return lax.broadcast_in_dim(value, shape, range(value.ndim))
+        number = np.asarray(value)
+        key = number.dtype, number.tobytes(), shape
+        if key not in self.literals:
+            self.literals[key] = lax.broadcast_in_dim(value, shape, ())
+        return self.literals[key]
 
     def evaluate(self, jaxpr: Any, consts: Sequence, values: Sequence) -> list:
         env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, values, strict=True))
@@ -94,16 +110,26 @@ class Vectoriser:
 
     def evaluate_all(self, equations: Sequence, env: dict) -> None:
         """Adds the outputs of the equations to `env`."""
+        outside, self.literals = self.literals, {}
         for equation in equations:
             inputs = [read(atom, env) for atom in equation.invars]
             inner = body_of_call(equation)
-            if inner is not None:
+            if is_hash(equation):
+                outputs = self.hash(equation, inputs)
+            elif inner is not None:
                 outputs = self.evaluate(inner.jaxpr, inner.consts, inputs)
             elif any(isinstance(x, Lanes) for x in inputs):
                 outputs = self.apply(equation, inputs)
             else:
                 outputs = bind(equation, inputs)
             env.update(zip(equation.outvars, outputs, strict=True))
+        self.literals = outside
+
+    def hash(self, equation: Any, inputs: list) -> list:
+        """A call, which JAX traces and lowers once for all uses with the same shapes; XLA inlines it."""
+        arrays = [x.array if isinstance(x, Lanes) else jnp.asarray(x)[..., None] for x in inputs]
+        return [Lanes(self.align(Lanes(x), (*equation.outvars[0].aval.shape, self.count)))
+                for x in HASHES[equation.params["name"]](*arrays)]
 
     def apply(self, equation: Any, inputs: list) -> list:
         """The outputs of one operation of which some input differs from lane to lane."""

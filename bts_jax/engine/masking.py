@@ -11,59 +11,59 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import bind, read
+from bts_jax.engine.jaxprs import Builder, new_atom
 from bts_jax.engine.lanes import is_one_entry
 
 
 def mask_scatters(closed: Any) -> Any:
     """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes where the condition holds."""
-    jaxpr = closed.jaxpr
+    jaxpr, builder = closed.jaxpr, Builder()
+    env = builder.start(closed, jaxpr.invars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    scattered: dict[Any, tuple] = {}  # variable: its equation, the variable scattered into, index and update
 
-    def function(*arguments: Any) -> list:
-        env = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
-        scattered: dict[Any, tuple] = {}  # variable: its equation, the variable scattered into, index and update
+    def masked(condition: Any, new: Any, old: Any) -> Any:
+        """`new` where the condition holds, else `old`; `None` if `new` is not `old` with entries changed."""
+        if new is old:
+            return env[old]
+        if new not in scattered:
+            return None
+        equation, operand, index, update = scattered[new]
+        base = masked(condition, operand, old)
+        return None if base is None else builder.copy(equation, [base, masked_index(condition, equation, index), update])[0]
 
-        def masked(condition: Any, new: Any, old: Any) -> Any:
-            """`new` where the condition holds, else `old`; `None` if `new` is not `old` with entries changed."""
-            if new is old:
-                return env[old]
-            if new not in scattered:
-                return None
-            equation, operand, index, update = scattered[new]
-            base = masked(condition, operand, old)
-            return None if base is None else bind(equation, [base, masked_index(condition, equation, index), update])[0]
-
-        def masked_index(condition: Any, equation: Any, index: Any) -> Any:
+    def masked_index(condition: Any, equation: Any, index: Any) -> Any:
+        def choose(condition: jax.Array, index: jax.Array) -> jax.Array:
             beyond = lax.full_like(index, equation.invars[0].aval.shape[0])
             return lax.select(lax.broadcast_in_dim(condition, index.shape, ()), index, beyond)
 
-        for equation in jaxpr.eqns:
-            inputs = [read(atom, env) for atom in equation.invars]
-            outputs = None
-            key = equation.outvars[0] if equation.outvars else None
-            if is_one_entry(equation) and inputs[1].dtype.itemsize >= 4:  # so that an index out of range exists
-                scattered[key] = equation, equation.invars[0], *inputs[1:]
-            elif equation.primitive.name == "select_n" and len(inputs) == 3:
-                condition = _number(equation.invars[0], maker, env)
-                if condition is not None and all(isinstance(atom, core.Var) for atom in equation.invars):
-                    _, old, new = equation.invars
-                    value = masked(condition, new, old)
-                    outputs = None if value is None else [value]
-                    if value is not None and new in scattered and scattered[new][1] is old:  # one scatter, to be masked again
-                        scatter, _, index, update = scattered[new]
-                        scattered[key] = scatter, old, masked_index(condition, scatter, index), update
-            env.update(zip(equation.outvars, bind(equation, inputs) if outputs is None else outputs, strict=True))
-        return [read(atom, env) for atom in jaxpr.outvars]
+        return builder.trace(choose, condition, index)
 
-    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars))
+    for equation in jaxpr.eqns:
+        inputs = [new_atom(atom, env) for atom in equation.invars]
+        outputs = None
+        key = equation.outvars[0] if equation.outvars else None
+        if is_one_entry(equation) and inputs[1].aval.dtype.itemsize >= 4:  # so that an index out of range exists
+            scattered[key] = equation, equation.invars[0], *inputs[1:]
+        elif equation.primitive.name == "select_n" and len(inputs) == 3:
+            condition = _number(equation.invars[0], maker)
+            if condition is not None and all(isinstance(atom, core.Var) for atom in equation.invars):
+                condition = new_atom(condition, env)
+                _, old, new = equation.invars
+                value = masked(condition, new, old)
+                outputs = None if value is None else [value]
+                if value is not None and new in scattered and scattered[new][1] is old:  # one scatter, to be masked again
+                    scatter, _, index, update = scattered[new]
+                    scattered[key] = scatter, old, masked_index(condition, scatter, index), update
+        env.update(zip(equation.outvars, builder.copy(equation, inputs) if outputs is None else outputs, strict=True))
+    return builder.closed(jaxpr.invars, [new_atom(atom, env) for atom in jaxpr.outvars], jaxpr.effects)
 
 
-def _number(var: Any, maker: dict, env: dict) -> Any:
+def _number(var: Any, maker: dict) -> Any:
     """The one number that an array is made of; `None` if it is made of more."""
     if isinstance(var, core.Var) and not getattr(var.aval, "shape", None):
-        return env[var]
+        return var
     equation = maker.get(var) if isinstance(var, core.Var) else None
     if equation is not None and equation.primitive is lax.broadcast_in_dim_p and not equation.invars[0].aval.ndim:
-        return read(equation.invars[0], env)
+        return equation.invars[0]
     return None

@@ -17,14 +17,16 @@ from bts_jax.engine.jaxprs import is_hash, retrace
 
 def compare_integers(closed: Any) -> Any:
     """The same closed jaxpr, with `argmax` and `argmin` of integers in place of float32."""
-    return retrace(closed, _rule, is_hash)
+    return retrace(closed, _applies, _rule, is_hash)
 
 
-def _rule(equation: Any, inputs: Sequence) -> Sequence | None:
-    name = equation.primitive.name
-    if name not in ("argmax", "argmin") or equation.invars[0].aval.dtype != jnp.float32:
-        return None
-    extreme = jnp.iinfo(jnp.int32).max if name == "argmax" else jnp.iinfo(jnp.int32).min
+def _applies(equation: Any) -> bool:
+    return equation.primitive.name in ("argmax", "argmin") and equation.invars[0].aval.dtype == jnp.float32
+
+
+def _rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
+    limits = jnp.iinfo(jnp.int32)
+    extreme = limits.max if equation.primitive.name == "argmax" else limits.min
     return [equation.primitive.bind(ordered(inputs[0], extreme), **equation.params)]
 
 

@@ -42,23 +42,19 @@ def round_products(closed: Any, returned: bool = True) -> Any:
 
     What is returned may be added to something outside, unless `returned` is false.
     """
-    closed = retrace(closed, _round_bodies, is_exact)
+    closed = retrace(closed, _has_products, lambda equation, inputs: bind(equation, inputs, round_products), is_exact)
     added = _reaching_additions(closed.jaxpr, returned) | _quotients_divided_again(closed.jaxpr)
 
-    def rule(equation: Any, inputs: Sequence) -> Sequence | None:
-        if added.isdisjoint(equation.outvars):
-            return None
+    def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
         outputs = zip(equation.outvars, bind(equation, inputs), strict=True)
         return [round_product(x) if var in added else x for var, x in outputs]
 
-    return retrace(closed, rule, is_exact) if added else closed
+    return retrace(closed, lambda equation: not added.isdisjoint(equation.outvars), rule, is_exact) if added else closed
 
 
-def _round_bodies(equation: Any, inputs: Sequence) -> Sequence | None:
-    """Loops and branches, with the products in their bodies rounded."""
-    if not has_bodies(equation) or is_exact(equation):
-        return None
-    return bind(equation, inputs, round_products)
+def _has_products(equation: Any) -> bool:
+    """Whether this is a loop or a branch, in whose body there may be products."""
+    return has_bodies(equation) and not is_exact(equation)
 
 
 def _reaching_additions(jaxpr: Any, returned: bool) -> set:

@@ -32,13 +32,17 @@ def optimised(closed: Any) -> Any:
     """The same closed jaxpr after the passes that all platforms share. The hash alone remains a call."""
     closed = write_out_keys(closed)
     closed = without_reductions(round_products(closed, returned=False))
-    closed = _clean(divide_truly(_clean(compare_integers(closed))))
-    return _clean(mask_scatters(closed))
+    closed = divide_truly(_clean(compare_integers(closed)))
+    return _clean(mask_scatters(_inlined(closed)))
+
+
+def _inlined(closed: Any) -> Any:
+    return retrace(closed, opaque=is_hash)
 
 
 def _clean(closed: Any) -> Any:
     """With calls inlined, but for the hash; operations that are needed, once."""
-    closed = retrace(closed, opaque=is_hash)
+    closed = _inlined(closed)
     return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
 
 
@@ -65,7 +69,7 @@ class Step:
         self.columns: list[int] = []
         if platform == "cpu":
             closed, self.columns = pack_columns(closed, parts)
-            closed = _clean(closed)
+            closed = _clean(closed) if self.columns else closed
         self.closed = closed
         self.vector = Vectoriser(leaves[0].shape[-1], platform)
         if platform == "cpu":

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import bind, evaluate, is_exact, is_float, retrace
+from bts_jax.engine.jaxprs import bind, is_exact, is_float, retrace
 from bts_jax.engine.rounding import round_product
 
 # Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 terms are equally fast. With
@@ -38,7 +38,7 @@ Rules = dict[str, Callable]  # by the name of a primitive
 
 def in_fixed_order(closed: Any) -> Any:
     """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned as it is."""
-    return retrace(closed, partial(_apply, RULES), is_exact) if _has(RULES, closed.jaxpr) else closed
+    return _rewritten(RULES, closed, is_exact)
 
 
 def without_reductions(closed: Any) -> Any:
@@ -47,8 +47,7 @@ def without_reductions(closed: Any) -> Any:
     They are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) gives large reductions to another library, together with
     the operations around them, and that library's `exp` has other bits. `test_engine.py` has a softmax that notices.
     """
-    rules = RULES | EXTREMES
-    return retrace(closed, partial(_apply, rules), is_exact) if _has(rules, closed.jaxpr) else closed
+    return _rewritten(RULES | EXTREMES, closed, is_exact)
 
 
 def left_to_xla(jaxpr: Any) -> set[str]:
@@ -66,8 +65,18 @@ def _is_left(equation: Any) -> bool:
     return name in LEFT_TO_XLA or (name in RULES and jnp.issubdtype(dtype, jnp.complexfloating))
 
 
-def _has(rules: Rules, jaxpr: Any) -> bool:
-    return any(_rule(rules, one) or any(_has(rules, x) for x in core.jaxprs_in_params(one.params)) for one in jaxpr.eqns)
+def _rewritten(rules: Rules, closed: Any, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
+    """The same closed jaxpr, with rules for some operations; one that has none of them is returned as it is."""
+    if not any(_applies(rules, equation) for equation in closed.jaxpr.eqns):
+        return closed
+    return retrace(closed, partial(_applies, rules), partial(_apply, rules), opaque)
+
+
+def _applies(rules: Rules, equation: Any) -> bool:
+    """Whether there is a rule for an operation or for one in its body."""
+    if _rule(rules, equation) is not None:
+        return True
+    return any(_applies(rules, one) for body in core.jaxprs_in_params(equation.params) for one in body.eqns)
 
 
 def _rule(rules: Rules, equation: Any) -> Callable | None:
@@ -75,15 +84,13 @@ def _rule(rules: Rules, equation: Any) -> Callable | None:
     return rules.get(equation.primitive.name) if equation.outvars and is_float(equation.outvars[0]) else None
 
 
-def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence | None:
-    """The outputs of an operation, if there is a rule for it or for an operation in its body; else `None`."""
+def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence:
+    """The outputs of such an operation."""
     if rule := _rule(rules, equation):
         return [rule(*inputs, **equation.params)]
-    if not any(_has(rules, inner) for inner in core.jaxprs_in_params(equation.params)):
-        return None
     if equation.primitive.name == "custom_linear_solve":
         return _linear_solve(rules, inputs, **equation.params)
-    return bind(equation, inputs, lambda body: retrace(body, partial(_apply, rules)))
+    return bind(equation, inputs, partial(_rewritten, rules))
 
 
 def _linear_solve(rules: Rules, inputs: Sequence, const_lengths: Any, jaxprs: Any) -> list:
@@ -91,7 +98,8 @@ def _linear_solve(rules: Rules, inputs: Sequence, const_lengths: Any, jaxprs: An
     first = const_lengths.matvec + const_lengths.vecmat
     consts = inputs[first : first + const_lengths.solve]
     right_hand_sides = inputs[first + const_lengths.solve + const_lengths.transpose_solve :]
-    return evaluate(jaxprs.solve.jaxpr, jaxprs.solve.consts, [*consts, *right_hand_sides], partial(_apply, rules))
+    solve = _rewritten(rules, jaxprs.solve)
+    return core.jaxpr_as_fun(solve)(*consts, *right_hand_sides)
 
 
 def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
