@@ -203,9 +203,9 @@ def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]
         env.update((var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in env)
     last = carried(builder, env)
     outputs = [*(new_atom(atom, env) for atom in jaxpr.outvars), *last]
-    step = builder.closed([*jaxpr.invars, *given], outputs, jaxpr.effects)
+    step = builder.closed(jaxpr, [*jaxpr.invars, *given], outputs)
     builder = Builder()
-    first = builder.closed(jaxpr.invars, _wanted(builder, closed, jaxpr.invars, chosen), jaxpr.effects)
+    first = builder.closed(jaxpr, jaxpr.invars, _wanted(builder, closed, jaxpr.invars, chosen))
     return Carried(_clean(step), _clean(first))
 
 

@@ -98,10 +98,11 @@ class Builder:
         closed, out = jax.make_jaxpr(lambda *leaves: function(*structure.unflatten(leaves)), return_shape=True)(*arguments)
         return jax.tree.unflatten(jax.tree.structure(out), self.inline(closed, atoms, opaque=lambda _: True))
 
-    def closed(self, inputs: Sequence, outputs: Sequence, effects: Any) -> Any:
-        """The closed jaxpr of all this, as a function of these variables."""
+    def closed(self, jaxpr: Any, inputs: Sequence, outputs: Sequence) -> Any:
+        """The closed jaxpr of all this, as a function of these variables; it replaces `jaxpr`."""
         constvars, consts = zip(*self.constants.values(), strict=True) if self.constants else ((), ())
-        return core.ClosedJaxpr(core.Jaxpr(constvars, inputs, outputs, self.equations, effects), consts)
+        new = jaxpr.replace(constvars=list(constvars), invars=list(inputs), outvars=list(outputs), eqns=self.equations)
+        return core.ClosedJaxpr(new, list(consts))
 
 
 def new_atom(atom: Any, env: dict) -> Any:
@@ -127,7 +128,7 @@ def retrace(
         return list(builder.trace(lambda *inputs: rule(equation, inputs), *inputs)) if applies(equation) else None
 
     outputs = builder.inline(closed, closed.jaxpr.invars, apply, opaque)
-    return builder.closed(closed.jaxpr.invars, outputs, closed.jaxpr.effects)
+    return builder.closed(closed.jaxpr, closed.jaxpr.invars, outputs)
 
 
 def evaluate(

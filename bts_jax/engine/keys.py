@@ -47,7 +47,7 @@ def write_out_keys(closed: Any) -> Any:
 
     outputs = builder.inline(closed, closed.jaxpr.invars, apply, is_exact)
     outputs = [builder.trace(_Keys.typed, x) if isinstance(x, _Keys) else x for x in outputs]
-    return builder.closed(closed.jaxpr.invars, outputs, closed.jaxpr.effects)
+    return builder.closed(closed.jaxpr, closed.jaxpr.invars, outputs)
 
 
 def _written_out(equation: Any, inputs: Sequence) -> Sequence:

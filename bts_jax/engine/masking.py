@@ -56,7 +56,7 @@ def mask_scatters(closed: Any) -> Any:
                     scatter, _, index, update = scattered[new]
                     scattered[key] = scatter, old, masked_index(condition, scatter, index), update
         env.update(zip(equation.outvars, builder.copy(equation, inputs) if outputs is None else outputs, strict=True))
-    return builder.closed(jaxpr.invars, [new_atom(atom, env) for atom in jaxpr.outvars], jaxpr.effects)
+    return builder.closed(jaxpr, jaxpr.invars, [new_atom(atom, env) for atom in jaxpr.outvars])
 
 
 def _number(var: Any, maker: dict) -> Any:
