@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
-from bts_jax import checks, game
+from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, Programs, graphs
@@ -145,7 +145,6 @@ class Kind(NamedTuple):
 
     structure: Any  # of policy and bandit
     varies: tuple[bool, ...]  # which of their leaves differ from run to run
-    impl: str  # of the keys
     width: int  # lanes on each device
 
 
@@ -157,6 +156,8 @@ class Batch(NamedTuple):
     common: list
     back: np.ndarray  # [N], where each run is
     devices: tuple
+    checkpoints: game.Checkpoints  # of the runs, as they were given [N, C]
+    order: Any  # [N, C], see `game.ordered`
 
 
 def lay_out(
@@ -189,17 +190,27 @@ def lay_out(
     order = dealt.T.ravel()
     back = np.empty(size, np.int64)
     back[order] = np.arange(len(order))
-    own = (
-        [np.asarray(leaf)[order] for leaf, varied in zip(leaves, varies, strict=True) if varied],
-        jax.tree.map(lambda x: rows(x, 0)[order], game.money(budget)),
-        rows(jax.random.key_data(keys), 1)[order],
-        jax.tree.map(lambda x: rows(x, 1)[order], game.money(checkpoints)),
-        None if max_rounds is None else (rows(max_rounds, 0) if limits is None else rows(limits, 1))[order],
-    )
+    if limits is None and max_rounds is not None:
+        limits = np.expand_dims(max_rounds, -1)
+    amount = jax.tree.map(lambda x: rows(x, 0), game.money(budget))
+    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1), game.money(checkpoints)),
+                                 None if limits is None else rows(limits, 1), np)
+    varied = [np.asarray(leaf) for leaf, varies in zip(leaves, varies, strict=True) if varies]
+    own = jax.tree.map(lambda x: x[order], (varied, amount[0], _key_words(keys, size), goals))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    kind = Kind(structure, varies, str(jax.random.key_impl(keys)), loop.lane_count(int(width)))
-    return Batch(kind, own, common, back, devices)
+    kind = Kind(structure, varies, loop.lane_count(int(width)))
+    return Batch(kind, own, common, back, devices, goals, places)
+
+
+def _key_words(keys: jax.Array, size: int) -> random.Words:
+    """The words of the keys of all runs. [N] each"""
+    data = np.asarray(jax.random.key_data(keys))
+    words = np.moveaxis(data, -1, 0) if data.shape[-1] == 2 else jax.device_get(_hashed_words(keys))
+    return tuple(np.broadcast_to(word, size) for word in words)  # type: ignore
+
+
+_hashed_words = jax.jit(random.key_words)  # of keys of more than two words
 
 
 def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
@@ -215,9 +226,15 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
         program, shares = _program_of(batches)
         played = jax.device_get(program(shares))
     return [
-        (jax.tree.map(lambda x, batch=batch: x[batch.back], runs), calls[batch.back], blocks)
-        for batch, (runs, calls, blocks, _) in zip(batches, played, strict=True)
+        (_finish(batch, record), calls[batch.back], blocks)
+        for batch, (record, calls, blocks, _) in zip(batches, played, strict=True)
     ]
+
+
+def _finish(batch: Batch, record: Run) -> Run:
+    """The runs as they were given, from what the devices have recorded of them, which has the runs last."""
+    record = jax.tree.map(lambda x: np.moveaxis(x, -1, 0)[batch.back], record)
+    return game.finish(record, batch.checkpoints, batch.order, np)
 
 
 def lower(batches: Sequence[Batch]) -> Any:
@@ -253,20 +270,17 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
 
     def play_shares(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
-        results = []
         platform = _platform(devices)
         played, fallbacks = loop.play(games, game.rules(platform, general), platform)
         _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
-        for (record, calls, blocks, beyond), (own, _) in zip(played, batches, strict=True):
-            _, budget, _, checkpoints, limits = own
-            record = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), record)
-            runs = jax.vmap(game.finish)(record, budget, checkpoints, limits)
-            results.append((runs, calls, blocks[None], beyond[None]))
-        return results
+        return [(record, calls, blocks[None], beyond[None]) for record, calls, blocks, beyond in played]
 
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
-    share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),), out_specs=each, check_vma=False)
+    row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # what is recorded has the runs last
+    record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
+    share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
+                          out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
     options, _ = graphs(devices[0])
     return jax.jit(share) if options is None else Graphed(share, options)
 
@@ -289,17 +303,16 @@ def _shapes(batches: list) -> Any:
 
 def _game(kind: Kind, own: Any, common: list) -> loop.Game:
     """A batch's share as `loop.play` wants it."""
-    own_leaves, budget, words, checkpoints, limits = own
-    keys = jax.random.wrap_key_data(words, impl=kind.impl)
+    own_leaves, *rest = own
 
     def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
         parts = {True: iter(own), False: iter(common)}
         return jax.tree.unflatten(kind.structure, [next(parts[varied]) for varied in kind.varies])
 
     def prepare(leaves, *rest):
-        return game.prepare(*assemble(leaves, common), *rest)
+        return game.setting_of(*assemble(leaves, common), *rest)
 
-    setting = jax.vmap(prepare)(own_leaves, budget, keys, checkpoints, limits)
+    setting = jax.vmap(prepare)(own_leaves, *rest)
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
     policy, bandit = assemble(own_leaves, [None] * len(common))
     shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)

@@ -66,6 +66,15 @@ class Units(NamedTuple):
     cost: Coinage
 
 
+class Checkpoints(NamedTuple):
+    """The checkpoints of a run, in ascending order. [C] each"""
+
+    amounts: jax.Array  # float32
+    sums: Sum  # 0 for those that make no sense
+    valid: jax.Array  # bool: which make sense
+    limits: jax.Array | None  # of rounds, if any were given
+
+
 class Setting(NamedTuple):
     """All that a run depends on."""
 
@@ -191,12 +200,11 @@ def settle(leaf: Any) -> Any:
 
 def money(amount: Any) -> tuple[jax.Array, Sum]:
     """An amount as float32 and, exactly, as a sum: whole numbers as they are, others as float32 has them."""
-    return _money(settle(amount))
-
-
-@jax.jit
-def _money(amount: jax.Array) -> tuple[jax.Array, Sum]:
-    return amount.astype(jnp.float32), Sum.of(amount)
+    amount = settle(amount)
+    xp = jnp if isinstance(amount, Tracer) else np  # NumPy has nothing to compile
+    amount = xp.asarray(amount)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return amount.astype(np.float32), Sum.of(amount, xp)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -204,26 +212,27 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), budget, checkpoints, max_rounds)
+    return finish(jax.tree.map(lambda x: x[..., 0], record), *ordered(budget, checkpoints, max_rounds))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
-    """The setting of one run, with its checkpoints in ascending order."""
-    amounts = checkpoints[0]
-    valid, sums, order = ordered(budget, checkpoints, max_rounds)
-    units = units_of(bandit, sums, jnp.isinf(amounts))
-    limits = default_limits(amounts, bandit, units) if max_rounds is None else jnp.broadcast_to(max_rounds, amounts.shape)
-    limits = jnp.where(valid, jnp.maximum(limits.astype(jnp.int32), 1), 1)
-    goals = jax.tree.map(lambda x: x[order], sums)
+    """The setting of one run."""
+    return setting_of(policy, bandit, budget[0], random.key_words(key), ordered(budget, checkpoints, max_rounds)[0])
+
+
+def setting_of(policy: Policy, bandit: Bandit, budget: jax.Array, key: random.Words, checkpoints: Checkpoints) -> Setting:
+    amounts, goals, valid, limits = checkpoints
+    units = units_of(bandit, goals, jnp.isinf(amounts))
+    rounds = default_limits(amounts, bandit, units) if limits is None else limits
     if units is not None:
-        goals = _endless(units.cost.counted(goals), amounts[order], max_rounds)
+        goals = _endless(units.cost.counted(goals), amounts, limits)
     return Setting(
         policy=policy,
         bandit=bandit,
-        budget=budget[0],
-        key=random.key_words(key),
+        budget=budget,
+        key=key,
         checkpoints=goals,
-        limits=limits[order],
+        limits=jnp.where(valid, jnp.maximum(rounds.astype(jnp.int32), 1), 1),
         units=units,
     )
 
@@ -245,39 +254,49 @@ def _scales(bandit: Bandit) -> list[jax.Array] | None:
     return reproducible(lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()])(bandit)
 
 
-def finish(record: Run, budget, checkpoints, max_rounds) -> Run:
-    """What was recorded of one run, with its checkpoints in the order they were given, and NaN where they make no sense."""
-    amounts = checkpoints[0]
-    valid, _, order = ordered(budget, checkpoints, max_rounds)
-    run = jax.tree.map(lambda x: x[jnp.argsort(order)], record)
-    return replace(
-        run,
-        budget=amounts,
-        reward=jnp.where(valid, run.reward, jnp.nan),
-        cost=jnp.where(valid, jnp.minimum(run.cost, amounts), jnp.nan),
-    )
-
-
 def ordered(
-    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any
-) -> tuple[jax.Array, Sum, jax.Array]:
-    """Which checkpoints make sense, the checkpoints with 0 for those that do not, and their ascending order. [C] each"""
-    amounts, total = checkpoints[0], budget[0]
-    whole, sums = (_endless(sum, amount, max_rounds) for amount, sum in (budget, checkpoints))
+    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any, xp: Any = jnp
+) -> tuple[Checkpoints, jax.Array]:
+    """The checkpoints of a run in ascending order, and the place of each of them before. [C]
+
+    `xp` is the array library to compute with, `jax.numpy` or `numpy`. Batches of runs have their axis first.
+    """
+    amounts, total = checkpoints[0], budget[0][..., None]
+    whole, sums = (_endless(sum, amount, max_rounds, xp) for amount, sum in (budget, checkpoints))
+    whole = jax.tree.map(lambda x: x[..., None], whole)
     within, limited = amounts <= LARGEST, total <= LARGEST
     if max_rounds is not None:
-        within, limited = within | jnp.isinf(amounts), limited | jnp.isinf(total)
+        within, limited = within | xp.isinf(amounts), limited | xp.isinf(total)
     valid = (amounts > 0) & within & whole.reaches(sums) & limited
-    sums = jax.tree.map(lambda x: jnp.where(valid, x, 0), sums)
-    return valid, sums, jnp.lexsort((sums.rest, sums.whole))
+    sums = jax.tree.map(lambda x: xp.where(valid, x, 0), sums)
+    limits = None if max_rounds is None else xp.broadcast_to(max_rounds, amounts.shape)
+    order = xp.lexsort((sums.rest, sums.whole))
+    return jax.tree.map(lambda x: xp.take_along_axis(x, order, -1), Checkpoints(amounts, sums, valid, limits)), order
 
 
-def _endless(sum: Sum, amount: jax.Array, max_rounds: Any) -> Sum:
+def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jnp) -> Run:
+    """What was recorded of a run, with its checkpoints in the order they were given, and NaN where they make no sense."""
+    back = xp.argsort(order, axis=-1)
+
+    def given(x: jax.Array) -> jax.Array:
+        return xp.take_along_axis(x, back.reshape(*back.shape, *[1] * (x.ndim - back.ndim)), back.ndim - 1)
+
+    amounts, valid = checkpoints.amounts, checkpoints.valid
+    nan = np.float32(np.nan)
+    return jax.tree.map(given, replace(
+        record,
+        budget=amounts,
+        reward=xp.where(valid, record.reward, nan),
+        cost=xp.where(valid, xp.minimum(record.cost, amounts), nan),
+    ))
+
+
+def _endless(sum: Sum, amount: jax.Array, max_rounds: Any, xp: Any = jnp) -> Sum:
     """A sum, which is more than any run can spend if the amount is infinite and there is a limit of rounds."""
     if max_rounds is None:
         return sum
-    endless = jnp.isinf(amount)
-    return Sum(jnp.where(endless, LARGEST, sum.whole), jnp.where(endless, 0, sum.rest))
+    endless = xp.isinf(amount)
+    return Sum(xp.where(endless, LARGEST, sum.whole), xp.where(endless, 0, sum.rest))
 
 
 def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> jax.Array:
@@ -469,7 +488,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
 def _blank(setting: Setting) -> Run:
     shape, num_arms = setting.limits.shape, jnp.shape(setting.bandit.cost_mean)[0]
     return Run(
-        budget=setting.checkpoints.value(),
+        budget=None,  # type: ignore  # see `finish`
         reward=jnp.zeros(shape, jnp.float32),
         cost=jnp.zeros(shape, jnp.float32),
         rounds=jnp.full(shape, -1, jnp.int32),  # −1: not recorded yet

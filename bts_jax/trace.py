@@ -182,7 +182,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
     setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
     followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
-    (valid,), *_ = game.ordered(budget, checkpoints, rounds)
+    (valid,) = game.ordered(budget, checkpoints, rounds)[0].valid
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
     remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
     return Trace(

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax.engine.rounding import round_product
 
@@ -41,48 +40,55 @@ class Sum(NamedTuple):
         return cls(whole=jnp.zeros(shape, jnp.int32), rest=jnp.zeros(shape, jnp.int32))
 
     @classmethod
-    def of(cls, value: ArrayLike) -> "Sum":
-        """The sum that a number ≥ 0 stands for.
+    def of(cls, value: Any, xp: Any = jnp) -> "Sum":
+        """The sum that a number ≥ 0 stands for. `xp` is the array library to compute with, `jax.numpy` or `numpy`.
 
         A whole number is taken as it is. A float32 stands for the number with the fewest decimals, up to four, that it is
         nearest to: 12.2 is 12.2, though float32 has 12.19999981. Failing that, it is rounded to the nearest coin.
         """
-        value = jnp.asarray(value)
-        if jnp.issubdtype(value.dtype, jnp.integer):
-            return cls(whole=value.astype(jnp.int32), rest=jnp.zeros_like(value, dtype=jnp.int32))
-        value = value.astype(jnp.float32)
-        floor = jnp.floor(value)
-        start = cls(whole=floor.astype(jnp.int32), rest=jnp.zeros_like(floor, dtype=jnp.int32))
-        total = start.add(coins(value - floor))
+        value = xp.asarray(value)
+        if xp.issubdtype(value.dtype, np.integer):
+            return cls(whole=value.astype(np.int32), rest=xp.zeros_like(value, dtype=np.int32))
+        value = value.astype(np.float32)
+        floor = xp.floor(value)
+        start = cls(whole=_integers(floor, xp), rest=xp.zeros_like(floor, dtype=np.int32))
+        total = start.add(coins(value - floor, xp))
         for scale in (10_000, 1_000, 100, 10):
-            decimal = start.add(jnp.round((value - floor) * scale).astype(jnp.int32) * (UNIT // scale))
-            total = jax.tree.map(partial(jnp.where, decimal.value() == value), decimal, total)
+            decimal = start.add(_integers(xp.round((value - floor) * np.float32(scale)), xp) * (UNIT // scale))
+            total = jax.tree.map(partial(xp.where, decimal.value(xp=xp) == value), decimal, total)
         return total
 
     def add(self, amount: jax.Array) -> "Sum":
         """This sum and `amount` coins, −UNIT ≤ amount ≤ UNIT."""
         rest = self.rest + amount
-        carry = (rest >= UNIT).astype(jnp.int32) - (rest < 0).astype(jnp.int32)
+        carry = (rest >= UNIT).astype(np.int32) - (rest < 0).astype(np.int32)
         return Sum(whole=self.whole + carry, rest=rest - carry * UNIT)
 
-    def value(self, coinage: "Coinage | None" = None) -> jax.Array:
+    def value(self, coinage: "Coinage | None" = None, xp: Any = jnp) -> jax.Array:
         """The nearest float32, give or take one rounding; in the unit of the `coinage`, give or take two."""
         if coinage is not None:
             whole = round_product(self.whole.astype(jnp.float32) * coinage.times.astype(jnp.float32))
             per = (UNIT // coinage.times).astype(jnp.float32)
             return (whole + self.rest.astype(jnp.float32) / per) / coinage.parts.astype(jnp.float32)
         # XLA replaces a quotient by a constant with a product, which rounds differently: so the divisor is no constant.
-        unit = jnp.where(self.rest < 0, jnp.float32(1), jnp.float32(UNIT))
-        return self.whole.astype(jnp.float32) + self.rest.astype(jnp.float32) / unit
+        unit = xp.where(self.rest < 0, np.float32(1), np.float32(UNIT))
+        return self.whole.astype(np.float32) + self.rest.astype(np.float32) / unit
 
     def reaches(self, other: "Sum") -> jax.Array:
         """Whether this sum is at least `other`."""
         return (self.whole > other.whole) | ((self.whole == other.whole) & (self.rest >= other.rest))
 
 
-def coins(value: ArrayLike) -> jax.Array:
+def coins(value: Any, xp: Any = jnp) -> jax.Array:
     """A number in [0, 1] as a whole number of coins."""
-    return jnp.round(jnp.asarray(value, jnp.float32) * UNIT).astype(jnp.int32)
+    return _integers(xp.round(xp.asarray(value, np.float32) * np.float32(UNIT)), xp)
+
+
+def _integers(value: Any, xp: Any) -> Any:
+    """Whole numbers as int32, of which XLA makes the nearest there is, and 0 of NaN."""
+    if xp is not jnp:
+        value = xp.clip(xp.nan_to_num(value.astype(np.float64)), -(2**31), 2**31 - 1)
+    return value.astype(np.int32)
 
 
 # Sums of amounts with another maximum than 1.

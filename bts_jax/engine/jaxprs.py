@@ -229,8 +229,14 @@ def merged(jaxpr: Any) -> Any:
 
 
 def _simplified(equation: Any, maker: dict) -> Any:
-    """What a key's words are made of: `unwrap(wrap(x))` is x, and an entry of a stack of numbers is that number."""
+    """What an operation comes to, where nothing is computed.
+
+    `unwrap(wrap(x))` is x, an entry of a stack of numbers is that number, and a number in the code may be of any type.
+    """
     name = equation.primitive.name
+    if name == "convert_element_type" and isinstance(equation.invars[0], core.Literal):
+        aval = equation.outvars[0].aval
+        return [core.Literal(np.asarray(equation.invars[0].val).astype(aval.dtype), aval)]
     made = maker.get(equation.invars[0]) if equation.invars and isinstance(equation.invars[0], core.Var) else None
     if made is None:
         return None

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, read
 from bts_jax.engine.summation import in_fixed_order
@@ -94,7 +95,7 @@ class Vectoriser:
         return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
 
     def align_common(self, value: Any, shape: tuple[int, ...]) -> jax.Array:
-        if np.ndim(value) or isinstance(value, jax.core.Tracer):
+        if np.ndim(value) or isinstance(value, Tracer):
             value = jnp.asarray(value)
             return lax.broadcast_in_dim(value, shape, range(value.ndim))
         number = np.asarray(value)
