@@ -273,7 +273,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
         platform = _platform(devices)
         played, fallbacks = loop.play(games, game.rules(platform, general), platform)
         _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
-        return [(record, calls, blocks[None], beyond[None]) for record, calls, blocks, beyond in played]
+        return [(record, calls, blocks[None], beyond) for record, calls, blocks, beyond in played]
 
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()

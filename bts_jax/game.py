@@ -516,10 +516,11 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
         truncated=jnp.where(fresh, ~reached & ~now.broken, record.truncated),
     )
     left = record.rounds < 0
+    now = now._replace(waiting=~left.any())
+    if left.shape == (1,):
+        return now, record
     first = jnp.argmax(left)
-    return now._replace(
-        goal=jax.tree.map(lambda x: x[first], goals), limit=setting.limits[first], waiting=~left.any()
-    ), record
+    return now._replace(goal=jax.tree.map(lambda x: x[first], goals), limit=setting.limits[first]), record
 
 
 def _same(policy: Policy, method: str, before: State, after: State) -> State:

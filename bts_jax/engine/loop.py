@@ -57,7 +57,7 @@ class Played(NamedTuple):
     record: Any  # of every run
     calls: jax.Array  # [runs] int32, attempts at rounds
     blocks: jax.Array  # int32, how many were played
-    beyond: jax.Array  # bool: some run needs a program with all draws
+    beyond: jax.Array  # [runs] bool: it needs a program with all draws
 
 
 class _Table(NamedTuple):
@@ -75,7 +75,7 @@ class _Queue(NamedTuple):
     line: jax.Array  # int32, the next run in line
     stored: Any  # records of the runs that have ended
     calls: jax.Array  # [runs] int32, likewise
-    beyond: jax.Array  # bool: one of them needs a program with all draws
+    beyond: jax.Array  # [runs] bool, likewise
 
 
 def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
@@ -102,13 +102,18 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
         return lax.fori_loop(0, BLOCK[platform], call, states)
 
     def play_on_gpu(parts: list, states: list) -> list:
-        def begin(states: list) -> list:
+        @jax.jit  # each half is used twice and traced once
+        def begin(parts: list, states: list) -> list:
             return [step.begin(part, state) for step, part, state in zip(steps, parts, states, strict=True)]
 
-        def end(begun: list) -> list:
+        @jax.jit
+        def end(parts: list, begun: list) -> list:
             return [step.end(part, one) for step, part, one in zip(steps, parts, begun, strict=True)]
 
-        return end(lax.fori_loop(0, BLOCK[platform] - 1, lambda _, begun: begin(end(begun)), begin(states)))
+        def call(_: jax.Array, begun: list) -> list:
+            return begin(parts, end(parts, begun))
+
+        return end(parts, lax.fori_loop(0, BLOCK[platform] - 1, call, begin(parts, states)))
 
     def goes_on(states: list[_Table]) -> jax.Array:
         return reduce(jnp.logical_or, [lane.goes_on(state) for lane, state in zip(tables, states, strict=True)])
@@ -185,7 +190,7 @@ class _Lanes:
         run = jnp.arange(self.width, dtype=jnp.int32)
         part = self.take(run)
         queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32),
-                       jnp.bool_(False))
+                       jnp.zeros(self.runs, bool))
         return _Table(part, *self.fresh(part), jnp.int32(0), queue)
 
     def fresh(self, part: Any) -> tuple[Any, Any]:
@@ -210,7 +215,7 @@ class _Lanes:
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
         calls = calls.at[place].set(now.calls, mode="drop")
-        beyond = beyond | (ended & now.beyond).any()
+        beyond = beyond.at[place].set(now.beyond, mode="drop")
         run = jnp.where(ended, line + jnp.cumsum(ended, dtype=jnp.int32) - 1, run)
         line = line + ended.sum(dtype=jnp.int32)
         part = self.take(jnp.minimum(run, self.runs - 1))
@@ -223,11 +228,10 @@ class _Lanes:
 
     def result(self, table: _Table) -> Played:
         queue, now = table.queue, table.now
-        record, calls, beyond = (
-            (queue.stored, queue.calls, queue.beyond) if self.queues else (table.record, now.calls, now.beyond.any())
-        )
+        played = (queue.stored, queue.calls, queue.beyond) if self.queues else (table.record, now.calls, now.beyond)
         if self.runs > self.count:
-            record, calls = jax.tree.map(lambda x: x[..., : self.count], (record, calls))
+            played = jax.tree.map(lambda x: x[..., : self.count], played)
+        record, calls, beyond = played
         return Played(record, calls, table.blocks, beyond)
 
 
