@@ -16,6 +16,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
+from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.contract import told
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
@@ -462,3 +463,33 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
     first, _, again = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0]))
     assert_same_bits(first, again)
+
+
+@pytest.mark.parametrize("max_rounds", [None, 7])
+def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
+    """`simulate_batch` orders them in NumPy, `simulate` in JAX: also those that make no sense, and infinite ones."""
+    random = np.random.default_rng(0)
+    checkpoints = random.choice(np.float32([-1, 0, 0.5, 1, 2.25, 3, 1e10, np.inf, np.nan]), (40, 4))
+    budget = random.choice(np.float32([1, 3, np.inf]), 40)
+    limits = None if max_rounds is None else np.full((40, 1), max_rounds)
+    record = game.Run(
+        budget=None,  # type: ignore
+        reward=random.random((40, 4), np.float32),
+        cost=random.random((40, 4), np.float32) * 4,
+        rounds=random.integers(9, size=(40, 4)),
+        pulls=random.integers(9, size=(40, 4, 3)),
+        truncated=random.random((40, 4)) < 0.5,
+    )
+
+    @jax.jit
+    @jax.vmap
+    def of_one_run(budget, checkpoints, record):
+        ordered = game.ordered(game.money(budget), game.money(checkpoints), max_rounds)
+        return ordered, game.finish(record, *ordered)
+
+    ours = game.ordered(game.money(budget), game.money(checkpoints), limits, np)
+    runs = game.finish(record, *ours, np)
+    np.testing.assert_array_equal(runs.budget, checkpoints)
+    theirs = of_one_run(budget, checkpoints, record)
+    for a, b in zip(jax.tree.leaves((ours, runs)), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)

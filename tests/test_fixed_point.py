@@ -53,6 +53,19 @@ def test_of_takes_whole_numbers_exactly():
     assert (int(almost.whole), int(almost.rest)) == (1, 0)
 
 
+def test_numpy_and_jax_agree_on_every_amount():
+    """On the host, budgets are counted by NumPy."""
+    random = np.random.default_rng(0)
+    amounts = np.concatenate([
+        random.random(1000) * 10.0 ** random.integers(-6, 10, 1000), np.arange(2000) / 10, np.arange(2000) / 10_000,
+        [np.nan, np.inf, -np.inf, -1.5, 0, 2**31, 3e9, 1e30],
+    ]).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for values in (amounts, np.array([0, 1, 7, 2**31 - 1], np.int32)):
+            for ours, theirs in zip(Sum.of(values, np), of(values), strict=True):
+                assert isinstance(ours, np.ndarray) and ours.dtype == np.int32 and (ours == theirs).all()
+
+
 def test_ten_million_tenths_are_a_million():
     """Where a float32 sum stalls at 2²¹, and a float64 sum is off in the seventh digit behind the point."""
     total = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda _, s: s.add(coins(x)), Sum.zeros()))(0.1)

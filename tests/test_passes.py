@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import bts_jax as bj
 from bts_jax import game, random
@@ -39,6 +39,57 @@ def assert_same(closed, function, *arguments):
     outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
     for ours, theirs in zip(outputs, jax.tree.leaves(function(*arguments)), strict=True):
         assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
+
+
+def test_retracing_copies_equations_and_applies_rules():
+    """Calls are inlined, also twice; constants, literals and effects stay; a rule replaces the operations it applies to."""
+    table = np.arange(3, dtype=np.float32)
+
+    @jax.jit
+    def inner(x, y):
+        return jnp.sin(x) * y, x
+
+    def function(x, s):
+        one, two = inner(x + table, s)
+        three, _ = inner(one, 2.0)
+        return three + two, s, 5.0
+
+    arguments = numbers(3), np.float32(0.5)
+    closed = jax.make_jaxpr(function)(*arguments)
+    plain = retrace(closed)
+    assert "jit" not in names(plain.jaxpr) and names(plain.jaxpr).count("sin") == 2
+    assert_same(plain, function, *arguments)
+    made = [var for equation in plain.jaxpr.eqns for var in equation.outvars]
+    assert len(set(made)) == len(made), "each variable is made once"
+
+    cosines = retrace(plain, lambda one: one.primitive.name == "sin", lambda one, inputs: [jnp.cos(inputs[0]) * 1.0])
+    assert "sin" not in names(cosines.jaxpr) and names(cosines.jaxpr).count("cos") == 2
+    assert_same(cosines, lambda x, s: (jnp.cos(jnp.cos(x + table) * s) * 2.0 + (x + table), s, 5.0), *arguments)
+    kept = retrace(closed, opaque=lambda _: True)
+    assert names(kept.jaxpr) == names(closed.jaxpr)
+    assert_same(kept, function, *arguments)
+
+
+def test_numbers_in_the_code_take_the_type_they_are_converted_to():
+    closed = jax.make_jaxpr(lambda x: lax.convert_element_type(jnp.float32(3), jnp.int32) + x)(jnp.int32(1))
+    literal = jax.make_jaxpr(lambda x: jnp.int32(3) + x)(jnp.int32(1))
+    converting = retrace(literal, lambda one: True, lambda one, inputs: [lax.convert_element_type(2.0, jnp.int32) + inputs[1]])
+    for one, expected in ((closed, 4), (converting, 3)):
+        assert names(merged(one.jaxpr)) == ["add"]
+        assert jaxpr_as_fun(ClosedJaxpr(merged(one.jaxpr), one.consts))(jnp.int32(1)) == [expected]
+
+
+def test_hashes_are_calls_for_all_lanes():
+    """With the bits of `jax.vmap`; what all lanes share, numbers of a lane and arrays of it go together."""
+
+    def function(first, second):
+        return random.threefry((first, second), (jnp.arange(5, dtype=jnp.uint32), jnp.uint32(7)))
+
+    words = np.random.default_rng(0).integers(2**32, size=(2, 6), dtype=np.uint32)
+    mapped = lanes(function)
+    assert sum(equation.primitive.name == "jit" for equation in jax.make_jaxpr(mapped)(*words).eqns) == 1
+    for ours, theirs in zip(mapped(*words), jax.vmap(function, -1, -1)(*words), strict=True):
+        assert ours.shape == (5, 6) and (ours == theirs).all()
 
 
 def test_masked_scatters_copy_nothing():
