@@ -427,10 +427,9 @@ def test_built_in_policies_are_vectorised_by_rules(name):
     policy = jax.tree.map(lambda x: jnp.asarray(game.settle(x)), bj.POLICIES[name]())
     setting = game.prepare(policy, bandit, game.money(5.0), jax.random.key(0), game.money(np.array([5.0])), None)
     own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
-    table = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
-    start = jax.eval_shape(table.start)
-    step = table.step(start)
-    jax.eval_shape(lambda own, now: step.leave(step(own, step.enter(own, now))), own, start.now)
+    played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
+    step = played.step
+    jax.eval_shape(lambda own, now: step.leave(step(own, step.enter(own, now))), own, jax.eval_shape(played.fresh, own))
     assert step.vector.fallbacks == set()
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax.engine.lanes import lanes
+from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.step import Step
 
 # Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
@@ -64,7 +64,7 @@ class _Table(NamedTuple):
     """Where a game stands."""
 
     part: Any  # of `own`, what the lanes play; nothing, if every run has a lane
-    now: Any
+    state: list[jax.Array]  # see `Step`
     record: Any
     blocks: jax.Array  # int32, how many were played
     queue: Any = None  # unless every run has a lane
@@ -83,17 +83,13 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
 
     Returns for each what was played, and the names of operations that had no rule for lanes.
     """
-    tables = [_Lanes(game, rules, platform) for game in games]
-    steps: list[Step] = []
+    lanes = [_Lanes(game, rules, platform) for game in games]
+    steps = [one.step for one in lanes]
 
-    def block(states: list[_Table]) -> list[_Table]:
-        if not steps:
-            steps.extend(lane.step(state) for lane, state in zip(tables, states, strict=True))
-        parts = [lane.part(state) for lane, state in zip(tables, states, strict=True)]
-        entered = [step.enter(part, state.now) for step, part, state in zip(steps, parts, states, strict=True)]
-        left = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, entered)
-        nows = [step.leave(state) for step, state in zip(steps, left, strict=True)]
-        return [lane.after_block(state, now) for lane, state, now in zip(tables, states, nows, strict=True)]
+    def block(tables: list[_Table]) -> list[_Table]:
+        parts = [one.part(table) for one, table in zip(lanes, tables, strict=True)]
+        states = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [table.state for table in tables])
+        return [one.after_block(table, state) for one, table, state in zip(lanes, tables, states, strict=True)]
 
     def play_on_cpu(parts: list, states: list) -> list:
         def call(_: jax.Array, states: list) -> list:
@@ -115,11 +111,11 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
 
         return end(parts, lax.fori_loop(0, BLOCK[platform] - 1, call, begin(parts, states)))
 
-    def goes_on(states: list[_Table]) -> jax.Array:
-        return reduce(jnp.logical_or, [lane.goes_on(state) for lane, state in zip(tables, states, strict=True)])
+    def goes_on(tables: list[_Table]) -> jax.Array:
+        return reduce(jnp.logical_or, [one.goes_on(table) for one, table in zip(lanes, tables, strict=True)])
 
-    states = lax.while_loop(goes_on, block, [lane.start() for lane in tables])
-    return [lane.result(state) for lane, state in zip(tables, states, strict=True)], [one.vector.fallbacks for one in steps]
+    tables = lax.while_loop(goes_on, block, [one.start() for one in lanes])
+    return [one.result(table) for one, table in zip(lanes, tables, strict=True)], [one.vector.fallbacks for one in steps]
 
 
 def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
@@ -131,10 +127,9 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
     Returns what was stored, with `rounds` first and the runs last, and the progress at the end. Rounds after the end of a run
     have what `look` returns if nothing happens.
     """
-    table = _Lanes(game._replace(width=game.own.limits.shape[-1]), rules, platform)
-    part, look = table.own, table.each(look)
-    now, _ = table.fresh(part)
-    step = table.step(_Table(part, now, None, jnp.int32(0)))
+    lanes = _Lanes(game._replace(width=game.own.limits.shape[-1]), rules, platform)
+    part, step, look = lanes.own, lanes.step, lanes.each(look)
+    now = lanes.fresh(part)
 
     def attempt(state: list) -> list:
         return step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
@@ -143,7 +138,7 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
         number, before, stored = carried
         after = step.leave(lax.while_loop(lambda state: ~step.leave(state).waiting.all(), attempt, step.enter(part, before)))
         stored = jax.tree.map(lambda rows, row: rows.at[number].set(row), stored, look(part, before, after))
-        after, _ = table.each(rules.record)(part, after, None)
+        after, _ = lanes.each(rules.record)(part, after, None)
         return number + 1, after, stored
 
     def goes_on(carried: tuple) -> jax.Array:
@@ -158,7 +153,7 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
         return jnp.where(took_place, rows, row)
 
     stored = jax.tree.map(fill, stored, look(part, now, now))
-    return jax.tree.map(lambda x: x[..., : table.count], (stored, now))
+    return jax.tree.map(lambda x: x[..., : lanes.count], (stored, now))
 
 
 class _Lanes:
@@ -173,28 +168,32 @@ class _Lanes:
         self.rules, self.platform = rules, platform
         single = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[:-1], x.dtype), self.own)
         self.round = rules.round(self.setting(single))
+        part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], self.width), x.dtype), self.own)
+        part = part if self.queues else self.own
+        self.step = Step(lambda part, now: rules.call(self.round, self.setting(part), now), part,
+                         jax.eval_shape(self.fresh, part), platform)
 
     def setting(self, part: Any) -> Any:
         return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
 
     def each(self, function: Callable) -> Callable:
-        return lanes(lambda part, *rest: function(self.setting(part), *rest), self.platform)
-
-    def step(self, table: _Table) -> Step:
-        part = self.part(table)
-        return Step(lambda part, now: self.rules.call(self.round, self.setting(part), now), part, table.now, self.platform)
+        return in_lanes(lambda part, *rest: function(self.setting(part), *rest), self.platform)
 
     def start(self) -> _Table:
         if not self.queues:
-            return _Table(None, *self.fresh(self.own), jnp.int32(0))
+            return _Table(None, *self.entered(self.own), jnp.int32(0))
         run = jnp.arange(self.width, dtype=jnp.int32)
         part = self.take(run)
         queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32),
                        jnp.zeros(self.runs, bool))
-        return _Table(part, *self.fresh(part), jnp.int32(0), queue)
+        return _Table(part, *self.entered(part), jnp.int32(0), queue)
 
-    def fresh(self, part: Any) -> tuple[Any, Any]:
-        return self.each(partial(self.rules.start, self.round))(part), self.each(self.rules.blank)(part)
+    def fresh(self, part: Any) -> Any:
+        return self.each(partial(self.rules.start, self.round))(part)
+
+    def entered(self, part: Any) -> tuple[list[jax.Array], Any]:
+        """The state and the record of lanes whose runs begin."""
+        return self.step.enter(part, self.fresh(part)), self.each(self.rules.blank)(part)
 
     def take(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda x: x[..., index], self.own)
@@ -202,15 +201,16 @@ class _Lanes:
     def part(self, table: _Table) -> Any:
         return table.part if self.queues else self.own
 
-    def after_block(self, table: _Table, now: Any) -> _Table:
+    def after_block(self, table: _Table, state: list[jax.Array]) -> _Table:
         """Records checkpoints, and refills lanes."""
-        now, record = self.each(self.rules.record)(self.part(table), now, table.record)
-        table = table._replace(now=now, record=record, blocks=table.blocks + 1)
+        part, before = self.part(table), self.step.leave(state)
+        now, record = self.each(self.rules.record)(part, before, table.record)
+        table = table._replace(state=self.step.changed(part, state, before, now), record=record, blocks=table.blocks + 1)
         return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
 
     def refill(self, table: _Table) -> _Table:
         """Stores the runs that have ended, and gives their lanes the next in line."""
-        now, record, (run, line, stored, calls, beyond) = table.now, table.record, table.queue
+        now, record, (run, line, stored, calls, beyond) = self.step.leave(table.state), table.record, table.queue
         ended = now.waiting & (run < self.runs)
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
@@ -220,14 +220,14 @@ class _Lanes:
         line = line + ended.sum(dtype=jnp.int32)
         part = self.take(jnp.minimum(run, self.runs - 1))
         anew = ended & (run < self.runs)
-        now, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.fresh(part), (now, record))
-        return table._replace(part=part, now=now, record=record, queue=_Queue(run, line, stored, calls, beyond))
+        state, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.entered(part), (table.state, record))
+        return table._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls, beyond))
 
     def goes_on(self, table: _Table) -> jax.Array:
-        return (table.queue.run < self.runs).any() if self.queues else ~table.now.waiting.all()
+        return (table.queue.run < self.runs).any() if self.queues else ~self.step.leave(table.state).waiting.all()
 
     def result(self, table: _Table) -> Played:
-        queue, now = table.queue, table.now
+        queue, now = table.queue, self.step.leave(table.state)
         played = (queue.stored, queue.calls, queue.beyond) if self.queues else (table.record, now.calls, now.beyond)
         if self.runs > self.count:
             played = jax.tree.map(lambda x: x[..., : self.count], played)

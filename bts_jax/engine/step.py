@@ -16,7 +16,7 @@ from jax.extend import core
 from bts_jax.engine import storing
 from bts_jax.engine.carrying import ahead, cache_rows
 from bts_jax.engine.dividing import divide_truly
-from bts_jax.engine.jaxprs import is_hash, merged, read, retrace
+from bts_jax.engine.jaxprs import is_hash, merged, read, retrace, variables
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import Lanes, Vectoriser
 from bts_jax.engine.masking import mask_scatters
@@ -62,14 +62,18 @@ class Step:
         if platform != "cpu":
             closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
+        self.used: set[int] = set()  # the arrays of `now` that are not in the list as they are, or that other values depend on
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
             self.firsts.append(first)
+            used = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
+            self.used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in used)
         self.dtypes = [var.aval.dtype for var in closed.jaxpr.invars[parts:]]
         self.columns: list[int] = []
         if platform == "cpu":
             closed, self.columns = pack_columns(closed, parts)
             closed = _clean(closed) if self.columns else closed
+            self.used.update(self.columns)
         self.closed = closed
         self.vector = Vectoriser(leaves[0].shape[-1], platform)
         if platform == "cpu":
@@ -87,6 +91,18 @@ class Step:
 
     def leave(self, state: list[jax.Array]) -> Any:
         return jax.tree.unflatten(self.structure, unpacked(state, self.columns, self.dtypes)[: self.structure.num_leaves])
+
+    def changed(self, part: Any, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
+        """The list for `after`, which has some other arrays than `before`, that of `state`."""
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        new = {i: value for i, (old, value) in enumerate(pairs) if value is not old}
+        if not self.used.isdisjoint(new):
+            return self.enter(part, after)
+        places = {i: place for place, i in enumerate(i for i in range(len(self.dtypes)) if i not in self.columns)}
+        state = list(state)
+        for i, value in new.items():
+            state[places[i]] = value
+        return state
 
     def __call__(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
         env = self._known([*jax.tree.leaves(part), *state])
