@@ -20,6 +20,7 @@ from bts_jax.text import ALLOWANCE, counted, line, printable, table
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
     _prepare_streams()
+    from bts_jax.options import PLAYING
     from bts_jax.options import parser as make_parser
 
     parser = make_parser()
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             arguments = parser.parse_args(argv)
             with signals.ending():
+                if arguments.command in PLAYING:
+                    _keep_programs(arguments.no_cache)
                 COMMANDS[arguments.command](arguments)
         finally:
             _flush()
@@ -61,6 +64,15 @@ def _flush() -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise OSError(f"cannot write to standard output ({error.strerror})") from error
+
+
+def _keep_programs(no_cache: bool) -> None:
+    """Turns the cache of compiled programs on or off, here and in the worker processes of this one."""
+    from bts_jax import cache
+
+    if no_cache:
+        os.environ[cache.VARIABLE] = "off"
+    cache.enable_cache()
 
 
 def _message(error: Any) -> str:
@@ -426,6 +438,17 @@ def _bench(arguments: argparse.Namespace) -> None:
         print("time over built-in: time per pull over that of the built-in policy with the same budget, both measured now")
 
 
+def _cache(arguments: argparse.Namespace) -> None:
+    from bts_jax import cache
+
+    top = cache.place()
+    found = cache.clear(top) if arguments.clear else cache.programs(top)
+    size = f"{counted(len(found), 'program')}, {sum(program.size for program in found) / 2**20:,.1f} MiB"
+    print(f"{top}: removed {size}" if arguments.clear else f"{top}: {size} of at most {cache.MOST_BYTES // 2**20:,}")
+    if reason := cache.why_unused():
+        print(f"not in use: {reason}")
+
+
 def _policies(arguments: argparse.Namespace) -> None:
     from bts_jax.contract import told
     from bts_jax.policies import POLICIES
@@ -465,4 +488,4 @@ def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
 
 
 COMMANDS = {"run": _run, "sweep": _sweep, "merge": _merge, "table": _print_table, "plot": _plot, "figure1": _figure1,
-            "study": _study, "theory": _theory, "bench": _bench, "policies": _policies}
+            "study": _study, "theory": _theory, "bench": _bench, "cache": _cache, "policies": _policies}
