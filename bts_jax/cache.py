@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jaxlib
+from jaxlib.version import __version__ as jaxlib_version
 
 from bts_jax import files
 from bts_jax._version import __version__
@@ -130,8 +130,8 @@ def _folder() -> Path:
 def _key() -> str:
     """What a compiled program depends on, and JAX's own key for it leaves out. (That has the kind of a GPU.)"""
     # Python: JAX compresses with what this Python has, and its key does not always tell with what.
-    parts = [jax.__version__, jaxlib.__version__, *map(str, sys.version_info[:2]), *_cpu()]
-    return f"{jax.__version__}-{jaxlib.__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+    parts = [jax.__version__, jaxlib_version, *map(str, sys.version_info[:2]), *_cpu()]
+    return f"{jax.__version__}-{jaxlib_version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
 def _cpu(proc: str | os.PathLike = "/proc") -> list[str]:

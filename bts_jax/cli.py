@@ -410,14 +410,25 @@ def _bench(arguments: argparse.Namespace) -> None:
     import json
 
     from bts_jax.bench import bench
+    from bts_jax.latency import latency
 
     loud = sys.stderr.isatty() and not arguments.quiet
-    result = bench(lambda text: print(f"measuring {text} ...", file=sys.stderr) if loud else None)
+
+    def progress(text: str) -> None:
+        if loud:
+            print(f"measuring {text} ...", file=sys.stderr)
+
+    result = latency(arguments.latency == "full", progress) if arguments.latency else bench(progress)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return
     rows = result.pop("rows")
     print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
+    if arguments.latency:
+        times = [[f"{row[when]:.2f}" if when in row else "" for when in ("first", "again")] for row in rows]
+        _table(["seconds", "first", "again"], [[row["what"], *cells] for row, cells in zip(rows, times, strict=True)])
+        print("first: with nothing compiled before; again: with the compiled programs that the first has kept")
+        return
     ours, users = ([row for row in rows if (row["written by"] == "user") == by_user] for by_user in (False, True))
     peers = list(dict.fromkeys(peer for row in ours for peer in row["ratios"]))
     columns = ["arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull"]
