@@ -72,10 +72,11 @@ def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
     said = []
     for _ in range(2):
         runs = latency._runs(["-c", code], "this", True, said.append)
-        assert [[line for _, line in lines] for lines in runs.values()] == [["False False\n", "end\n"], ["False True\n", "end\n"]]
+        printed = [[line.strip() for _, line in lines] for lines in runs.values()]
+        assert printed == [["False False", "end"], ["False True", "end"]]
         assert all(0 < lines[0][0] < lines[1][0] for lines in runs.values())
     assert said == ["this (first)", "this (again)"] * 2
-    with pytest.raises(OSError, match="python -c exit.3. ended with exit code 3"):
+    with pytest.raises(OSError, match=r"python -c exit.3. ended with exit code 3"):
         latency._runs(["-c", "exit(3)"], "this", True, said.append)
 
 

@@ -66,7 +66,7 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
 
 
 def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
-    """One of each policy, in the order given; and a caller that stops leaves the others uncompiled."""
+    """One of each policy, in the order given."""
     made, make = [], batch._program
     monkeypatch.setattr(batch, "_program", lambda *arguments: made.append(arguments) or make(*arguments))
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
