@@ -63,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
 
     run = add("run", "play policies on a bandit and print a table", """
 Plays policies on one bandit, with common random numbers, and prints a row for each as soon as it is finished: mean regret and
-its 95% interval, pulls, and how long it took: "compile s" is the wait for its program. While one plays, the programs of the next
-are compiled. The bandit is drawn at random, or given by --reward and --cost.
+its 95% interval, pulls, and how long it took: "compile s" is the wait for its program. While one plays, other programs are
+compiled. The bandit is drawn at random, or given by --reward and --cost.
 """, """
 bts-jax run --policy bts kube --arms 10 --budget 1000
 bts-jax run --policy all --reward 0.5 0.9 --cost 0.3 0.8
