@@ -14,7 +14,7 @@ class Compiling:
     """Compiles programs in other threads: one is traced after the other, several are compiled at a time.
 
     Python would trace several no faster, and have the first ready no sooner than the last. `first_alone`: nothing else is
-    compiled beside the first, for which somebody waits, since XLA uses several cores for one program.
+    traced or compiled beside the first, for which somebody waits, since XLA uses several cores for one program.
     """
 
     def __init__(self, tracer: ThreadPoolExecutor, compilers: ThreadPoolExecutor, first_alone: bool):
@@ -25,15 +25,18 @@ class Compiling:
         """Begins to compile what `trace` returns, as `batch.lower` does, unless that is done or under way."""
         if key not in self.begun:
             first = next(iter(self.begun.values()), None) if self.first_alone else None
-            self.begun[key] = self.compilers.submit(_compile, self.tracer.submit(trace), first)
+            self.begun[key] = self.compilers.submit(_compile, self.tracer.submit(_trace, trace, first))
         return self.begun[key]
 
 
-def _compile(traced: Future, first: Future | None) -> None:
-    lowered = traced.result()
+def _trace(trace: Callable[[], Any], first: Future | None) -> Any:
     if first is not None:
         wait([first])
-    lowered.compile()
+    return trace()
+
+
+def _compile(traced: Future) -> None:
+    traced.result().compile()
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def test_the_first_is_compiled_alone_if_somebody_waits_for_it(first_alone, monke
         assert second_is_compiled.wait(0.2 if first_alone else 30) == (not first_alone)
         first_may_end.set()
         patiently(one, lambda: None), patiently(two, lambda: None)
-    assert done.index("trace first") < done.index("trace second"), "which is traced while the first is compiled"
-    assert (done.index("second") < done.index("first ends")) == (not first_alone)
+    assert done.index("trace first") < done.index("trace second") < done.index("second")
+    assert (done.index("trace second") < done.index("first ends")) == (not first_alone)
 
 
 def test_errors_come_where_the_program_is_waited_for():
