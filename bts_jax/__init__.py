@@ -15,6 +15,7 @@ Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust t
 Sweeping    sweep, a grid of all these, saved as it goes; open_results; merge
 Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
+Starting    enable_cache, which keeps compiled programs for later processes
 The paper   its Figure 1, its observations and studies beyond it in bts_jax.experiments; on the command line: bts-jax --help
 
 Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
@@ -32,6 +33,7 @@ from bts_jax._version import __version__
 from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import simulate_batch
+from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
@@ -131,6 +133,7 @@ __all__ = [
     "check_bandit",
     "check_policy",
     "compare",
+    "enable_cache",
     "fit",
     "interval",
     "merge",

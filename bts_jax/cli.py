@@ -20,6 +20,7 @@ from bts_jax.text import ALLOWANCE, counted, line, printable, table
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
     _prepare_streams()
+    from bts_jax.options import PLAYING
     from bts_jax.options import parser as make_parser
 
     parser = make_parser()
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             arguments = parser.parse_args(argv)
             with signals.ending():
+                if arguments.command in PLAYING:
+                    _keep_programs(arguments.no_cache)
                 COMMANDS[arguments.command](arguments)
         finally:
             _flush()
@@ -61,6 +64,15 @@ def _flush() -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise OSError(f"cannot write to standard output ({error.strerror})") from error
+
+
+def _keep_programs(no_cache: bool) -> None:
+    """Turns the cache of compiled programs on or off, here and in the worker processes of this one."""
+    from bts_jax import cache
+
+    if no_cache:
+        os.environ[cache.VARIABLE] = "off"
+    cache.enable_cache()
 
 
 def _message(error: Any) -> str:
@@ -398,14 +410,25 @@ def _bench(arguments: argparse.Namespace) -> None:
     import json
 
     from bts_jax.bench import bench
+    from bts_jax.latency import latency
 
     loud = sys.stderr.isatty() and not arguments.quiet
-    result = bench(lambda text: print(f"measuring {text} ...", file=sys.stderr) if loud else None)
+
+    def progress(text: str) -> None:
+        if loud:
+            print(f"measuring {text} ...", file=sys.stderr)
+
+    result = latency(arguments.latency == "full", progress) if arguments.latency else bench(progress)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return
     rows = result.pop("rows")
     print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
+    if arguments.latency:
+        times = [[f"{row[when]:.2f}" if when in row else "" for when in ("first", "again")] for row in rows]
+        _table(["seconds", "first", "again"], [[row["what"], *cells] for row, cells in zip(rows, times, strict=True)])
+        print("first: with nothing compiled before; again: with the compiled programs that the first has kept")
+        return
     ours, users = ([row for row in rows if (row["written by"] == "user") == by_user] for by_user in (False, True))
     peers = list(dict.fromkeys(peer for row in ours for peer in row["ratios"]))
     columns = ["arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull"]
@@ -424,6 +447,17 @@ def _bench(arguments: argparse.Namespace) -> None:
         _table(["policy as a user writes it", *columns, "built-in", "time over built-in"],
                [[*numbers(row), row["built-in"], f"{row['over built-in']:.3g}"] for row in users])
         print("time over built-in: time per pull over that of the built-in policy with the same budget, both measured now")
+
+
+def _cache(arguments: argparse.Namespace) -> None:
+    from bts_jax import cache
+
+    top = cache.place()
+    found = cache.clear(top) if arguments.clear else cache.programs(top)
+    size = f"{counted(len(found), 'program')}, {sum(program.size for program in found) / 2**20:,.1f} MiB"
+    print(f"{top}: removed {size}" if arguments.clear else f"{top}: {size} of at most {cache.MOST_BYTES // 2**20:,}")
+    if reason := cache.why_unused():
+        print(f"not in use: {reason}")
 
 
 def _policies(arguments: argparse.Namespace) -> None:
@@ -465,4 +499,4 @@ def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:
 
 
 COMMANDS = {"run": _run, "sweep": _sweep, "merge": _merge, "table": _print_table, "plot": _plot, "figure1": _figure1,
-            "study": _study, "theory": _theory, "bench": _bench, "policies": _policies}
+            "study": _study, "theory": _theory, "bench": _bench, "cache": _cache, "policies": _policies}

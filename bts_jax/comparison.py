@@ -2,15 +2,19 @@
 
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from importlib import import_module
+from itertools import islice
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from bts_jax import checks, game, progress
-from bts_jax.batch import simulate_batch
+from bts_jax.batch import lay_out, lower, simulate_batch
+from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
 from bts_jax.intervals import Interval, interval
@@ -30,8 +34,8 @@ class Compared(NamedTuple):
     pulls: float  # per run
     best_arm: float  # the best arm's share of the pulls
     truncated: int  # runs that hit the limit of rounds
-    compile_seconds: float
-    seconds: float  # without compilation
+    compile_seconds: float  # how long the caller waited for its program
+    seconds: float  # of play, while other programs may be compiled
     runs: Run  # all of them, with one checkpoint, the budget
 
     @property
@@ -50,7 +54,8 @@ def compare(
 ) -> Iterator[Compared]:
     """Plays policies on one bandit, one after the other, and yields what each came to as soon as it is finished.
 
-    All policies are compared with common random numbers. The runs are those of `simulate_batch(policy, bandit, budget, keys)`.
+    While one plays, other threads compile programs of the next. All policies are compared with common random numbers. The runs
+    are those of `simulate_batch(policy, bandit, budget, keys)`.
 
     Args:
         policies: by name; or the names of some in `POLICIES`, with their default settings.
@@ -88,36 +93,47 @@ def _compared(
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)
     filled = keys[np.arange(chunks * size) % count]
-    for name, policy in policies.items():
-        play = partial(simulate_batch, policy, bandit)
-        with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
-            advance(0, f"{name}, compiling")
-            started = time.perf_counter()
-            play(min(budget, 1e-3), filled[:size])  # over at once; its program serves for all budgets
-            compiled = time.perf_counter()
-            parts = []
-            for chunk in range(chunks):
-                advance(0, name)
-                parts.append(jax.device_get(play(budget, filled[chunk * size : (chunk + 1) * size])))
-                advance(min(size, count - chunk * size), name)
-            ended = time.perf_counter()
-        runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
-        invalid = int(np.isnan(runs.reward).any(-1).sum())
-        if invalid:
-            warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy answered an arm "
-                          "that is not there or never decided, or a reward or a cost was not in [0, 1]; check_policy and "
-                          "check_bandit may tell", RuntimeWarning, stacklevel=2)
-        measured = (regret(runs, bandit)[:, 0], pseudo_regret(runs, bandit)[:, 0])
-        found = [interval(values, level=level, unseen=(np.nan, lost)) for values in measured]
-        rounds = runs.rounds[:, 0]
-        yield Compared(
-            policy=name,
-            regret=found[0],
-            pseudo_regret=found[1],
-            pulls=float(rounds.mean()),
-            best_arm=float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
-            truncated=int(runs.truncated.sum()),
-            compile_seconds=compiled - started,
-            seconds=ended - compiled,
-            runs=runs,
-        )
+    with compiling(first_alone=True) as programs:
+        waiting, ahead = iter(policies.items()), deque()
+        for name, policy in policies.items():
+            for coming, other in islice(waiting, AHEAD - len(ahead)):
+                ahead.append(programs.begin(coming, partial(_trace, other, bandit, budget, filled[:size])))
+                programs.tracer.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
+            play = partial(simulate_batch, policy, bandit)
+            with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
+                tick = partial(advance, 0, f"{name}, compiling")
+                tick()
+                started = time.perf_counter()
+                patiently(ahead.popleft(), tick)
+                play(min(budget, 1e-3), filled[:size])  # over at once: what JAX does in a program's first call is done
+                compiled = time.perf_counter()
+                parts = []
+                for chunk in range(chunks):
+                    advance(0, name)
+                    parts.append(jax.device_get(play(budget, filled[chunk * size : (chunk + 1) * size])))
+                    advance(min(size, count - chunk * size), name)
+                ended = time.perf_counter()
+            runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+            if invalid := int(np.isnan(runs.reward).any(-1).sum()):
+                warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy answered an "
+                              "arm that is not there or never decided, or a reward or a cost was not in [0, 1]; check_policy "
+                              "and check_bandit may tell", RuntimeWarning, stacklevel=2)
+            measured = (regret(runs, bandit)[:, 0], pseudo_regret(runs, bandit)[:, 0])
+            found = [interval(values, level=level, unseen=(np.nan, lost)) for values in measured]
+            rounds = runs.rounds[:, 0]
+            yield Compared(
+                policy=name,
+                regret=found[0],
+                pseudo_regret=found[1],
+                pulls=float(rounds.mean()),
+                best_arm=float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
+                truncated=int(runs.truncated.sum()),
+                compile_seconds=compiled - started,
+                seconds=ended - compiled,
+                runs=runs,
+            )
+
+
+def _trace(policy: Policy, bandit: Bandit, budget: float, keys: jax.Array) -> Any:
+    """The program that `simulate_batch` takes for these, traced."""
+    return lower([lay_out(policy, bandit, budget, keys)])

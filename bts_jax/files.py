@@ -1,4 +1,4 @@
-"""Files: written as a whole or not at all, and read only if they are regular files, which end."""
+"""Files: written as a whole or not at all, and read only if they are regular files, which end; folders for one user alone."""
 
 import errno
 import os
@@ -62,6 +62,19 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def private_folder(path: Path) -> Path | None:
+    """A folder that belongs to this user alone, made unless it is there; None if it cannot be had. No link will do."""
+    if not hasattr(os, "getuid"):
+        return None
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+    except OSError:
+        return None
+    good = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return path if good else None
 
 
 def beside(path: Path) -> Path:

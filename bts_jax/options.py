@@ -11,6 +11,8 @@ from bts_jax.policies import POLICIES
 from bts_jax.sweeps import classes
 from bts_jax.text import shown
 
+PLAYING = ("run", "sweep", "figure1", "study")  # commands that compile programs and keep them; bench measures compilation
+
 
 class Formatter(argparse.HelpFormatter):
     """Help whose examples stay as they are written; descriptions are wrapped."""
@@ -61,7 +63,8 @@ def parser() -> argparse.ArgumentParser:
 
     run = add("run", "play policies on a bandit and print a table", """
 Plays policies on one bandit, with common random numbers, and prints a row for each as soon as it is finished: mean regret and
-its 95% interval, pulls, and how long it took. The bandit is drawn at random, or given by --reward and --cost.
+its 95% interval, pulls, and how long it took: "compile s" is the wait for its program. While one plays, other programs are
+compiled. The bandit is drawn at random, or given by --reward and --cost.
 """, """
 bts-jax run --policy bts kube --arms 10 --budget 1000
 bts-jax run --policy all --reward 0.5 0.9 --cost 0.3 0.8
@@ -74,7 +77,6 @@ bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""")
     run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
     run.add_argument("--seed", type=int, default=0, metavar="S",
                      help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
-    run.add_argument("--quiet", action="store_true", help="no progress bar")
 
     sweep = add("sweep", "run a grid from a TOML file, and save it as it goes", """
 Plays every policy on every bandit with every budget, as a TOML file says, and saves finished parts in a store. If it is
@@ -103,7 +105,6 @@ bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""")
                             'gpus_per_node=1,time=60"; their logs are in STORE.slurm')
     sweep.add_argument("--task-seconds", type=float, metavar="S",
                        help="with --dask or --slurm: about how long a task takes (default: 60)")
-    sweep.add_argument("--quiet", action="store_true", help="no progress bar")
 
     by = ("of each kind of bandits (a family with a number of arms), of each bandit, or of all (default: of each kind if there "
           "are several instances of one, else of each bandit)")
@@ -165,7 +166,6 @@ bts-jax figure1 --scale paper --instances 20 --out twenty""")
     figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
                          help="range of the expected rewards and costs of Bernoulli arms (default: 0.1 0.9)")
     figure1.add_argument("--out", metavar="DIR", help="folder for figure, table, report and runs (default: figure1-SCALE)")
-    figure1.add_argument("--quiet", action="store_true", help="no progress bar")
 
     study = add("study", "run a study beyond the paper: the whole field, or an open question of the paper", """
 Runs a study beyond the paper, and writes figures, a table, a report and all runs into a folder. omega: all policies on random
@@ -184,7 +184,6 @@ bts-jax study omega --scale full --instances 1000""")
                        help="where all randomness comes from (default: %(default)s)")
     study.add_argument("--out", metavar="DIR",
                        help="folder for figures, table, report and runs (default: NAME-SCALE, or NAME-SCALE-N)")
-    study.add_argument("--quiet", action="store_true", help="no progress bar")
 
     theory = add("theory", "print the paper's gaps, bounds and constants for a bandit", """
 Prints the paper's gaps, its bound on the regret of BTS term by term, the lower bound and the exact optimum, for a random bandit
@@ -199,16 +198,32 @@ bts-jax theory --reward 0.8 0.4 --cost 0.5 0.4 --budget 1000""")
                         help="where the bandit comes from, the same as in bts-jax run (default: %(default)s)")
 
     bench = add("bench", "measure how fast this machine plays, beside NumPy and others", """
-Measures pulls per second of several policies on this machine, beside those of other programs that are installed.
+Measures pulls per second of several policies on this machine, beside those of other programs that are installed. --latency
+measures instead how long commands take from start to end, the first time and again, when their programs have been kept.
 """, """
-bts-jax bench --json > bench.json""")
+bts-jax bench --json > bench.json
+bts-jax bench --latency""")
+    bench.add_argument("--latency", nargs="?", const="quick", choices=["quick", "full"],
+                       help="measure how long commands take; full: those of half an hour, too")
     bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
     bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
+
+    cache = add("cache", "show where compiled programs are kept, and empty that place", """
+Shows where compiled programs are kept for the next time, how many, and how large they are together. They are of this user
+alone; those used last stay, up to 1 GiB. BTS_JAX_CACHE=off in the environment turns the cache off, and so does --no-cache.
+""", """
+bts-jax cache
+bts-jax cache --clear""")
+    cache.add_argument("--clear", action="store_true", help="remove all programs; they are compiled again when needed")
 
     add("policies", "list the policies and what each is told in advance", """
 Lists the policies by the names that bts-jax run, grid files and bts_jax.sweep take, with what each is told in advance.
 """, """
 bts-jax policies""")
+    for name in PLAYING:
+        commands.choices[name].add_argument("--quiet", action="store_true", help="no progress bar")
+        commands.choices[name].add_argument("--no-cache", action="store_true",
+                                            help="use no programs that were compiled before, and keep none: see bts-jax cache")
     return result
 
 

@@ -8,7 +8,7 @@ import pytest
 from common import INSTANCES, keys
 
 import bts_jax as bj
-from bts_jax import bench, cli, peers
+from bts_jax import bench, cli, latency, peers
 
 BUDGET, RUNS = 40, 3000
 
@@ -62,3 +62,49 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
     head, line, _ = out[out.index("") + 1 :]
     assert head.startswith("policy as a user writes it") and head.endswith("time over built-in")
     assert line.split()[:3] == ["KUBE", "3", "6"] and line.split()[-2:] == ["kube", f"{ratio:.3g}"]
+
+
+def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
+    """They share a cache: its place is the same in both, and new to each command."""
+    code = ("import os, pathlib; place = pathlib.Path(os.environ['XDG_CACHE_HOME']); print('JAX_COMPILATION_CACHE_DIR' in "
+            "os.environ, place.exists(), flush=True); place.mkdir(exist_ok=True); pathlib.Path('runs').mkdir(); print('end')")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
+    said = []
+    for _ in range(2):
+        runs = latency._runs(["-c", code], "this", True, said.append)
+        printed = [[line.strip() for _, line in lines] for lines in runs.values()]
+        assert printed == [["False False", "end"], ["False True", "end"]]
+        assert all(0 < lines[0][0] < lines[1][0] for lines in runs.values())
+    assert said == ["this (first)", "this (again)"] * 2
+    with pytest.raises(OSError, match=r"python -c exit.3. ended with exit code 3"):
+        latency._runs(["-c", "exit(3)"], "this", True, said.append)
+
+
+@pytest.mark.parametrize(("platform", "asked", "commands"), [
+    ("cpu", "quick", ["run --policy bts --arms 10 --budget 1000 --seeds 100", "run --policy all: its first row",
+                      "run --policy all", "figure1", "study omega"]),
+    ("gpu", "quick", ["figure1 --scale paper", "study omega --scale full"]),
+    ("cpu", "full", ["figure1 --scale paper"]),
+])
+def test_latency_prints_what_suits_the_machine(platform, asked, commands, monkeypatch, capsys):
+    """Lines come after 1, 2, 3 and 4 seconds, and again in half the time."""
+    about = {"platform": platform, "device": "this one", "devices": 2, "jax": "1.2", "tracing and lowering": 0.5, "XLA": 1.25}
+
+    def runs(arguments, title, again, progress):
+        lines = [(1.0, ""), (2.0, ""), (3.0, ""), (4.0, json.dumps(about))]
+        return {"first": lines} | ({"again": [(seconds / 2, line) for seconds, line in lines]} if again else {})
+
+    monkeypatch.setattr(latency, "_runs", runs)
+    cli.main(["bench", "--latency", asked])
+    head, columns, *rows, _ = capsys.readouterr().out.splitlines()
+    assert head == "device: this one; devices: 2; jax: 1.2" and columns.split() == ["seconds", "first", "again"]
+    titles = [row.rsplit(None, 2)[0] for row in rows]
+    if asked == "quick":
+        assert titles == [*(f"bts-jax {one}" for one in commands), "one program of BTS: tracing and lowering",
+                          "one program of BTS: XLA"]
+        assert all(row.split()[-2:] == (["3.00", "1.50"] if "first row" in row else ["4.00", "2.00"]) for row in rows[:-2])
+        assert rows[-1].split()[-2:] == ["1.25", "1.25"]
+    else:
+        assert rows[-3].split() == ["bts-jax", *commands[0].split(), "4.00"], "half an hour is enough"
+    cli.main(["bench", "--latency", asked, "--json"])
+    assert json.loads(capsys.readouterr().out)["rows"][0]["first"] == 4

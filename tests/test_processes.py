@@ -229,7 +229,7 @@ def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch
     for error in (MemoryError("Unable to allocate 14.9 GiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no\nmore")):
         monkeypatch.setattr("bts_jax.comparison.simulate_batch", Mock(side_effect=error))
         with pytest.raises(SystemExit) as ended:
-            cli.main(["run"])
+            cli.main(["run", "--policy", "uniform", "--arms", "2"])
         err = capsys.readouterr().err
         reason = str(error).split("\n")[0]
         assert ended.value.code == 1 and err.count("\n") == 1

@@ -6,13 +6,14 @@ All of this is settled in each worker by itself, before JAX starts there.
 import contextlib
 import os
 import re
-import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from bts_jax import files
+from bts_jax.cache import enable_cache
 from bts_jax.devices import cores, has_started
 
 _held: list[Any] = []  # locked files, for as long as this process lives
@@ -26,8 +27,8 @@ def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
 
     Workers are processes with the same parent and the same command but for its numbers, such as those of a process pool, of a
     Dask worker, of `srun` and of `mpirun`. Those that may use the same cores divide them. If several GPUs are visible, each
-    worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Programs are cached in a folder
-    of this user on this machine. What the user has set in the environment stays.
+    worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Compiled programs are kept, see
+    `bts_jax.enable_cache`. What the user has set in the environment stays.
     """
     if has_started():
         return
@@ -40,9 +41,7 @@ def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = claimed(gpus)
     if count > len(gpus) > 0:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    folder = private_folder()
-    if folder is not None and not jax.config.jax_compilation_cache_dir:  # type: ignore
-        jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    enable_cache()
 
 
 def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> tuple[int, int]:
@@ -94,14 +93,7 @@ def claimed(gpus: list[str], folder: Path | None = None) -> str:
 
 
 def private_folder() -> Path | None:
-    """A folder on this machine that belongs to this user alone: another user's programs must not run here."""
+    """A folder on this machine that belongs to this user alone."""
     if not hasattr(os, "getuid"):
         return None
-    folder = Path(tempfile.gettempdir(), f"bts-jax-{os.getuid()}")
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError:
-        return None
-    good = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-    return folder if good else None
+    return files.private_folder(Path(tempfile.gettempdir(), f"bts-jax-{os.getuid()}"))

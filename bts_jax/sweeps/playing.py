@@ -5,9 +5,8 @@ finished its part of one goes on with the next. Meanwhile other threads compile 
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax.batch import Batch, lay_out, lower, on_the_host, play
+from bts_jax.compiling import AHEAD, compiling, patiently, threads
 from bts_jax.contract import Means
-from bts_jax.devices import cores
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.sweeps.bar import Bar
@@ -27,7 +26,6 @@ from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fused
 
 UNDER_WAY = 2  # parties at a time
-AHEAD = 24  # parties at a time that are compiled before they are played: far fewer than the programs that `batch` keeps
 
 
 class Counts(NamedTuple):
@@ -49,20 +47,20 @@ def play_units(
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
-    with _threads(UNDER_WAY) as players, _threads(1) as tracer, _threads(min(cores(), 16)) as compilers:
-        compiling = _Compiling(grid, results, devices, tracer, compilers)
+    with threads(UNDER_WAY) as players, compiling() as programs:
         waiting, under_way = iter(parties), deque()
         for _ in parties:
             for party in islice(waiting, AHEAD - len(under_way)):
-                program = compiling.begin(party)
+                key = tuple(call.program for call in party)
+                program = programs.begin(key, partial(_trace, grid, results, party, devices))
                 work = players.submit(_play_and_save, program, grid, results, party, devices)
                 under_way.append((party, program, work))
             party, program, work = under_way.popleft()
             units = [unit for call in party for unit in call.units]
             bar.say(units, "" if program.done() else "compiling ")
-            _patiently(program, bar.tick)
+            patiently(program, bar.tick)
             bar.say(units)
-            outcome = _patiently(work, bar.tick)
+            outcome = patiently(work, bar.tick)
             bar.advance(units, [pulled for pulled, *_ in outcome])
             for unit, (_, *numbers) in zip(units, outcome, strict=True):
                 for counter, seeds_of in zip(counts, numbers, strict=True):
@@ -71,45 +69,13 @@ def play_units(
     return counts
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that are not waited for at the end of the block, as those of `ThreadPoolExecutor` are; Python's end waits."""
-    pool = ThreadPoolExecutor(count)
+def _trace(grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]) -> Any:
     try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _Compiling:
-    """Compiles programs in other threads: one is traced after the other, several are compiled at a time.
-
-    Python would trace several no faster, and have the first ready no sooner than the last.
-    """
-
-    def __init__(self, grid: Grid, results: Results, devices: Sequence[Any], tracer: ThreadPoolExecutor,
-                 compilers: ThreadPoolExecutor):
-        self.grid, self.results, self.devices, self.tracer, self.compilers = grid, results, devices, tracer, compilers
-        self.begun: dict[Any, Future] = {}
-
-    def begin(self, party: list[Call]) -> Future:
-        """Begins to compile what a party needs, unless that is done or under way."""
-        key = tuple(call.program for call in party)
-        if key not in self.begun:
-            self.begun[key] = self.compilers.submit(self._compile, self.tracer.submit(self._trace, party))
-        return self.begun[key]
-
-    def _trace(self, party: list[Call]) -> Any:
-        try:
-            return lower(_batches(self.grid, self.results, party, self.devices))
-        except Exception as error:
-            names = sorted({list(self.grid.policies)[call.units[0].policy] for call in party})
-            error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
-            raise
-
-    @staticmethod
-    def _compile(traced: Future) -> None:
-        traced.result().compile()  # `batch` keeps what is compiled, for as long as there is room
+        return lower(_batches(grid, results, party, devices))
+    except Exception as error:
+        names = sorted({list(grid.policies)[call.units[0].policy] for call in party})
+        error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
+        raise
 
 
 def _play_and_save(
@@ -165,14 +131,6 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
     return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
                    limits=limits)
-
-
-def _patiently(work: Future, tick: Callable[[], Any]) -> Any:
-    """What the work of another thread comes to. Meanwhile Ctrl-C is heard, and the bar keeps time."""
-    while not work.done():
-        wait([work], 0.25)
-        tick()
-    return work.result()
 
 
 @partial(jax.jit, static_argnums=3)
