@@ -1,6 +1,7 @@
 """The command line: `bts-jax`, or `python -m bts_jax`."""
 
 import argparse
+import gc
 import io
 import os
 import shlex
@@ -19,6 +20,8 @@ from bts_jax.text import ALLOWANCE, counted, line, printable, table
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
+    gc.freeze()  # what has been imported stays
+    gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: looking for it takes a tenth of the time
     _prepare_streams()
     from bts_jax.options import PLAYING
     from bts_jax.options import parser as make_parser

@@ -78,7 +78,7 @@ def compare(
     if keys.ndim != 1 or not len(keys):
         raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
     for policy in policies.values():
-        game.check(policy, bandit, budget, keys[0], None, None)
+        game.check(policy, bandit, budget, None, None)
     return _compared(policies, bandit, budget, keys, level, quiet)
 
 
@@ -92,12 +92,13 @@ def _compared(
     # One program serves all chunks: the last is filled up with runs that are then dropped.
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)
-    filled = keys[np.arange(chunks * size) % count]
+    data = np.resize(jax.random.key_data(keys), (chunks, size, *jax.random.key_data(keys).shape[1:]))  # repeats the first ones
+    filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]
     with compiling(first_alone=True) as programs:
         waiting, ahead = iter(policies.items()), deque()
         for name, policy in policies.items():
             for coming, other in islice(waiting, AHEAD - len(ahead)):
-                ahead.append(programs.begin(coming, partial(_trace, other, bandit, budget, filled[:size])))
+                ahead.append(programs.begin(coming, partial(_trace, other, bandit, budget, filled[0])))
                 programs.tracer.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
             play = partial(simulate_batch, policy, bandit)
             with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
@@ -105,12 +106,12 @@ def _compared(
                 tick()
                 started = time.perf_counter()
                 patiently(ahead.popleft(), tick)
-                play(min(budget, 1e-3), filled[:size])  # over at once: what JAX does in a program's first call is done
+                play(min(budget, 1e-3), filled[0])  # over at once: what JAX does in a program's first call is done
                 compiled = time.perf_counter()
                 parts = []
-                for chunk in range(chunks):
+                for chunk, some in enumerate(filled):
                     advance(0, name)
-                    parts.append(jax.device_get(play(budget, filled[chunk * size : (chunk + 1) * size])))
+                    parts.append(jax.device_get(play(budget, some)))
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)

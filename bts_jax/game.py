@@ -175,7 +175,8 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     """`simulate` without a warning."""
     if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
         checkpoints = jnp.stack(checkpoints)
-    check(policy, bandit, budget, key, checkpoints, max_rounds)
+    checks.key(key)
+    check(policy, bandit, budget, checkpoints, max_rounds)
     if checkpoints is None:
         checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
     policy, bandit = jax.tree.map(settle, (policy, bandit))
@@ -548,14 +549,13 @@ def check_contracts(policy: Any, bandit: Any) -> None:
                          "be a tuple of fields of Problem, such as ('budget',)")
 
 
-def check(policy, bandit, budget, key, checkpoints, max_rounds) -> None:
-    """Raises a `ValueError` for what can be seen to be wrong with one run."""
+def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
+    """Raises a `ValueError` for what can be seen to be wrong with one run, but for its key."""
     check_contracts(policy, bandit)
     for path, leaf in jax.tree.leaves_with_path(policy):
         if hasattr(policy, "_check") and jnp.ndim(leaf):
             raise ValueError(f"policy has {jax.tree_util.keystr(path)[1:]} of shape {jnp.shape(leaf)}, a batch of policies: "
                              "map over it with jax.vmap, or pass it to simulate_batch")
-    checks.key(key)
     shape = np.shape(bandit.cost_mean)
     if len(shape) != 1:
         raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or pass it to "

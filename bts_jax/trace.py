@@ -117,7 +117,8 @@ def trace(
         >>> run.remaining[run.length - 1].item(), run.recorded[0].tolist()  # nothing is left; nothing was pulled at first
         (0.0, [0, 0, 0])
     """
-    game.check(policy, bandit, budget, key, None, rounds)
+    checks.key(key)
+    game.check(policy, bandit, budget, None, rounds)
     if record is not None and not isinstance(record, bool) and not callable(record):
         raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to keep the "
                          "state itself")

@@ -62,7 +62,7 @@ class Grid:
             _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "cost_mean", ())) > 1)
             if not made or kind_of(bandit) not in checked:  # ours were checked when they were made, all but their shapes
                 with _about(where):
-                    game.check(POLICIES["uniform"](), bandit, ends[-1], self.key, ends, self.longest)
+                    game.check(POLICIES["uniform"](), bandit, ends[-1], ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
             means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
@@ -85,7 +85,7 @@ class Grid:
                 raise ValueError(f"policies[{name!r}] is told the budget, and there is none but a number of rounds: leave the "
                                  "policy out, or give budgets and max_rounds")
             with _about(f"policies[{name!r}]"):
-                game.check(policy, self._bandits[0], self.amounts[0, -1], self.key, self.amounts[0], self.longest)
+                game.check(policy, self._bandits[0], self.amounts[0, -1], self.amounts[0], self.longest)
         self.words = _words(self.bandits)
         self._count_work()
         self._sort_by_kind()
