@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine import loop
-from bts_jax.engine.programs import Graphed, Programs, graphs
+from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
 from bts_jax.game import Run
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
@@ -146,6 +146,7 @@ class Kind(NamedTuple):
     structure: Any  # of policy and bandit
     varies: tuple[bool, ...]  # which of their leaves differ from run to run
     width: int  # lanes on each device
+    quickly: bool  # whether it has so little to do that the time to compile matters more
 
 
 class Batch(NamedTuple):
@@ -161,9 +162,12 @@ class Batch(NamedTuple):
 
 
 def lay_out(
-    policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, limits=None, lanes=None, devices=None
+    policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, limits=None, lanes=None, devices=None, quickly=None
 ) -> Batch:
-    """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending."""
+    """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending.
+
+    `quickly`: whether the program has little to do; by default as this batch alone has.
+    """
     max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
     leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
@@ -199,7 +203,9 @@ def lay_out(
     own = jax.tree.map(lambda x: x[order], (varied, amount[0], _key_words(keys, size), goals))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    kind = Kind(structure, varies, loop.lane_count(int(width)))
+    num_arms = np.shape(bandit.cost_mean)[-1]
+    quickly = devices[0].platform == "cpu" and (is_little(lengths.sum() * num_arms) if quickly is None else quickly)
+    kind = Kind(structure, varies, loop.lane_count(int(width)), quickly)
     return Batch(kind, own, common, back, devices, goals, places)
 
 
@@ -243,6 +249,11 @@ def lower(batches: Sequence[Batch]) -> Any:
     return program.lower(shares)
 
 
+def is_little(arm_pulls: float) -> bool:
+    """Whether it is better to compile quickly than to play fast. A policy that samples takes 80 ns for an arm in a pull."""
+    return bool(arm_pulls <= 2e7)
+
+
 def best_cost(bandit: Bandit) -> np.ndarray:
     """What a pull of the best arm costs, which says roughly how long a run will be; of a batch of bandits, one for each."""
     reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
@@ -257,7 +268,11 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     shares = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
     general = not _GENERAL.isdisjoint(kinds)
-    return _PROGRAMS.get((kinds, devices, general, _shapes(shares)), lambda: _program(kinds, devices, general)), shares
+    rest = devices, general, _shapes(shares)
+    carefully = tuple(kind._replace(quickly=False) for kind in kinds)
+    if (carefully, *rest) in _PROGRAMS.kept:  # as good for little
+        kinds = carefully
+    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, devices, general)), shares
 
 
 _PROGRAMS = Programs(128)
@@ -281,6 +296,8 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
                           out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
+    if devices[0].platform == "cpu":
+        return OnCPU(share, all(kind.quickly for kind in kinds))
     options, _ = graphs(devices[0])
     return jax.jit(share) if options is None else Graphed(share, options)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from bts_jax import checks, game, progress
-from bts_jax.batch import lay_out, lower, simulate_batch
+from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play
 from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
@@ -94,24 +94,27 @@ def _compared(
     size = -(-count // chunks)
     data = np.resize(jax.random.key_data(keys), (chunks, size, *jax.random.key_data(keys).shape[1:]))  # repeats the first ones
     filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]
+    little = is_little(budget / float(best_cost(bandit)) * count * len(cost_mean))
+
+    def batch(policy: Policy, keys: jax.Array) -> Batch:
+        return lay_out(policy, bandit, budget, keys, quickly=little)
+
     with compiling(first_alone=True) as programs:
         waiting, ahead = iter(policies.items()), deque()
         for name, policy in policies.items():
             for coming, other in islice(waiting, AHEAD - len(ahead)):
-                ahead.append(programs.begin(coming, partial(_trace, other, bandit, budget, filled[0])))
+                ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])])))
                 programs.tracer.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
-            play = partial(simulate_batch, policy, bandit)
             with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
                 tick = partial(advance, 0, f"{name}, compiling")
                 tick()
                 started = time.perf_counter()
                 patiently(ahead.popleft(), tick)
-                play(min(budget, 1e-3), filled[0])  # over at once: what JAX does in a program's first call is done
                 compiled = time.perf_counter()
                 parts = []
                 for chunk, some in enumerate(filled):
                     advance(0, name)
-                    parts.append(jax.device_get(play(budget, some)))
+                    parts.append(play([batch(policy, some)])[0][0])
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
@@ -133,8 +136,3 @@ def _compared(
                 seconds=ended - compiled,
                 runs=runs,
             )
-
-
-def _trace(policy: Policy, bandit: Bandit, budget: float, keys: jax.Array) -> Any:
-    """The program that `simulate_batch` takes for these, traced."""
-    return lower([lay_out(policy, bandit, budget, keys)])

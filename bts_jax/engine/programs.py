@@ -11,6 +11,7 @@ from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend import core
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -39,6 +40,73 @@ class Programs:
                 self.dropped = 0
                 jax.clear_caches()
         return program
+
+
+# XLA's older emitters of loops take two thirds of the time to compile a program, which then takes 1.2 to 1.5 times as long to
+# run (jaxlib 0.10.2, 2 Arm cores). The bits are the same for these operations; `test_programs.py` compares them one by one.
+# They are not for `tan`, `erf` and `cbrt`, and are not known for others.
+QUICKLY = {"xla_cpu_use_fusion_emitters": False}
+SAME_BITS = {*"""
+    abs add and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate cond convert_element_type
+    copy cummax cummin cumsum div dynamic_slice dynamic_update_slice eq exp expm1 floor gather ge gt imag integer_pow iota
+    is_finite jit le log log1p lt max min mul ne neg not optimization_barrier or pad pjit real reduce reduce_and reduce_max
+    reduce_min reduce_or reduce_sum rem reshape reshard rev round scan scatter scatter-add select_n shard_map shift_left
+    shift_right_arithmetic shift_right_logical sign slice sort split sqrt square squeeze stack stop_gradient sub transpose
+    unstack while xor
+    """.split()}
+
+
+class OnCPU:
+    """A program for CPUs. If it has little to do and the bits are the same, it is compiled quickly (`QUICKLY`)."""
+
+    def __init__(self, share: Callable, quickly: bool):
+        self.program: Any = jax.jit(share)
+        self.quickly, self.ready, self.lock = quickly, None, RLock()
+
+    def lower(self, batches: list) -> "LoweredOnCPU":
+        traced = self.program.trace(batches)
+        quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows(tuple(QUICKLY.items()))
+        return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
+
+    def __call__(self, batches: list) -> Any:
+        if self.ready is None:
+            self.lower(batches).compile()
+        return self.ready(batches)  # type: ignore
+
+    def clear_cache(self) -> None:
+        self.ready = None
+        self.program.clear_cache()
+
+
+class LoweredOnCPU(NamedTuple):
+    """Such a program, traced."""
+
+    program: OnCPU
+    lowered: Any
+    options: dict | None
+
+    def compile(self) -> Any:
+        with self.program.lock:
+            if self.program.ready is None:
+                self.program.ready = self.lowered.compile(self.options)
+        return self.program.ready
+
+
+def _operations(jaxpr: Any) -> set[str]:
+    """The names of all operations, those of bodies included."""
+    inner = [body for equation in jaxpr.eqns for body in core.jaxprs_in_params(equation.params)]
+    return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(_operations, inner))
+
+
+@cache
+def _knows(options: Any) -> bool:
+    """Whether the compiler for CPUs knows these options."""
+    device = jax.local_devices(backend="cpu")[0]
+    try:
+        jax.jit(lambda x: x, compiler_options=dict(options)).lower(jax.device_put(0, device)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 class Graphed:

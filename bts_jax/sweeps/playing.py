@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bts_jax.batch import Batch, lay_out, lower, on_the_host, play
+from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.compiling import AHEAD, compiling, patiently, threads
 from bts_jax.contract import Means
 from bts_jax.game import Run
@@ -23,7 +23,7 @@ from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Results, Unit
-from bts_jax.sweeps.schedule import Call, calls, fused
+from bts_jax.sweeps.schedule import Call, calls, fused, work_of
 
 UNDER_WAY = 2  # parties at a time
 
@@ -44,6 +44,10 @@ def play_units(
     `widest`: see `schedule.calls`.
     """
     parties = fused(grid, results, calls(grid, results, todo, most, widest), most)
+    amounts: Counter[Any] = Counter()  # of work, of each program
+    for call in (call for party in parties for call in party):
+        amounts[call.program] += results.chunk * sum(work_of(grid, results, unit) for unit in call.units)
+    parties = [[call._replace(quickly=is_little(amounts[call.program])) for call in party] for party in parties]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
@@ -130,7 +134,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
                           grid.policy(units[0]))
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
     return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
-                   limits=limits)
+                   limits=limits, quickly=call.quickly)
 
 
 @partial(jax.jit, static_argnums=3)

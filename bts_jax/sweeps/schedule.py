@@ -31,6 +31,7 @@ class Call(NamedTuple):
     size: int  # how many units the call is made for: the rest is filled up with repeats
     alike: bool  # all units have the same bandit, as all of that program
     program: Any  # what tells programs apart
+    quickly: bool = False  # the program has little to do in all, see `batch.lay_out`
 
 
 def group_size(grid: Grid, chunk: int, usual: int) -> int:

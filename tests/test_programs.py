@@ -1,0 +1,80 @@
+"""Programs that are compiled quickly have the bits of those that are compiled with care."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import INSTANCES, assert_same_bits, keys
+from jax import lax
+
+import bts_jax as bj
+from bts_jax import batch
+from bts_jax.engine.jaxprs import ELEMENTWISE
+from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations
+
+pytestmark = pytest.mark.with_care
+
+# Operations on floats that are computed by a series, or may be, in some range of numbers.
+FUNCTIONS = {
+    "exp": jnp.exp, "expm1": jnp.expm1, "log": jnp.log, "log1p": jnp.log1p, "sqrt": jnp.sqrt, "div": lambda x: 1.7 / x,
+    "integer_pow": lambda x: x**3, "rem": lambda x: jnp.fmod(x, 0.3), "round": jnp.round, "floor": jnp.floor, "ceil": jnp.ceil,
+    "sign": jnp.sign, "square": jnp.square,
+}
+
+
+def test_functions_have_the_same_bits_in_all_shapes():
+    """Each alone, twice in one fusion, and under a comparison; in lanes that are vectors, and with some left over."""
+    shapes = (2,), (12,), (250,), (10, 4), (7, 40), (100, 64)
+
+    def apply(arrays):
+        found = []
+        for x in arrays:
+            for function in FUNCTIONS.values():
+                found += [function(x), function(20 * x), jnp.where(function(x) > 0.5, function(x + 0.001), x)]
+        return found
+
+    arrays = [np.random.default_rng(0).random(shape, np.float32) * 0.98 + 0.01 for shape in shapes]
+    with_care, quickly = (jax.jit(apply, compiler_options=options)(arrays) for options in ({}, QUICKLY))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(*map(jax.device_get, (with_care, quickly)), strict=True))
+    floats = {name for name in ELEMENTWISE if name in SAME_BITS}
+    exact = {*"""abs add and bitcast_convert_type clamp complex convert_element_type copy eq ge gt imag is_finite le lt max min
+        mul ne neg not or real select_n shift_left shift_right_arithmetic shift_right_logical stop_gradient sub xor""".split()}
+    assert floats == exact | FUNCTIONS.keys(), "every function that may be compiled quickly is compared here"
+
+
+@pytest.mark.parametrize("name", ["bts", "kube", "tempered-bts"])
+def test_runs_have_the_same_bits(name):
+    policy, bandit = bj.POLICIES[name](), INSTANCES["bernoulli"]
+    runs, kernels = [], []
+    for quickly in (True, False):  # in this order: see the last test
+        one = batch.lay_out(policy, bandit, 30, keys(40), quickly=quickly)
+        runs.append(batch.play([one])[0][0])
+        program = batch._program_of([one])[0]
+        assert program.quickly == quickly
+        kernels.append(program.ready.as_text().count(" fusion("))
+    assert kernels[0] < kernels[1]
+    assert_same_bits(*runs)
+
+
+def test_operations_of_unknown_bits_are_compiled_with_care():
+    def shrink(x):
+        return lax.while_loop(lambda x: x > 0.1, lambda x: lax.erf(x) / 2, x)
+
+    for function, quickly in ((jnp.exp, True), (jnp.tan, False), (shrink, False)):
+        program = OnCPU(lambda batches, function=function: function(batches[0]), True)
+        lowered = program.lower([np.float32(0.5)])
+        assert lowered.options == (QUICKLY if quickly else None)
+        assert program([np.float32(0.5)]) == jax.jit(function)(np.float32(0.5))
+        assert program.ready is not None
+    assert {"while", "erf", "gt"} <= _operations(jax.make_jaxpr(shrink)(0.5).jaxpr)
+
+
+def test_little_to_do_is_compiled_quickly():
+    """By the arms and pulls of a batch; a program that was compiled with care serves for little as well."""
+    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
+    assert batch.lay_out(bj.Uniform(), bandit, 10, keys(4)).kind.quickly
+    large = batch.lay_out(bj.Uniform(), bandit, 1e6, keys(20))
+    assert not large.kind.quickly
+    program, _ = batch._program_of([large])
+    little = batch.lay_out(bj.Uniform(), bandit, 10, keys(20))
+    assert little.kind.quickly and batch._program_of([little])[0] is program
