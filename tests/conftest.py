@@ -16,12 +16,24 @@ gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3%
 
 import haste  # noqa: E402  before any test imports the package: it replaces `jax.jit`
 
-# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a quarter of the time;
-# likewise for the examples in docstrings. Single tests about bits, and those that would run too long, are marked `with_care`.
+# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a third of the time;
+# likewise for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs
+# `long_runs`.
 HASTY = {f"test_{name}" for name in """
     audit bandits batch bench bench_policies classes cli draws executors game grid growth horizon hostile intervals kept_draws
     learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
     """.split()}
+
+SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
+    audit.check_bandit audit.check_policy comparison.compare game.simulate learn.fitting.fit learn.pathwise.pathwise_gradient
+    learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap tables.regret_table trace.trace
+    """.split()}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name in SLOW_EXAMPLES:
+            item.add_marker("slow")
 
 
 class Haste:
@@ -30,10 +42,12 @@ class Haste:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         file = item.path.stem
-        haste.switch((file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care"))
+        hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
+        haste.switch("long" if item.get_closest_marker("long_runs") else "short" if hasty else "usual")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "with_care: not compiled in haste, whatever the file")
+    config.addinivalue_line("markers", "long_runs: compiled in haste, but to code that is fast")
     config.addinivalue_line("markers", "slow: takes long and fails rarely; left out by -m 'not slow'")
     config.pluginmanager.register(Haste())

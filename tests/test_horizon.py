@@ -18,6 +18,7 @@ ARMS = INSTANCES["bernoulli"]
 DOLLARS = bj.Empirical(reward=[[1, 2], [0, 2]], cost=[[5, 4], [3, 1]], reward_scale=2, cost_scale=5)
 
 
+@pytest.mark.slow
 def test_a_thousand_rounds_instead_of_a_budget():
     run = bj.simulate(bj.KUBE(), ARMS, jnp.inf, KEY, max_rounds=1000)
     assert (run.rounds.tolist(), run.truncated.tolist(), run.budget.tolist()) == ([1000], [True], [np.inf])
@@ -44,6 +45,7 @@ def test_an_infinite_budget_needs_a_limit():
     assert np.isnan(nan.reward[:, 0]).tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_regret_of_a_truncated_run_is_not_a_number():
     free = bj.Bernoulli(reward=[0.5, 0.6], cost=[0, 0.5])
     run = bj.simulate(bj.Oracle(), free, 10, KEY, max_rounds=100)
@@ -62,6 +64,7 @@ def test_regret_of_a_truncated_run_is_not_a_number():
         np.testing.assert_array_equal(np.isnan(bj.regret(cut, ARMS)), cut.truncated)
 
 
+@pytest.mark.slow
 def test_sweeps_end_after_so_many_rounds(tmp_path):
     names, bandits = ["uniform", "epsilon-first"], {"arms": ARMS, "dollars": DOLLARS}
     data = bj.sweep(names, bandits, budgets=[4, 100], seeds=3, max_rounds=12, out=tmp_path / "s", quiet=True)
@@ -77,6 +80,7 @@ def test_sweeps_end_after_so_many_rounds(tmp_path):
         bj.sweep(names, bandits, budgets=[4, 100], seeds=3, max_rounds=13, out=tmp_path / "s", quiet=True)
 
 
+@pytest.mark.slow
 def test_checkpoints_in_rounds(tmp_path):
     bandits = {"arms": ARMS, "dollars": DOLLARS}
     data = bj.sweep(["uniform", "kube"], bandits, seeds=3, rounds=[10, 25, 100], out=tmp_path / "s", quiet=True)

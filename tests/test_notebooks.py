@@ -15,6 +15,7 @@ def read(path):
     return nbformat.read(path, as_version=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("BTS_JAX_NOTEBOOK_SCALE", "small")

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from common import INSTANCES, counted, keys
 
 import bts_jax as bj
@@ -46,6 +47,7 @@ def test_an_eager_vmap_compiles_once():
     assert programs == []
 
 
+@pytest.mark.slow
 def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():
     bandit = INSTANCES["bernoulli"]
 

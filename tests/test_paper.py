@@ -125,6 +125,7 @@ def test_a_tie_with_all_rivals_is_seldom_contradicted(law, sample):
     assert not wrong(words["is contradicted"], 1500) and not wrong(words["holds"], 1500), words
 
 
+@pytest.mark.slow
 def test_a_tie_with_one_rival_is_seldom_a_win():
     """BTS ties with one rival and beats the others: "holds" has the rate 2.5%, neither more nor less (wrong once in 5,000)."""
     regret = np.random.default_rng(2).normal(size=(3000, 5, 1, 30))
@@ -275,6 +276,7 @@ def test_the_budgets_are_the_papers():
                             50_000) and size.runs == 500
 
 
+@pytest.mark.slow
 def test_figure1_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With few arms and small budgets; a second call has nothing to play, and another seed is refused."""
     monkeypatch.setattr(figure1, "RIVALS", {"bts": bj.BTS(), "epsilon-first": bj.EpsilonFirst(), "kube": bj.KUBE()})

@@ -213,6 +213,7 @@ def test_steps_carry_what_the_next_one_needs():
     assert found["cache_rows"] == ["float32[8]"], "the spread, which is dear"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_step_in_lanes_is_the_step_of_each_run(platform):
     """All passes together, for either platform: the bits of the same operations one by one."""

@@ -193,6 +193,7 @@ def test_draws_of_one_call_are_independent():
         assert abs(stats.spearmanr(x, y).statistic) < 6.5 / np.sqrt(len(x) - 1)
 
 
+@pytest.mark.slow
 def test_tries_side_by_side_give_the_draws_of_the_loop():
     """The first try is accepted with a probability of 0.69 at shapes 1/2, and more at others; of 40 tries one is."""
     a, b = (jnp.asarray(np.random.default_rng(i).uniform(0, 3, 20_000), jnp.float32) for i in range(2))
@@ -206,6 +207,7 @@ def test_tries_side_by_side_give_the_draws_of_the_loop():
         assert 0.8 < accepted.mean() < 0.99
 
 
+@pytest.mark.slow
 def test_shapes_out_of_range_give_nan_and_do_not_hang():
     shapes = np.array([9e-7, -1.0, np.nan, np.inf, 2e7, 2.0], np.float32)
     assert np.isnan(random.gamma(jax.random.key(0), shapes)).tolist() == [True] * 5 + [False]
