@@ -26,8 +26,6 @@ from bts_jax import batch as engine
 from bts_jax import random
 from bts_jax.pytrees import pytree
 
-pytestmark = pytest.mark.long_runs
-
 LEVEL = 1e-6  # the probability of a false failure, of each comparison
 RUNS, SAMPLES, REFERENCES = 1024, 192 * 1024, 2**20
 
