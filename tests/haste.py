@@ -33,6 +33,9 @@ way = "usual"
 def switch(to):
     global way
     if to != way:
+        if "short" in (to, way):  # for what is called without `jax.jit`, too
+            jax.config.update("jax_disable_most_optimizations", to == "short")
+            jax.clear_caches()  # nothing made in haste where bits matter
         way = to
         os.environ["XLA_FLAGS"] = flags(to)  # for processes that a test starts
 

@@ -55,8 +55,8 @@ class Fickle(Turns):
 
 @pytest.mark.parametrize(("policy", "named"), [
     (Lost(), ["runs end with NaN"]),
-    (Forgetful(), ["logits returns .*: return 5 finite numbers"]),
-    (Fickle(), ["two calls with the same state and key"]),
+    pytest.param(Forgetful(), ["logits returns .*: return 5 finite numbers"], marks=pytest.mark.slow),
+    pytest.param(Fickle(), ["two calls with the same state and key"], marks=pytest.mark.slow),
 ])
 def test_what_is_wrong_with_a_policy_is_said(policy, named):
     with pytest.raises(ValueError, match=f"policy {type(policy).__name__} does not keep the contract") as error:

@@ -281,6 +281,7 @@ def test_a_store_keeps_every_family(family):
     assert_same_bits(again, INSTANCES[family])
 
 
+@pytest.mark.slow
 def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
     bandits = {"scaled": INSTANCES["scaled"], "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25)}
     whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk=2)

@@ -32,6 +32,7 @@ def test_run_prints_a_table(capsys):
     assert err == "", "no bar without a terminal"
 
 
+@pytest.mark.slow
 def test_run_is_reproducible_and_simulates_what_it_says(capsys):
     arguments = ["run", "--policy", "uniform", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
     main([*arguments, "--seed", "5"])

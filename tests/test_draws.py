@@ -131,7 +131,8 @@ def tosses(seed):
     return 4 * coin + (draw[:, None] > COIN_BOUNDS[coin]).sum(1)
 
 
-@pytest.mark.parametrize("gamma", [random.gamma, jax.random.gamma], ids=["ours", "jax"])
+@pytest.mark.parametrize("gamma", [
+    pytest.param(random.gamma, id="ours"), pytest.param(jax.random.gamma, id="jax", marks=pytest.mark.slow)])
 def test_a_coin_that_chooses_the_shape_is_fair(gamma):
     """If a rejection repeats the whole call, then the shape whose proposals are rejected less often is chosen too often."""
     check_law(play(toss(gamma), 8), tosses(1))

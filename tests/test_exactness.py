@@ -40,6 +40,7 @@ def test_the_batch_may_be_nested_and_over_everything():
     assert_same_bits(play(hyper[1], take(bandits, 1), budgets[1], keys(2)[1]), take(together, 1))
 
 
+@pytest.mark.slow
 def test_batch_axes_may_be_anywhere():
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4), out_axes=1)(keys(3, seed=1))
     runs = jax.vmap(lambda b: bj.simulate(bj.KUBE(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
