@@ -61,10 +61,9 @@ def known(option, value):
     return True
 
 
-def under_jit(arguments):
-    """Whether these are arguments of a function that is being traced, for a program with options of its own."""
-    leaves = jax.tree.leaves(arguments)
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) and isinstance(jnp.zeros(()) + 0, jax.core.Tracer)
+def under_jit():
+    """Whether a function is being traced, for a program with options of its own; `vmap` alone makes none."""
+    return isinstance(jnp.negative(0), jax.core.Tracer)
 
 
 class Jitted:
@@ -81,7 +80,7 @@ class Jitted:
         return self.programs[way]
 
     def __call__(self, *args, **kwargs):
-        if way == "usual" or NOW.tracing or under_jit((args, kwargs)):  # only the outermost program may have options
+        if way == "usual" or NOW.tracing or under_jit():  # only the outermost program may have options
             return self.usual(*args, **kwargs)
         NOW.tracing += 1
         try:

@@ -537,6 +537,7 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
     assert short > 2 * usual if device is CPU else short == usual == 2, "a GPU plays as few runs as these at once"
 
 
+@pytest.mark.slow
 def test_a_task_for_a_gpu_fills_it():
     """Not less than 8,192 runs of a policy at a time, and several full calls if they take no longer than a task should."""
     grid, results = many(GPU, seeds=4000)

@@ -9,6 +9,7 @@ from common import INSTANCES, counted, keys
 import bts_jax as bj
 
 
+@pytest.mark.slow
 def test_a_grid_is_one_program_and_its_values_are_data():
     def grid(scales, bandits, budgets, keys):
         play = lambda scale, bandit, budget, key: bj.simulate(bj.KUBE(scale=scale), bandit, budget, key)  # noqa: E731

@@ -114,6 +114,7 @@ def skewed(rng, shape):
     return (np.exp(rng.normal(size=shape)) - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 @pytest.mark.parametrize("sample", [(1, 30), (5, 4)])
 def test_a_tie_with_all_rivals_is_seldom_contradicted(law, sample):
@@ -146,6 +147,7 @@ def test_a_better_rival_is_found():
     assert words["holds"] >= 295, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 def test_equal_standard_deviations_are_seldom_called_different(law):
     """Each rate is at most 2.5% for normal values, and 8% for these skewed ones (about 7% was measured with 30 runs).
@@ -175,6 +177,7 @@ def test_standard_deviations_that_differ_are_found():
     assert verdicts(observations.unstable, regret)["is contradicted"] >= 190
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 @pytest.mark.parametrize("sample", [(1, 30), (5, 4)])
 def test_more_arms_that_make_no_difference_are_seldom_called_worse(law, sample):

@@ -411,6 +411,7 @@ def as_statistics(seen, policy, fact=()):
     return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), fact=fact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [
     ("ucb-bv1", {"explore": 0}), ("ucb-bv1", {"explore": 1}), ("ucb-bv2", {"explore": 0}), ("ucb-bv2", {"explore": 1}),
     ("ucb-b2", {"reward_test": 0}), ("ucb-b2", {"reward_test": 1}), ("kl-ucb-sc", {"tuned": 0}), ("kl-ucb-sc", {"tuned": 1}),

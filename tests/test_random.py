@@ -142,6 +142,7 @@ def by_proposals(sampler, key, *parameters):
     raise AssertionError("not all draws were accepted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gamma_draws_have_their_law(shape):
     shapes = np.full(MILLION, shape, np.float32)
@@ -155,6 +156,7 @@ PAIRS = [(0.2, 3), (0.4, 0.45), (0.1, 1), (0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e
          (100, 1), (100, 1000), (1e5, 1e5), (1e5, 1e7), (1e7, 1e5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_beta_draws_have_their_law(a, b):
     a, b = np.float32(a), np.float32(b)

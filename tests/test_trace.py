@@ -14,8 +14,8 @@ import bts_jax as bj
 from bts_jax import game
 from bts_jax.contract import told
 from bts_jax.engine.fixed_point import UNIT, Sum, coins
+from bts_jax.trace import _default_rounds, why_nan
 from bts_jax.trace import _trace as trace_on
-from bts_jax.trace import why_nan
 
 KEY = jax.random.key(0)
 BERNOULLI = INSTANCES["bernoulli"]
@@ -70,7 +70,7 @@ def test_the_end_by_hand():
     assert cut.length == 3 and cut.played.all() and cut.truncated
     assert_same_bits(cut.arm, exact.arm[:3])
     assert np.asarray(cut.remaining) == pytest.approx([0.7, 0.4, 0.3], abs=1e-7)
-    assert jax.eval_shape(lambda: play(budget=0.8)).arm.shape == (2016,), "the limit of rounds of simulate, (2b + 200) / 0.1"
+    assert _default_rounds(certain([1, 1], [0.1, 0.3]), 0.8) == 2016, "the limit of rounds of simulate, (2b + 200) / 0.1"
 
 
 def totals(trace, checkpoint, arms=5):
