@@ -61,8 +61,13 @@ def known(option, value):
     return True
 
 
-def under_jit():
-    """Whether a function is being traced, for a program with options of its own; `vmap` alone makes none."""
+def inside(arguments):
+    """Whether this call is a part of a larger program, or is to be differentiated; `vmap` alone makes no program."""
+    for leaf in jax.tree.leaves(arguments):
+        while type(leaf).__name__ == "BatchTracer":
+            leaf = leaf.val
+        if isinstance(leaf, jax.core.Tracer):
+            return True
     return isinstance(jnp.negative(0), jax.core.Tracer)
 
 
@@ -80,7 +85,7 @@ class Jitted:
         return self.programs[way]
 
     def __call__(self, *args, **kwargs):
-        if way == "usual" or NOW.tracing or under_jit():  # only the outermost program may have options
+        if way == "usual" or NOW.tracing or inside((args, kwargs)):  # only the outermost program may have options
             return self.usual(*args, **kwargs)
         NOW.tracing += 1
         try:
