@@ -1,7 +1,6 @@
 """What several test files need."""
 
 from contextlib import contextmanager
-from functools import cache
 
 import jax
 import numpy as np
@@ -101,16 +100,6 @@ def made_up(regret, budgets, names=None, arms=4):
             "told": ("policy", ["nothing"] * policies),
         },
     )
-
-
-@cache
-def known(option, value):
-    """Whether XLA has such an option, in this version and on this device."""
-    try:
-        jax.jit(lambda x: x, compiler_options={option: value}).lower(0).compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
 
 
 def grid_file(seeds, budgets):

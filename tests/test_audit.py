@@ -26,6 +26,7 @@ class Turns:
         return jnp.roll(state, -1)
 
 
+@pytest.mark.slow
 def test_what_keeps_the_contract_passes():
     bj.check_policy(bj.TemperedBTS(sharpness=2.7, reward_alpha=1.3, horizon=30.0, decay=0.6), BANDIT)
 
@@ -54,8 +55,8 @@ class Fickle(Turns):
 
 @pytest.mark.parametrize(("policy", "named"), [
     (Lost(), ["runs end with NaN"]),
-    (Forgetful(), ["logits returns .*: return 5 finite numbers"]),
-    (Fickle(), ["two calls with the same state and key"]),
+    pytest.param(Forgetful(), ["logits returns .*: return 5 finite numbers"], marks=pytest.mark.slow),
+    pytest.param(Fickle(), ["two calls with the same state and key"], marks=pytest.mark.slow),
 ])
 def test_what_is_wrong_with_a_policy_is_said(policy, named):
     with pytest.raises(ValueError, match=f"policy {type(policy).__name__} does not keep the contract") as error:
@@ -76,6 +77,7 @@ class Constant:
         return self.reward_mean[arm], self.factor * self.cost_mean[arm]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_bandit_is_said():
     means = {"reward_mean": jnp.array([0.2, 0.5]), "cost_mean": jnp.array([0.5, 0.75])}
     bj.check_bandit(Constant(**means))
@@ -101,6 +103,7 @@ class Convolves:
         return state
 
 
+@pytest.mark.slow
 def test_what_is_left_to_xla_is_reported():
     with pytest.warns(UserWarning, match="policy Convolves uses conv_general_dilated"):
         bj.check_policy(Convolves(), bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]))

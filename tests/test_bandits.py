@@ -98,6 +98,7 @@ def test_multinomial_means_by_hand():
     np.testing.assert_allclose(points.cost_mean, 0.3, rtol=1e-6)
 
 
+@pytest.mark.with_care  # the same bits under jit and without
 @pytest.mark.parametrize("family", bj.BANDITS.values())
 def test_random_instances_come_alone_and_in_batches(family):
     one = family.random(jax.random.key(0), 7)
@@ -280,6 +281,7 @@ def test_a_store_keeps_every_family(family):
     assert_same_bits(again, INSTANCES[family])
 
 
+@pytest.mark.slow
 def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
     bandits = {"scaled": INSTANCES["scaled"], "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25)}
     whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk=2)

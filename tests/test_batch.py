@@ -31,8 +31,9 @@ def twenty_three_runs():
     return batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23))
 
 
+@pytest.mark.slow
 @pytest.mark.with_care
-@pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (1000, 2)])
+@pytest.mark.parametrize(("width", "devices"), [(3, 2), (1000, 2)])  # one lane: test_exactness
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
         pytest.skip("one device")
@@ -46,6 +47,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
     assert (0.3 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1  # a GPU's blocks are long
 
 
+@pytest.mark.slow
 @pytest.mark.with_care
 def test_everything_may_vary():
     """From run to run; and a budget and a key that all share."""
@@ -68,7 +70,8 @@ def test_everything_may_vary():
     assert_same_bits(batched(20, key, lanes=5), mapped(np.full(count, 20), jnp.stack([key] * count)))
 
 
-@pytest.mark.with_care
+@pytest.mark.slow
+@pytest.mark.long_runs
 def test_runs_of_very_different_length_keep_the_lanes_busy():
     """The budgets of the paper's Figure 1, scaled down: at least 90% of the calls computed are calls of a live run."""
     if jax.default_backend() != "cpu":
@@ -209,6 +212,7 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
     assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "family"), [
     pytest.param(bj.BTS(), bj.Bernoulli, marks=pytest.mark.with_care), (bj.KUBE(), bj.Beta)])
 def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
@@ -314,6 +318,7 @@ class Hidden(bj.Beta):
         return jax.random.beta(key, 2.0, 3.0), jax.random.gamma(key, 2.0) / 100
 
 
+@pytest.mark.slow
 def test_loops_in_loops_are_counted(monkeypatch):
     """A block in whose calls there is a loop is played another way on a GPU; only this tells that there is."""
     bernoulli, beta, looping = INSTANCES["bernoulli"], INSTANCES["beta"], Looping([1, 2], [1, 1], [2, 1], [1, 3])
@@ -441,6 +446,7 @@ def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_oth
         assert len(graphed.ways) == ways
 
 
+@pytest.mark.slow
 def test_the_oldest_programs_are_dropped(monkeypatch):
     """And are compiled again, with the same bits, when they are needed again."""
     dropped, cleared = [], []

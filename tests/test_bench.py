@@ -1,6 +1,7 @@
 """The peers play the same game, and the benchmark says what it measured. (It is no timed test: nothing here is too slow.)"""
 
 import json
+from functools import cache
 
 import jax
 import numpy as np
@@ -19,8 +20,14 @@ def losses(pulls):
     return np.asarray(pulls, np.float64) @ (cost * (reward / cost).max() - reward)
 
 
-@pytest.mark.parametrize("peer", [
-    *(pytest.param(peer, marks=pytest.mark.with_care) for peer in ("bts", "jax")), "kube", "ucb-bv1", "pd-bwk", "numba"])
+@cache
+def ours(name):
+    return losses(bj.simulate_batch(bj.POLICIES[name](), INSTANCES["bernoulli"], BUDGET, keys(RUNS)).pulls[:, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.long_runs
+@pytest.mark.parametrize("peer", ["bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
 def test_peers_have_our_regret(peer):
     """6 standard errors, a false failure in 5·10⁸."""
     bandit = INSTANCES["bernoulli"]
@@ -34,11 +41,12 @@ def test_peers_have_our_regret(peer):
         theirs = losses(play())
     else:
         theirs = losses(peers.numpy_runs(peer, *arms, BUDGET, RUNS, 0))
-    ours = losses(bj.simulate_batch(bj.POLICIES.get(peer, bj.BTS)(), bandit, BUDGET, keys(RUNS)).pulls[:, 0])
-    error = np.sqrt(ours.var() / len(ours) + theirs.var() / len(theirs))
-    assert abs(ours.mean() - theirs.mean()) < 6 * error, (ours.mean(), theirs.mean(), error)
+    mine = ours(peer if peer in bj.POLICIES else "bts")
+    error = np.sqrt(mine.var() / len(mine) + theirs.var() / len(theirs))
+    assert abs(mine.mean() - theirs.mean()) < 6 * error, (mine.mean(), theirs.mean(), error)
 
 
+@pytest.mark.slow
 def test_bench_measures_and_prints(monkeypatch, capsys):
     monkeypatch.setattr(bench, "RUNS", 6)
     monkeypatch.setattr(bench, "NAMES", ("bts", "kube"))

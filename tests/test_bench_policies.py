@@ -11,6 +11,7 @@ from bts_jax.batch import Report
 TITLES = [row[0] for row in bench.WRITTEN_BY_USERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row", "runs"), [*zip(bench.WRITTEN_BY_USERS, (3000, 800, 300), strict=True)], ids=TITLES)
 def test_mean_regret_is_that_of_the_built_in_policy(row, runs):
     """6 standard errors, a false failure in 5·10⁸. The keys differ, so that the samples are independent."""

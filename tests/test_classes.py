@@ -211,6 +211,7 @@ def test_a_bad_grid_file_with_classes_of_ones_own(old, new, named, module, capsy
         assert f"{module}.py, line {line})" in err
 
 
+@pytest.mark.slow
 def test_a_store_asks_for_no_import_but_the_user_may(module, capsys, monkeypatch):
     file, store = write(module, GRID), f"{module}.zarr"
     main(["sweep", file])
@@ -255,6 +256,7 @@ def test_what_cannot_be_made_from_a_store(module):
         specification.arguments(described, bj.POLICIES, bj.BANDITS, own)
 
 
+@pytest.mark.slow
 def test_run_with_classes_of_ones_own(module, capsys):
     """A bandit needs nothing beyond the contract; drawn if its class can, and made as it is otherwise."""
     main(["run", "--policy", f"{module}:Turns", "--bandit", f"{module}:Sure", "--arms", "2", "--budget", "4", "--seeds", "3"])

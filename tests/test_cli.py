@@ -32,6 +32,7 @@ def test_run_prints_a_table(capsys):
     assert err == "", "no bar without a terminal"
 
 
+@pytest.mark.slow
 def test_run_is_reproducible_and_simulates_what_it_says(capsys):
     arguments = ["run", "--policy", "uniform", "--bandit", "multinomial", "--arms", "3", "--budget", "12.5", "--seeds", "70"]
     main([*arguments, "--seed", "5"])
@@ -64,6 +65,7 @@ def test_theory_is_about_the_bandit_that_run_plays(capsys):
     assert f"{theory.lower_bound_slope(own):,.2f}" in out
 
 
+@pytest.mark.slow
 def test_policies_add_up_and_come_once(capsys):
     main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "3"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["kube", "uniform"]
@@ -216,6 +218,7 @@ def test_a_table_as_csv(table):
     assert list(frame.columns[2:7]) == ["budget", "policy", "estimate", "low", "high"] and len(frame) == 8
 
 
+@pytest.mark.slow
 def test_run_prints_each_row_as_it_is_finished(capsys, monkeypatch):
     printed, play = [], comparison.simulate_batch
 

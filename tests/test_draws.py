@@ -22,6 +22,7 @@ from jax import lax
 from scipy import stats
 
 import bts_jax as bj
+from bts_jax import batch as engine
 from bts_jax import random
 from bts_jax.pytrees import pytree
 
@@ -29,11 +30,16 @@ LEVEL = 1e-6  # the probability of a false failure, of each comparison
 RUNS, SAMPLES, REFERENCES = 1024, 192 * 1024, 2**20
 
 
-def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, **options):
-    """How often each run pulled each arm, in as many rounds as make `samples` in all runs. [runs, num_arms]"""
+def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False):
+    """How often each run pulled each arm, in as many rounds as make `samples` in all runs. [runs, num_arms]
+
+    `small`: shapes below 1/2 occur. The program that has such draws plays at once, and not after one that finds out.
+    """
     bandit = bj.Bernoulli(reward=np.broadcast_to(rewards, num_arms), cost=np.ones(num_arms))
     budget = samples // runs
-    played = bj.simulate_batch(policy, bandit, budget, keys(runs), **options)
+    if small:
+        engine._GENERAL.add(engine.lay_out(policy, bandit, budget, keys(runs)).kind)
+    played = bj.simulate_batch(policy, bandit, budget, keys(runs))
     assert (np.asarray(played.rounds) == budget).all()
     return np.asarray(played.pulls)[:, -1]
 
@@ -125,7 +131,8 @@ def tosses(seed):
     return 4 * coin + (draw[:, None] > COIN_BOUNDS[coin]).sum(1)
 
 
-@pytest.mark.parametrize("gamma", [random.gamma, jax.random.gamma], ids=["ours", "jax"])
+@pytest.mark.parametrize("gamma", [
+    pytest.param(random.gamma, id="ours"), pytest.param(jax.random.gamma, id="jax", marks=pytest.mark.slow)])
 def test_a_coin_that_chooses_the_shape_is_fair(gamma):
     """If a rejection repeats the whole call, then the shape whose proposals are rejected less often is chosen too often."""
     check_law(play(toss(gamma), 8), tosses(1))
@@ -144,6 +151,7 @@ BETA_BOUNDS = quantiles(stats.beta(*PRIOR), 4)
 GAMMA_BOUNDS = np.array([0.02, 0.3, 1.0])
 
 
+@pytest.mark.slow
 def test_a_gamma_whose_shape_is_a_beta_draw():
     def decide(key):
         first, second = jax.random.split(key)
@@ -215,6 +223,7 @@ class Accumulates(Episodes):
         return total + random.gamma(key, jnp.where(reward > 0.5, 2.0, 0.5))
 
 
+@pytest.mark.slow
 def test_draws_in_update():
     """If an update with a rejected proposal is repeated and counted twice, sums and histories are wrong."""
     rewards, rng = np.array([0.7, 0.4]), np.random.default_rng(3)
@@ -241,6 +250,7 @@ class Thompson(Episodes):
         return shapes.at[:, choice].add(jnp.stack([reward, 1 - reward]))
 
 
+@pytest.mark.slow
 def test_thompson_sampling():
     """If a draw of an arm whose shapes have not changed is used again, successive choices are too similar."""
     rewards, rng = np.array([0.2, 0.5, 0.8]), np.random.default_rng(4)
@@ -274,6 +284,7 @@ class Pairs(Episodes):
         return round + 1
 
 
+@pytest.mark.slow
 def test_successive_decisions_are_independent():
     rng = np.random.default_rng(5)
     history = np.zeros(REFERENCES, int)
@@ -308,6 +319,7 @@ class Remembers:
         return Past(state.decisions, state.updates.at[state.round].set(draws), state.round + 1, repeats)
 
 
+@pytest.mark.slow
 def test_every_draw_is_new():
     """Two float32 draws from these laws are equal with probability 8·10⁻⁸ at most (the integral of both densities times the
     spacing of float32). There are 64 · 63/2 · 64 · 13 pairs. So 5 or more repeats have a probability below 10⁻⁶. If one draw in
@@ -319,6 +331,7 @@ def test_every_draw_is_new():
 # Several draws in one call, of several shapes and by several functions.
 
 
+@pytest.mark.slow
 def test_a_call_with_draws_of_several_shapes():
     """The largest of three Beta draws, a Gamma draw, and the largest part of a Dirichlet draw: 18 outcomes."""
     a, b, parts = np.array([0.5, 1, 4]), np.array([0.5, 2, 6]), np.array([0.3, 0.5, 2])
@@ -331,7 +344,7 @@ def test_a_call_with_draws_of_several_shapes():
 
     rng = np.random.default_rng(6)
     best, largest = rng.beta(a, b, (REFERENCES, 3)).argmax(1), rng.dirichlet(parts, REFERENCES).argmax(1)
-    check_law(play(stateless(decide)(), 18), (best * 2 + (rng.gamma(0.6, size=REFERENCES) > 0.3)) * 3 + largest)
+    check_law(play(stateless(decide)(), 18, small=True), (best * 2 + (rng.gamma(0.6, size=REFERENCES) > 0.3)) * 3 + largest)
 
 
 SHAPES = np.array([0.1, 1, 5], np.float32)
@@ -344,6 +357,7 @@ LAWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_draws_by_functions_of_jax(name):
     """Shapes are hyperparameters, different from run to run: 0.1, 1 and 5. Each has 8 outcomes."""
@@ -356,7 +370,7 @@ def test_draws_by_functions_of_jax(name):
         return place(draw(key, shape), bounds)
 
     policies = Draws(numbers=(np.repeat(SHAPES, RUNS), np.repeat(bounds, RUNS, 0)))
-    pulls = play(policies, 8, 3 * SAMPLES, runs=3 * RUNS)
+    pulls = play(policies, 8, 3 * SAMPLES, runs=3 * RUNS, small=True)
     for i in range(3):
         check_law(pulls[i * RUNS:(i + 1) * RUNS], np.searchsorted(bounds[i], outcomes[i]))
 
@@ -366,6 +380,7 @@ def test_draws_by_functions_of_jax(name):
 MAPPED = np.array([0.3, 0.6, 2.5], np.float32)
 
 
+@pytest.mark.slow
 def test_vmap_over_keys_and_shapes():
     """Independent draws. The outcome is which of them is the largest, and the quantile of the first."""
     bounds = quantiles(stats.gamma(MAPPED[0]), 3)
@@ -375,9 +390,10 @@ def test_vmap_over_keys_and_shapes():
         return 3 * jnp.argmax(draws / MAPPED) + place(draws[0], bounds)
 
     draws = np.random.default_rng(7).gamma(MAPPED, size=(REFERENCES, 3))
-    check_law(play(stateless(decide)(), 9), 3 * (draws / MAPPED).argmax(1) + np.searchsorted(bounds, draws[:, 0]))
+    check_law(play(stateless(decide)(), 9, small=True), 3 * (draws / MAPPED).argmax(1) + np.searchsorted(bounds, draws[:, 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gamma", "beta"])
 def test_vmap_over_shapes_with_one_key(name):
     """Each draw has its law. Draws with equal shapes are equal, being the same function of the same key. Another call of the
@@ -396,7 +412,7 @@ def test_vmap_over_shapes_with_one_key(name):
         which = jax.random.randint(second, (), 0, 3)
         return jnp.where(same, 4 * which + place(draws[which], jnp.asarray(bounds)[which]), 12)
 
-    pulls = play(stateless(decide)(), 13)
+    pulls = play(stateless(decide)(), 13, small=True)
     assert (pulls[:, 12] == 0).all(), "the same draws"
     rng = np.random.default_rng(8)
     which = rng.integers(0, 3, REFERENCES)
@@ -407,6 +423,7 @@ def test_vmap_over_shapes_with_one_key(name):
 # Draws in branches and loops.
 
 
+@pytest.mark.slow
 def test_draws_in_a_branch():
     laws = stats.gamma(0.6), stats.beta(0.5, 0.7)
     bounds = np.stack([quantiles(law, 4) for law in laws])
@@ -423,6 +440,7 @@ def test_draws_in_a_branch():
     check_law(play(stateless(decide)(), 8), 4 * coin + (draw[:, None] > bounds[coin]).sum(1))
 
 
+@pytest.mark.slow
 def test_draws_in_a_scan():
     """Each draw is the next one's shape."""
     bounds = np.array([0.05, 0.3, 1.0, 2.0])
@@ -435,9 +453,10 @@ def test_draws_in_a_scan():
     x = np.full(REFERENCES, 0.5)
     for _ in range(3):
         x = rng.gamma(0.3 + x)
-    check_law(play(stateless(decide)(), 5), np.searchsorted(bounds, x))
+    check_law(play(stateless(decide)(), 5, small=True), np.searchsorted(bounds, x))
 
 
+@pytest.mark.slow
 def test_draws_in_a_loop():
     """How many draws it takes to exceed 1, at most 6; and whether their sum exceeds 2."""
 

@@ -205,6 +205,7 @@ class Learner:
         )
 
 
+@pytest.mark.slow
 def test_policies_that_learn_have_the_same_bits():
     """On how many lanes (35 in a nested batch, 7 in turn with a policy for each run, one), in whatever batch.
 

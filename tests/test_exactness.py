@@ -14,16 +14,16 @@ import bts_jax as bj
 from bts_jax.pytrees import pytree
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_its_batch():
     """The few are played by tempered BTS: with sharpness 1 it is BTS, whatever the schedule."""
     policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
     whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
     few = batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 50, many[30:77], checkpoints=checkpoints)
     assert_same_bits(few, take(whole, slice(30, 77)))
-    compiled = jax.jit(lambda key: bj.simulate(policy, bandit, 50, key, checkpoints=checkpoints))
-    assert_same_bits(compiled(many[7]), take(whole, 7))
 
 
+@pytest.mark.slow
 def test_the_batch_may_be_nested_and_over_everything():
     hyper = jnp.array([0.5, 2.0])
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(3, seed=1))
@@ -40,6 +40,7 @@ def test_the_batch_may_be_nested_and_over_everything():
     assert_same_bits(play(hyper[1], take(bandits, 1), budgets[1], keys(2)[1]), take(together, 1))
 
 
+@pytest.mark.slow
 def test_batch_axes_may_be_anywhere():
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4), out_axes=1)(keys(3, seed=1))
     runs = jax.vmap(lambda b: bj.simulate(bj.KUBE(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
@@ -63,6 +64,7 @@ for policy in (bj.BTS(), bj.Uniform()):
 """
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_session(capsys):
     """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work. What a
     policy gets of a key does not depend on its kind, so one policy will do.)"""
@@ -100,6 +102,7 @@ class Quotients:
         return state[0].at[arm].add(reward / 3 + cost / 11), state[1] + cost / 7 + jnp.float32(0.1)
 
 
+@pytest.mark.slow
 def test_a_run_alone_has_the_bits_of_a_batch():
     bandit, many = INSTANCES["bernoulli"], keys(9)
     budgets = np.array([90.0] + [12.0] * 8)  # one long run: as many lanes as can be kept busy would be one
@@ -127,6 +130,7 @@ class Logarithms:
         return state[0] + 0.7371, state[1].at[arm].add(reward * 0.37 + 0.01), state[2].at[arm].add(-0.0317)
 
 
+@pytest.mark.slow
 def test_logarithms_have_the_same_bits_in_any_number_of_lanes():
     """XLA's CPU compiler writes out short loops, and gives `log` and `exp` other bits there: see `loop.lane_count`.
 
@@ -162,6 +166,7 @@ class Shared:
         return state[0].at[arm].add(1), state[1].at[arm].add(cost * 0.3 + 0.01)
 
 
+@pytest.mark.slow
 def test_what_runs_share_does_not_change_their_bits():
     """A hyperparameter that all runs share; and one for each run, in runs that pause at checkpoints."""
     bandit, many = INSTANCES["bernoulli"], keys(20)

@@ -91,6 +91,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
                                         "ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [pool, dask, jobs])
 def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path, monkeypatch):
     grid = {**LONG, "chunk": 500} if cluster is jobs else LONG  # each task is a process
@@ -114,6 +115,7 @@ def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(clu
     assert files[0] == files[1], "nothing is left over"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
     """One of two workers is killed, and another joins. What the killed one had saved is not played again."""
     grid = {**LONG, "seeds": 4000}
@@ -147,6 +149,7 @@ def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
     assert 38 <= played[0] <= 40, "a chunk is not reported if its worker was killed after it had saved it"
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_a_cluster_with_a_class_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_idle.py").write_text("""
 import chex
@@ -184,6 +187,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_submits_jobs_to_slurm(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
@@ -218,6 +222,7 @@ def test_threads_work_too(small, tmp_path):
         assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=threads), small)
 
 
+@pytest.mark.slow
 def test_a_store_that_grows_is_played_by_workers(tmp_path):
     store = tmp_path / "store"
     bj.sweep(["uniform"], TWO, [5, 10], 3, chunk=2, out=store)
@@ -229,6 +234,7 @@ def test_a_store_that_grows_is_played_by_workers(tmp_path):
     assert_same(bj.sweep(["uniform"], TWO, [5, 10], 3, out=store), bj.sweep(["uniform"], TWO, [5, 10], 3))
 
 
+@pytest.mark.slow
 def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
     """The second task is played, and its worker dies before it says so."""
     class Lost(Inline):
@@ -246,6 +252,7 @@ def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
     assert len(lost.orders) == 5 and [report["played"] for report in played] == [1, 1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_is_submitted_again_three_times(small, tmp_path):
     def thrice(number, order):
         return sum(chunk == (0, 0, 2) for earlier in failing.orders for chunk in earlier.chunks) <= 3 and \
@@ -265,6 +272,7 @@ class Branching(bj.Uniform):
         return (arm if arm > 0 else 0), state
 
 
+@pytest.mark.slow
 def test_an_error_in_a_policy_is_named_and_harms_no_other(tmp_path, small):
     inline = Inline()
     with pytest.raises(RuntimeError, match=r"4 tasks of 8 failed.*policy 'mine' on bandit 'two'.*TracerBoolConversionError"):
@@ -274,6 +282,7 @@ def test_an_error_in_a_policy_is_named_and_harms_no_other(tmp_path, small):
     assert sum(order.chunks[0][0] == 0 for order in inline.orders) == 4, "the other policy was played once"
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_end_a_command_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grid.toml").write_text(FILE)
@@ -285,6 +294,7 @@ def test_tasks_that_fail_end_a_command_with_one_line(tmp_path, monkeypatch, caps
     assert err.startswith("bts-jax: error: 1 task of 1 failed") and "the worker is gone" in err
 
 
+@pytest.mark.slow
 def test_a_store_that_gets_another_grid_meanwhile_is_noticed(tmp_path):
     class Grown(Inline):
         def submit(self, function, *arguments):
@@ -297,6 +307,7 @@ def test_a_store_that_gets_another_grid_meanwhile_is_noticed(tmp_path):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Grown())
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small, tmp_path):
     always = Inline(lambda number, order: (0, 0, 1) in order.chunks)
     named = (r"1 task of 4 failed, each 4 times.*1 chunk; the first has policy 'uniform' on bandit 'two' \(OSError: the worker "
@@ -307,6 +318,7 @@ def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small,
     assert_same(bj.sweep(**SMALL, out=tmp_path / "store"), small)
 
 
+@pytest.mark.slow
 def test_an_executor_that_breaks_is_named(tmp_path):
     class Broken(Inline):
         def submit(self, function, *arguments):
@@ -319,6 +331,7 @@ def test_an_executor_that_breaks_is_named(tmp_path):
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_what_has_not_begun(tmp_path, monkeypatch):
     class Slow(Inline):
         """Nothing but the first task ever begins."""
@@ -347,6 +360,7 @@ def test_ctrl_c_cancels_what_has_not_begun(tmp_path, monkeypatch):
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 3 of 4")
 
 
+@pytest.mark.slow
 def test_invalid_runs_are_warned_of(tmp_path):
     broken = {"mine": OutOfReach()}
     named = r"policies\['mine'\] on bandits\['two'\] produced invalid runs \(NaN\) for 3 seeds"
@@ -383,6 +397,7 @@ def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
         bj.sweep(**{**SMALL, "out": tmp_path / "store", "executor": Inline(), **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bts_jax", "jax"])
 def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypatch):
     describe = worker.describe
@@ -392,6 +407,7 @@ def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypa
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monkeypatch):
     """Another version, another kind of device, and another store under the same path: a later worker says so."""
     inline = Inline()
@@ -423,6 +439,7 @@ def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monk
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkeypatch):
     inline = Inline()
     monkeypatch.setattr(executors, "PATIENCE", 0.2)
@@ -433,6 +450,7 @@ def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkey
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 4 of 4")
 
 
+@pytest.mark.slow
 def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     module = tmp_path / "my_changing.py"
     text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    scale: float = 1.0\n"
@@ -449,6 +467,7 @@ def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     assert "it has other code or settings of policies (mine.code: " in worker.work(tuple(order))["refused"]
 
 
+@pytest.mark.slow
 def test_a_class_without_a_file_goes_as_it_is(tmp_path):
     """Such as one of a notebook, which Dask sends by value: its code cannot be compared on the worker, and need not be."""
     text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass OutOfFile(bj.Uniform):\n    scale: float = 1.0\n"
@@ -468,6 +487,7 @@ class OutOfFile(bj.Uniform):
     scale: float = 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "named"), [
     (["--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
     (["--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
@@ -517,6 +537,7 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
     assert short > 2 * usual if device is CPU else short == usual == 2, "a GPU plays as few runs as these at once"
 
 
+@pytest.mark.slow
 def test_a_task_for_a_gpu_fills_it():
     """Not less than 8,192 runs of a policy at a time, and several full calls if they take no longer than a task should."""
     grid, results = many(GPU, seeds=4000)
@@ -552,6 +573,7 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
         assert max(map(len, fused)) == 3
 
 
+@pytest.mark.slow
 def test_a_slow_worker_does_not_hold_up_the_others():
     """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal."""
     grid, results = many(CPU)
@@ -567,6 +589,7 @@ def test_a_slow_worker_does_not_hold_up_the_others():
 # How workers share a machine.
 
 
+@pytest.mark.slow
 def test_workers_of_one_parent_are_counted(tmp_path):
     def process(name, parent, command, cores="f"):
         (tmp_path / name).mkdir()
@@ -586,6 +609,7 @@ def test_workers_of_one_parent_are_counted(tmp_path):
     assert machine.workers_here(tmp_path / "none", "1") == (1, 1)
 
 
+@pytest.mark.slow
 def test_workers_take_one_gpu_each_and_share_when_there_are_too_few(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_held", held := [])
     assert [machine.claimed(["2", "GPU-a/b"], tmp_path) for _ in range(2)] == ["2", "GPU-a/b"]
@@ -610,6 +634,7 @@ def test_visible_gpus_are_found_without_jax(variable, files, gpus, tmp_path, mon
     assert machine.visible_gpus(tmp_path / "none") == ([] if variable is None else gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "gpus", "devices", "environment"), [
     ((1, 1), ["0", "1"], None, {}),
     ((2, 2), [], 4, {}),
@@ -644,6 +669,7 @@ def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment,
     assert not updates, "too late"
 
 
+@pytest.mark.slow
 def test_the_first_worker_of_a_pool_does_not_take_the_whole_machine(monkeypatch):
     """A process pool starts its processes one by one: the first sees no others."""
     updates = {}

@@ -70,6 +70,7 @@ def test_a_run_ends_at_its_largest_checkpoint():
     assert run.rounds.tolist() == [5]
 
 
+@pytest.mark.slow
 def test_rounds_are_pulls_and_bernoulli_runs_spend_all():
     runs = batch(bj.Uniform(), INSTANCES["bernoulli"], 40, keys(200), checkpoints=[1, 7, 40])
     assert (runs.cost == runs.budget).all()
@@ -82,6 +83,7 @@ def test_costs_never_exceed_the_budget():
     assert (runs.cost <= runs.budget).all() and (runs.cost > runs.budget - 1).all()
 
 
+@pytest.mark.slow
 def test_a_free_best_arm_ends_at_the_limit_and_says_so():
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.0, 0.5])
     run = bj.simulate(bj.Oracle(), bandit, 100, KEY, checkpoints=[10, 100])
@@ -131,6 +133,7 @@ def test_random_tenths_are_counted_right():
     np.testing.assert_allclose([run.reward[0], run.cost[0]], [reward, cost], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_common_luck_across_policies():
     """Policies that pull the same arms earn the same: the bandit's luck is the seed's and the round's."""
     bandit = INSTANCES["bernoulli"]
@@ -163,6 +166,7 @@ def test_feedback_outside_the_unit_interval_is_never_counted():
         play(0.5, 1.5)
 
 
+@pytest.mark.slow
 def test_bad_budgets_under_vmap_are_nan_and_end():
     budgets = jnp.array([10.0, -1.0, 0.0, np.nan, np.inf, 1e30])
     runs = jax.vmap(lambda budget: bj.simulate(bj.Uniform(), INSTANCES["bernoulli"], budget, KEY))(budgets)
@@ -172,6 +176,7 @@ def test_bad_budgets_under_vmap_are_nan_and_end():
     assert early.cost[0] == 5 and np.isnan(early.cost[1:]).all(), "a bad budget, and a checkpoint above the budget"
 
 
+@pytest.mark.slow
 def test_fractional_budgets_are_the_same_under_jit():
     """Float32 has none of these; they still mean what was written, eagerly, under jit and as a checkpoint."""
 
@@ -201,6 +206,7 @@ def test_checkpoints_may_be_traced():
     assert run.rounds.tolist() == [5, 10]
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_ends_and_is_nan():
     bandit = INSTANCES["bernoulli"]
     shapes = jax.vmap(lambda a: bj.simulate(bj.BTS(reward_alpha=a), bandit, 10, KEY))(jnp.array([1.0, np.inf]))
@@ -290,6 +296,7 @@ def test_regret_by_hand():
         np.testing.assert_allclose(jax.jit(measure)(run, bandit), measure(run, bandit), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_regret_of_batches_of_runs_and_bandits():
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4))(keys(3, seed=1))
     play = jax.vmap(jax.vmap(lambda bandit, key: bj.simulate(bj.Uniform(), bandit, 20, key, checkpoints=[5, 20]),

@@ -49,6 +49,7 @@ def whole():
     return bj.sweep(POLICIES, BANDITS, BUDGETS, SEEDS, seed=4)
 
 
+@pytest.mark.slow
 def test_it_is_simulate_with_the_documented_keys(whole):
     for name in "ab":
         bandit = BANDITS[name]
@@ -96,6 +97,7 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
     assert_same(part.drop_attrs(), there.drop_attrs())
 
 
+@pytest.mark.slow
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
     monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     sizes = []
@@ -302,6 +304,7 @@ def test_how_many_bandits_a_group_has(monkeypatch):
     assert group_of(same(600), 1) == 200, "at most 256 bandits"
 
 
+@pytest.mark.slow
 def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     """The bits are those without groups, in memory and on disk, after units are lost or damaged, and shared out."""
     store = tmp_path / "store"
@@ -332,6 +335,7 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     assert_same(shared((1, 2)).drop_attrs(), ungrouped.sel(policy=["any"]).drop_attrs())
 
 
+@pytest.mark.slow
 def test_a_store_from_before_groups_is_gone_on_with(few, ungrouped, tmp_path, monkeypatch):
     store = tmp_path / "store"
     with monkeypatch.context() as patch:
@@ -452,19 +456,21 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
     bar.container.close.assert_called_once_with()
 
 
+@pytest.mark.slow
 def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
     """Bit for bit the runs with those budgets; told or not, several instances in one call; and a store goes on with them."""
     bandits = {name: bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, cost]) for name, cost in (("two", 0.25), ("cheap", 0.05))}
-    results = bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, relative=True, out=tmp_path / "store", chunk=2)
+    names = ["uniform", "epsilon-first"]
+    results = bj.sweep(names, bandits, [20, 40], 4, relative=True, out=tmp_path / "store", chunk=2)
     assert results.budget.values.tolist() == [20, 40]
     for name, cost in (("two", 0.25), ("cheap", float(np.float32(0.05)))):
-        alone = bj.sweep(["kube", "epsilon-first"], {name: bandits[name]}, [20 * cost, 40 * cost], 3)
+        alone = bj.sweep(names, {name: bandits[name]}, [20 * cost, 40 * cost], 4)
         for variable in ("reward", "cost", "rounds", "regret"):
             np.testing.assert_array_equal(results.sel(bandit=[name])[variable], alone[variable])
     (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
     assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(results.drop_attrs())
     with pytest.raises(ValueError, match="another grid"):
-        bj.sweep(["kube", "epsilon-first"], bandits, [20, 40], 3, out=tmp_path / "store")
+        bj.sweep(names, bandits, [20, 40], 4, out=tmp_path / "store")
 
 
 # The command line.
@@ -617,6 +623,7 @@ def wait_for(store, units):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, folder):
     """SIGKILL at random moments, Ctrl-C, and at last two processes at once."""
     store, luck = folder / "long.zarr", random.Random(0)
@@ -640,6 +647,7 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
     assert_same(bj.open_results(store), bj.sweep(**gridfile.read_toml(folder / "long.toml"), chunk=500))
 
 
+@pytest.mark.slow
 def test_the_line_of_an_interruption_names_the_store_if_there_is_one(folder, capfd, monkeypatch):
     ended = threading.Event()
 

@@ -76,6 +76,7 @@ def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, playe
     grows(axis, chunk, tmp_path, played)
 
 
+@pytest.mark.slow
 def test_a_store_grows_by_real_runs(tmp_path, played):
     """With two policies, one of which is told the budget, so that fewer programs are compiled."""
     policies = {"policies": ["uniform", "epsilon-first"]}
@@ -188,6 +189,7 @@ def mine(path, name):
     return module.Mine
 
 
+@pytest.mark.slow
 def test_a_changed_class_is_played_again_and_no_other(tmp_path, played, monkeypatch):
     file, store = tmp_path / "mine.py", tmp_path / "store"
 

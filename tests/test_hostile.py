@@ -125,6 +125,7 @@ HOW = ["cut", "flip", "empty", "missing", "folder", "fifo", "link out", "link to
        "sparse", "bomb", "declared bomb", "deep", "not UTF-8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_exchanged_files_are_found_and_written_anew(how, store, saved, tmp_path, little_memory):
     """One of every kind but the root, at once: numbers, a checksum, labels and what describes them."""
@@ -148,6 +149,7 @@ def test_exchanged_files_are_found_and_written_anew(how, store, saved, tmp_path,
     assert snapshot(outside) == {outside / "file": b"mine"}, "nothing outside was written"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["regret", "checksum", "policy", "policy/c"])
 @pytest.mark.parametrize("how", ["link", "file"])
 def test_a_folder_that_leads_out_of_the_store_is_set_aside(how, folder, store, saved, tmp_path):
@@ -159,6 +161,7 @@ def test_a_folder_that_leads_out_of_the_store_is_set_aside(how, folder, store, s
     assert snapshot(tmp_path / "outside") == before and not (store / folder).is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [how for how in HOW if how not in ("bomb", "declared bomb")])
 def test_an_exchanged_root_is_refused(how, store, tmp_path, capsys, little_memory):
     (tmp_path / "outside").mkdir()
@@ -170,6 +173,7 @@ def test_an_exchanged_root_is_refused(how, store, tmp_path, capsys, little_memor
         begin(attributes(), 3, store)
 
 
+@pytest.mark.slow
 def test_files_of_other_units_count_for_nothing(store):
     for name in ("c.0.0.1", "c.2.0.0", "c.0.0.00", "c.-1.0.0", "c.0.0", "c.0.0.0.0", "c.99999999999999999999.0.0"):
         shutil.copy(store / "checksum" / "c.0.0.0", store / "checksum" / name)
@@ -245,6 +249,7 @@ SPECIFICATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SPECIFICATIONS)
 def test_a_sealed_specification_is_checked(what, store, capsys, little_memory):
     change, named = SPECIFICATIONS[what]
@@ -257,6 +262,7 @@ def test_a_sealed_specification_is_checked(what, store, capsys, little_memory):
     assert snapshot(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, -1, 4, 10**30, "3", 3.0, None, True, [3]])
 def test_a_sealed_chunk_is_checked(chunk, store):
     rewrite(store, lambda found: None, chunk)
@@ -264,6 +270,7 @@ def test_a_sealed_chunk_is_checked(chunk, store):
         bj.open_results(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [0, -1, 3, 10**9, 10**30, "2", "text", 2.0, None, True, [2]])
 def test_a_sealed_group_is_checked(group, store):
     """There are two bandits."""
@@ -274,6 +281,7 @@ def test_a_sealed_group_is_checked(group, store):
     assert snapshot(store) == before
 
 
+@pytest.mark.slow
 def test_a_group_is_sealed_and_counted(store, monkeypatch):
     rewrite(store, lambda found: None, group=2)
     assert bj.open_results(store).state == "incomplete: 2 of 2 units are missing (regret NaN)", "these are not the units"
@@ -295,12 +303,14 @@ def test_a_group_is_sealed_and_counted(store, monkeypatch):
         specification.check(found, 3)
 
 
+@pytest.mark.slow
 def test_a_root_of_many_short_values_is_refused(store, little_memory):
     (store / "zarr.json").write_text('{"attributes": [' + "1," * 6 * 10**6 + "1]}")
     with pytest.raises(ValueError, match="takes 6,000,000 numbers and names, and 5,242,880 are allowed"):
         bj.open_results(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", [
     b"[]", b"3", b"{}", b'{"attributes": []}', b'{"attributes": {"specification": {}}}', b"NaN", b'{"attributes": NaN}',
     b'{"attributes": {"specification": "{}", "chunk": 3, "seal": Infinity}}',
@@ -311,6 +321,7 @@ def test_a_root_without_a_specification_is_refused(root, store):
         bj.open_results(store)
 
 
+@pytest.mark.slow
 def test_other_attributes_are_plain(store):
     root = json.loads((store / "zarr.json").read_text())
     root["attributes"]["created"] = {"a": []}
@@ -319,6 +330,7 @@ def test_other_attributes_are_plain(store):
         bj.open_results(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "named"), [
     (put(*SCALE[:3], "__class__", value=1), r"policies\['kube'\]: .*unexpected keyword argument '__class__'"),
     (put(*SCALE[:3], "self", value=1), r"policies\['kube'\]: .*multiple values for argument 'self'"),
@@ -339,6 +351,7 @@ def test_what_a_specification_describes_is_made_of_our_classes_alone(change, nam
     assert snapshot(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [4 * 10**6, 100])
 def test_results_that_the_files_cannot_hold_are_not_allocated(chunk, store, capsys, little_memory):
     rewrite(store, put("seeds", value=4 * 10**6), chunk)
@@ -350,6 +363,7 @@ def test_results_that_the_files_cannot_hold_are_not_allocated(chunk, store, caps
     refused(["table", str(store)], "would take 1,312,000,000 bytes", capsys)
 
 
+@pytest.mark.slow
 def test_names_from_a_store_do_not_reach_the_terminal_raw(store, capsys):
     rewrite(store, lambda found: found["policies"].update({"\x1b[2J\n": found["policies"].pop("any")})
             or found["bandits"].update({"\x1b]0;x\a": found["bandits"].pop("two")}))
@@ -429,6 +443,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FILES)
 def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, little_memory):
     monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("played"))
@@ -448,6 +463,7 @@ def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, littl
     assert not Path("bad.zarr").exists()
 
 
+@pytest.mark.slow
 def test_a_table_is_found_beside_the_file_that_names_it(folder, capsys):
     (folder / "there").mkdir()
     (folder / "there" / "seen.csv").write_text("arm,reward,cost\n" + "a\x1b[2J,1,1\nb,1,1\n" * 10)
@@ -462,12 +478,14 @@ def test_a_table_is_found_beside_the_file_that_names_it(folder, capsys):
 # Names and paths.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a\0", "\ud800"])
 def test_names_that_are_not_text_are_refused(name):
     with pytest.raises(ValueError, match="leave out null characters and lone surrogates"):
         bj.sweep({name: bj.Uniform()}, BANDITS, [5], 3)
 
 
+@pytest.mark.slow
 def test_odd_names_are_names(folder, capsys):
     names = ["../../x", "/etc/passwd", "line\nbreak", "x" * 10_000, "emoji 😀", "$\\frac{$", "_", "-dash"]
     results = bj.sweep({name: bj.KUBE() for name in names}, {"../": BANDITS["two"], "$\\frac{$": BANDITS["two"]}, [5, 10], 3,
@@ -486,6 +504,7 @@ def _plot(dataset, path):
     plots.write(plots.regret(dataset, panel="bandit"), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [".", "there", "link", "dangling", "there/", "no/such/folder", "mount"])
 def test_a_store_is_made_wherever_a_folder_can_be(out, folder, monkeypatch):
     """In a folder that is there and empty, too: that one stays, with its permissions, as does a mount."""
@@ -501,6 +520,7 @@ def test_a_store_is_made_wherever_a_folder_can_be(out, folder, monkeypatch):
     assert before in (None, os.stat(out).st_ino)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "named", "code"), [
     (["sweep", "small.toml", "--out", "loop"], "cannot write to 'loop'", 1),
     (["table", "loop"], "there is no store at 'loop'", 2),
@@ -556,6 +576,7 @@ def largest_file(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_keeps_what_is_complete(tmp_path, saved):
     with mounted(tmp_path, "size=260k") as place:
         with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
@@ -565,6 +586,7 @@ def test_a_disk_that_fills_keeps_what_is_complete(tmp_path, saved):
         assert state.startswith("incomplete") and not state.startswith("incomplete: 12 of")
 
 
+@pytest.mark.slow
 def test_a_read_only_file_system_is_named(tmp_path, saved):
     with mounted(tmp_path, "size=1m") as place:
         shutil.copytree(saved, place / "store")
@@ -575,6 +597,7 @@ def test_a_read_only_file_system_is_named(tmp_path, saved):
             begin(attributes(), 3, place / "new")
 
 
+@pytest.mark.slow
 def test_an_image_is_whole_or_not_there(saved, folder, capsys):
     with largest_file(2000):
         refused(["plot", str(saved), "--out", "p.png"], "cannot write to 'p.png' .File too large.: make sure", capsys, 1)
@@ -584,6 +607,7 @@ def test_an_image_is_whole_or_not_there(saved, folder, capsys):
     assert Path("p.png").read_bytes().startswith(b"\x89PNG") and Path("small.toml").read_text() == SMALL
 
 
+@pytest.mark.slow
 def test_a_study_keeps_its_files_until_the_new_ones_are_whole(folder, capsys, monkeypatch):
     from bts_jax import plots
     from bts_jax.experiments import STUDIES
@@ -601,6 +625,7 @@ def test_a_study_keeps_its_files_until_the_new_ones_are_whole(folder, capsys, mo
     assert snapshot(folder / "here") == before
 
 
+@pytest.mark.slow
 def test_output_in_ascii(saved, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     main(["table", str(saved)])
@@ -608,6 +633,7 @@ def test_output_in_ascii(saved, monkeypatch):
     assert b"one lost run more" in printed and b" ? " in printed, "the mark between two limits"
 
 
+@pytest.mark.slow
 def test_closed_streams(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
@@ -621,6 +647,7 @@ def test_closed_streams(saved, monkeypatch):
         sys.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 def test_a_full_device_as_output_of_a_process(saved):
     """Python itself has nothing to add at its end, and the exit code is that of the command."""
@@ -632,6 +659,7 @@ def test_a_full_device_as_output_of_a_process(saved):
     assert done.returncode == 1 and done.stderr == "bts-jax: error: cannot write to standard output (No space left on device)\n"
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_one_line(saved, capsys, monkeypatch):
     def greedy(*_):
         raise MemoryError("Unable to allocate 1 TiB")

@@ -158,7 +158,8 @@ def covered(limits: Interval, truth):
     return float(np.mean((limits.low <= truth) & (truth <= limits.high)))
 
 
-@pytest.mark.with_care  # two programs, and long runs
+@pytest.mark.slow
+@pytest.mark.long_runs
 @pytest.mark.parametrize("count", [12, 100, 1000])
 def test_intervals_over_problems_cover(count):
     """The problems played are taken for the law, from which samples are drawn with replacement: their mean is the truth.

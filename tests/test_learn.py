@@ -65,6 +65,7 @@ def assert_close(estimate, name, expected, value=None):
         assert abs(estimate.value - value) < 0.05 * value
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_the_exact_expectation_and_the_baseline_makes_it_less_noisy():
     """Measured: 1.8 times less variance here; 47 times with ten arms and a budget of 100."""
     policy, most = bj.SoftElimination(scale=0.2), 6
@@ -124,6 +125,7 @@ def relaxed(optimism, temperature, rounds):
     return ahead([0, 0], [0, 0], BUDGET, 0)
 
 
+@pytest.mark.slow
 def test_the_pathwise_gradient_is_that_of_the_relaxed_game():
     found = learn.pathwise_gradient(Optimist(optimism=0.5), copies(8_000), BUDGET, KEY, objective="reward", temperature=0.5,
                                     max_rounds=5)
@@ -131,6 +133,7 @@ def test_the_pathwise_gradient_is_that_of_the_relaxed_game():
     assert_close(found, "optimism", expected, relaxed(0.5, 0.5, 5))
 
 
+@pytest.mark.slow
 def test_the_pathwise_gradient_comes_to_the_games_own_as_the_temperature_falls():
     """Measured: 9% too small at temperature 2, 1.6% at 1, and less than can be seen here below."""
     policy, expected = bj.SoftElimination(scale=0.2), exact_gradient(0.2, "pseudo_regret", 6)
@@ -143,6 +146,7 @@ def test_the_pathwise_gradient_comes_to_the_games_own_as_the_temperature_falls()
     assert 6 * warm.error["scale"] < expected - warm.gradient["scale"] < 0.15 * expected
 
 
+@pytest.mark.slow
 def test_the_smoothed_gradient_is_that_of_the_smoothed_expectation():
     policy, spread = bj.SoftElimination(scale=0.2), 0.3
     found = learn.smoothed_gradient(policy, copies(8_000), BUDGET, KEY, spread=spread)
@@ -219,6 +223,7 @@ def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_fit_learns_a_schedule():
     """Also what the default ranges do not name. Runs of two short steps: that the values move and stay in range."""
     parts = {name: bj.TemperedBTS.learnable_schedule[name] for name in ("sharpness", "horizon", "decay")}
@@ -252,6 +257,7 @@ def problems(key):
     return bj.Bernoulli.random(key, 3, reward_range=(0.3, 0.9), cost_range=(0.4, 0.6))
 
 
+@pytest.mark.slow
 def test_fit_stops_when_nothing_gets_better_and_says_so():
     import optax
 
@@ -263,6 +269,7 @@ def test_fit_stops_when_nothing_gets_better_and_says_so():
     assert "not distinguishable" in str(found) and "epsilon 0.1 → 0.1" in str(found)
 
 
+@pytest.mark.slow
 def test_fit_finds_something_better_stays_in_range_and_repeats_itself():
     def search():
         return learn.fit(bj.SoftElimination(scale=5.0), problems, 20, KEY, ranges={"scale": (1.0, 10.0)}, method="score",
@@ -315,6 +322,7 @@ def test_bad_input_is_refused_by_name(call, named):
         call()
 
 
+@pytest.mark.slow
 def test_memory_grows_as_the_root_of_the_rounds():
     """A hundred times as many rounds, and about ten times the memory: twenty at most."""
     settled = jax.tree.map(game.settle, (Optimist(), copies(2)))

@@ -188,6 +188,7 @@ def test_missing_runs_are_not_averaged_away():
     assert np.isnan(pair.wins.values).sum() == 2
 
 
+@pytest.mark.slow
 def test_regret_from_the_exact_optimum():
     import jax
     from common import INSTANCES

@@ -3,28 +3,24 @@
 import re
 from pathlib import Path
 
+import haste
 import nbformat
 import pytest
-from common import known
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-# Nearly all of the time goes into compiling. What XLA makes of the programs is for other tests to say: here it is told to make
-# little of them, which takes half as long.
-HASTY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
 def read(path):
     return nbformat.read(path, as_version=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("BTS_JAX_NOTEBOOK_SCALE", "small")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("XLA_FLAGS", " ".join(f"--{option}={value}" for option, value in HASTY.items() if known(option, value)))
+    monkeypatch.setenv("XLA_FLAGS", haste.flags())
     NotebookClient(read(path), timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from common import INSTANCES, counted, keys
 
 import bts_jax as bj
 
 
+@pytest.mark.slow
 def test_a_grid_is_one_program_and_its_values_are_data():
     def grid(scales, bandits, budgets, keys):
         play = lambda scale, bandit, budget, key: bj.simulate(bj.KUBE(scale=scale), bandit, budget, key)  # noqa: E731
@@ -46,6 +48,7 @@ def test_an_eager_vmap_compiles_once():
     assert programs == []
 
 
+@pytest.mark.slow
 def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():
     bandit = INSTANCES["bernoulli"]
 

@@ -114,6 +114,7 @@ def skewed(rng, shape):
     return (np.exp(rng.normal(size=shape)) - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 @pytest.mark.parametrize("sample", [(1, 30), (5, 4)])
 def test_a_tie_with_all_rivals_is_seldom_contradicted(law, sample):
@@ -125,6 +126,7 @@ def test_a_tie_with_all_rivals_is_seldom_contradicted(law, sample):
     assert not wrong(words["is contradicted"], 1500) and not wrong(words["holds"], 1500), words
 
 
+@pytest.mark.slow
 def test_a_tie_with_one_rival_is_seldom_a_win():
     """BTS ties with one rival and beats the others: "holds" has the rate 2.5%, neither more nor less (wrong once in 5,000)."""
     regret = np.random.default_rng(2).normal(size=(3000, 5, 1, 30))
@@ -145,6 +147,7 @@ def test_a_better_rival_is_found():
     assert words["holds"] >= 295, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 def test_equal_standard_deviations_are_seldom_called_different(law):
     """Each rate is at most 2.5% for normal values, and 8% for these skewed ones (about 7% was measured with 30 runs).
@@ -174,6 +177,7 @@ def test_standard_deviations_that_differ_are_found():
     assert verdicts(observations.unstable, regret)["is contradicted"] >= 190
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [normal, skewed])
 @pytest.mark.parametrize("sample", [(1, 30), (5, 4)])
 def test_more_arms_that_make_no_difference_are_seldom_called_worse(law, sample):
@@ -275,6 +279,7 @@ def test_the_budgets_are_the_papers():
                             50_000) and size.runs == 500
 
 
+@pytest.mark.slow
 def test_figure1_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With few arms and small budgets; a second call has nothing to play, and another seed is refused."""
     monkeypatch.setattr(figure1, "RIVALS", {"bts": bj.BTS(), "epsilon-first": bj.EpsilonFirst(), "kube": bj.KUBE()})

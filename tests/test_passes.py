@@ -120,6 +120,7 @@ def test_equal_operations_are_merged_and_unused_ones_dropped():
     assert names(merged(closed.jaxpr)) == ["exp", "add"]
 
 
+@pytest.mark.slow
 def test_words_of_keys_are_plain_integers():
     """Operations on keys become hashes of integers, with the bits that JAX gives."""
 
@@ -257,6 +258,7 @@ def example_state(seed=0):
 CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3))}
 
 
+@pytest.mark.slow
 def test_steps_carry_what_the_next_one_needs():
     """Words of keys that arrays are made of; rows of the arm that was pulled."""
     found = played(example_step, CONSTANT_PART, example_state(), 12)
@@ -264,6 +266,7 @@ def test_steps_carry_what_the_next_one_needs():
     assert found["cache_rows"] == ["float32[8]"], "the spread, which is dear"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_step_in_lanes_is_the_step_of_each_run(platform):
     """All passes together, for either platform: the bits of the same operations one by one."""

@@ -411,6 +411,7 @@ def as_statistics(seen, policy, fact=()):
     return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), fact=fact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [
     ("ucb-bv1", {"explore": 0}), ("ucb-bv1", {"explore": 1}), ("ucb-bv2", {"explore": 0}), ("ucb-bv2", {"explore": 1}),
     ("ucb-b2", {"reward_test": 0}), ("ucb-b2", {"reward_test": 1}), ("kl-ucb-sc", {"tuned": 0}), ("kl-ucb-sc", {"tuned": 1}),
@@ -517,7 +518,8 @@ def assert_chances(arm, ratio):
     assert (np.abs(pairs - chance) < 6.5 * np.sqrt(3 * chance / (runs * (rounds - 1)))).all(), pairs - chance
 
 
-@pytest.mark.with_care  # long runs
+@pytest.mark.slow
+@pytest.mark.long_runs
 def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     """From fixed posteriors, 20 rounds in a row, against brute force with NumPy's Beta."""
     successes, pulls = np.array([[3, 0, 20, 500, 1], [2, 1, 25, 640, 1]]), np.array([7, 1, 40, 1000, 2])
@@ -554,6 +556,7 @@ def test_gaussian_bts_learns_variances():
             np.testing.assert_allclose(ours, exact, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gaussian_bts_always_has_a_draw():
     """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
     policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
@@ -563,7 +566,8 @@ def test_gaussian_bts_always_has_a_draw():
     assert (arm == 0).all() and 1.2 < calls < 2.5
 
 
-@pytest.mark.with_care  # long runs
+@pytest.mark.slow
+@pytest.mark.long_runs
 @pytest.mark.parametrize("learn", [0, 1])
 def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says(learn):
     """An arm never pulled, and average costs of 0 and 1 among them, where half of the proposals are rejected."""
@@ -582,7 +586,8 @@ def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says(learn):
     ]))
 
 
-@pytest.mark.with_care  # long runs
+@pytest.mark.slow
+@pytest.mark.long_runs
 def test_joint_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     """Against NumPy's Dirichlet; three of the arms have the same counts of rewards and costs, correlated each in its way."""
     counts = np.array([[10, 0, 0, 10], [0, 10, 10, 0], [5, 5, 5, 5], [0, 0, 0, 0], [1, 0, 2, 300]])  # 11, 10, 01, 00

@@ -76,6 +76,7 @@ for settings, late in [
 """
 
 
+@pytest.mark.slow
 def test_workers_divide_the_cores_and_a_late_import_is_logged_once():
     out, err = ran("-c", CORES)
     *counts, words, zero, late, late_worker, late_single = out.splitlines()
@@ -117,6 +118,7 @@ def test_a_limit_below_the_affinity_counts(monkeypatch):
 # Threads.
 
 
+@pytest.mark.slow
 def test_ten_threads_get_the_same_bits_as_one(tmp_path):
     two = bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])
 
@@ -172,6 +174,7 @@ bandits.two = {kind = "bernoulli", reward = [0.9, 0.2], cost = [0.5, 0.5]}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "ready", "signals", "code", "line"), [
     (["sweep", "grid.toml"], "compiling any on two", [2, 2, 2], 130, "interrupted; to go on: bts-jax sweep --resume grid.zarr"),
     (["run", "--policy", "uniform", "--budget", "1000000"], "uniform: ", [2], 130, "interrupted"),
@@ -274,6 +277,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     (tmp_path / "pools.py").write_text(POOLS)
     out, err = ran(tmp_path / "pools.py", cwd=tmp_path)
@@ -344,6 +348,7 @@ print(kills, partial, len([*store.rglob(".*")]), len([*Path().glob(".*")]))
 """
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_sweep_goes_on_and_ends_with_the_same_bits(tmp_path):
     """A campaign sets BTS_JAX_KILLS=100."""
     number = os.environ.get("BTS_JAX_KILLS", "4")

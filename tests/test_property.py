@@ -333,6 +333,7 @@ def each(cases, *names):
     return lambda test: reduce(lambda test, case: example(**dict(zip(names, case, strict=True)))(test), cases, test)
 
 
+@pytest.mark.slow
 @examples(EXAMPLES // 3)
 @given(program=programs(draws=True, simplified=True), ways=TWO_WAYS)
 @each(SAME_BITS, "program", "ways")
@@ -428,6 +429,7 @@ def test_the_examples_have_everything():
     assert {way for _, way in RIGHT_BITS}.union(*(ways for _, ways in SAME_BITS)) == {*WAYS}
 
 
+@pytest.mark.slow
 @examples(EXAMPLES - EXAMPLES // 3)
 @given(program=programs(draws=False, simplified=False), way=st.sampled_from(list(WAYS)))
 @each(RIGHT_BITS, "program", "way")

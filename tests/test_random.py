@@ -142,6 +142,7 @@ def by_proposals(sampler, key, *parameters):
     raise AssertionError("not all draws were accepted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gamma_draws_have_their_law(shape):
     shapes = np.full(MILLION, shape, np.float32)
@@ -155,6 +156,7 @@ PAIRS = [(0.2, 3), (0.4, 0.45), (0.1, 1), (0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e
          (100, 1), (100, 1000), (1e5, 1e5), (1e5, 1e7), (1e7, 1e5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_beta_draws_have_their_law(a, b):
     a, b = np.float32(a), np.float32(b)
@@ -193,6 +195,7 @@ def test_draws_of_one_call_are_independent():
         assert abs(stats.spearmanr(x, y).statistic) < 6.5 / np.sqrt(len(x) - 1)
 
 
+@pytest.mark.slow
 def test_tries_side_by_side_give_the_draws_of_the_loop():
     """The first try is accepted with a probability of 0.69 at shapes 1/2, and more at others; of 40 tries one is."""
     a, b = (jnp.asarray(np.random.default_rng(i).uniform(0, 3, 20_000), jnp.float32) for i in range(2))
@@ -206,6 +209,7 @@ def test_tries_side_by_side_give_the_draws_of_the_loop():
         assert 0.8 < accepted.mean() < 0.99
 
 
+@pytest.mark.slow
 def test_shapes_out_of_range_give_nan_and_do_not_hang():
     shapes = np.array([9e-7, -1.0, np.nan, np.inf, 2e7, 2.0], np.float32)
     assert np.isnan(random.gamma(jax.random.key(0), shapes)).tolist() == [True] * 5 + [False]

@@ -18,6 +18,7 @@ def test_there_are_examples():
     assert len(BLOCKS) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS, ids=IDS)
 def test_examples_run(block, capsys):
     names = {}

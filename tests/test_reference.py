@@ -69,7 +69,15 @@ def play_batch(policy, bandit, budget, keys, checkpoints=CHECKPOINTS):
     return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=len(keys))
 
 
-@pytest.fixture(scope="module", params=MOST, ids="-".join)
+def marked(policy, family):
+    """What is not played alone is about the law, and about the order of runs. One policy is for those in a hurry."""
+    return pytest.param((policy, family), id=f"{policy}-{family}", marks=[
+        *([] if (policy, family) in ALONE else [pytest.mark.long_runs]),
+        *([] if (policy, family) == ("kube", "bernoulli") else [pytest.mark.slow]),
+    ])
+
+
+@pytest.fixture(scope="module", params=[marked(*pair) for pair in MOST])
 def played(request):
     """A policy's runs on one bandit; the tests of one such pair follow each other."""
     name, family = request.param
@@ -162,11 +170,17 @@ def test_every_operation_is_played_alone():
         assert operations(*pair) <= known, pair
 
 
+OPTIONS = {
+    "epsilon-first": [{}], "ucb-bv1": [{"explore": 0}, {"explore": 1}], "ucb-bv2": [{"explore": 0}, {"explore": 1}],
+    "ucb-b2": [{"reward_test": 0}, {"reward_test": 1}], "kl-ucb-sc": [{"tuned": 0}, {"tuned": 1}],
+    "gaussian-bts": [{"variance": 0.25, "learn": 0}, {"variance": 0.25, "learn": 1}],
+}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "every"), [
-    ("epsilon-first", [{}]), ("ucb-bv1", [{"explore": 0}, {"explore": 1}]), ("ucb-bv2", [{"explore": 0}, {"explore": 1}]),
-    ("ucb-b2", [{"reward_test": 0}, {"reward_test": 1}]), ("kl-ucb-sc", [{"tuned": 0}, {"tuned": 1}]),
-    ("gaussian-bts", [{"variance": 0.25, "learn": 0}, {"variance": 0.25, "learn": 1}]),
-], ids=lambda value: value if isinstance(value, str) else "")
+    pytest.param(*row, id=row[0], marks=[] if (row[0], "bernoulli") in ALONE else pytest.mark.long_runs)
+    for row in OPTIONS.items()])
 def test_options_have_the_regret_of_the_reference(name, every):
     """Every option of a rival, on other arms and with a budget of 1,000, by the program of the tests above. The reference of
     KL-UCB-SC is slow: its budget is 100, with fewer runs.
@@ -184,6 +198,7 @@ def test_options_have_the_regret_of_the_reference(name, every):
         assert_same_mean(np.asarray(ours.pulls)[:, 2] @ loss, pulls @ loss, (name, options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_costs", [False, True])
 def test_with_unit_costs_bts_is_classical_thompson_sampling(knows_costs):
     """On the number of pulls of each arm, against a plain Thompson sampler over B rounds: 6 standard errors.

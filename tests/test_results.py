@@ -260,6 +260,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_many_processes_may_write_at_once(tmp_path, whole):
     """Two of the same sweep, and a third of another on the same path: one sweep wins, and its store is sound."""
     code = WRITER.format(tests=str(Path(__file__).parent))

@@ -54,6 +54,7 @@ def small():
     return bj.sweep(["uniform"], TWO, [5, 10], 7)
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_gives_the_same_bits_and_none_waits_for_another(small, tmp_path):
     process = python("-c", DEVICES, devices=8, cwd=tmp_path)
     out, err = process.communicate()
@@ -100,6 +101,7 @@ def test_shares_in_any_order_make_the_same_store(small, tmp_path):
 GRID = grid_file(3000, [5, 1000])
 
 
+@pytest.mark.slow
 def test_three_processes_of_a_launcher_make_the_same_store(tmp_path):
     """One of them dies in the middle, and is started again."""
     (tmp_path / "grid.toml").write_text(GRID)

@@ -49,6 +49,7 @@ def written(name, out):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_a_study_writes(name, tmp_path, monkeypatch):
     """With all policies, and made-up runs."""
@@ -73,6 +74,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
         assert part in report, part
 
 
+@pytest.mark.slow
 def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
     """With one policy; a second call has nothing to play, and another seed is refused."""
     monkeypatch.setitem(STUDIES["worst-case"].sizes, "quick", TINY["worst-case"])
@@ -92,6 +94,7 @@ def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 def test_the_settings_are_those_of_the_publications():
     size = STUDIES["omega"].sizes["full"]
     assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and size.instances[0] >= 2000 and size.runs == 1

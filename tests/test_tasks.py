@@ -36,10 +36,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_regret_curves_over_random_instances(folder):
     run("""
 bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 3) for i in range(50)}
-results = bj.sweep(["kube", "epsilon-first", "uniform", "oracle"], bandits, budgets=[5, 10], seeds=2)
+results = bj.sweep(["epsilon-first", "uniform"], bandits, budgets=[5, 10], seeds=2)
 plots.regret(results, panel="all").savefig("regret.pdf")
 """, 8)
     assert (folder / "regret.pdf").read_bytes().startswith(b"%PDF")
@@ -89,6 +90,7 @@ cost_mean = [0.5, 0.5]
 """
 
 
+@pytest.mark.slow
 def test_b_a_policy_and_arms_of_ones_own(folder, monkeypatch, capsys):
     monkeypatch.syspath_prepend(folder)
     (folder / "mine_of_task_b.py").write_text(MINE)
@@ -114,6 +116,7 @@ figure = plots.run(trace)
     assert isinstance(names["figure"], matplotlib.figure.Figure) and names["trace"].played.any()
 
 
+@pytest.mark.slow
 def test_d_a_heat_map_over_two_hyperparameters():
     names = run("""
 grid = [(scale, epsilon) for scale in np.geomspace(0.1, 2, 10) for epsilon in np.linspace(0.05, 0.5, 10)]
@@ -135,6 +138,7 @@ means = frame.groupby(["policy", "budget"]).regret.mean()
     np.testing.assert_allclose(frame["means"]["uniform", 10], results.regret.sel(policy="uniform", budget=10).mean())
 
 
+@pytest.mark.slow
 def test_f_arms_from_a_table_in_money(folder):
     rows = ["ad,clicks,price"] + [f"A,{i % 2},4" for i in range(10)] + [f"B,{1 + i % 2},5" for i in range(10)]
     (folder / "ads.csv").write_text("\n".join(rows))
@@ -169,6 +173,7 @@ def test_h_costs_above_one():
     assert bj.simulate(bj.Uniform(), bandit, 20, jax.random.key(0)).rounds.item() < 40
 
 
+@pytest.mark.slow
 def test_i_rounds_instead_of_a_budget():
     bandits = {"two": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}
     results = run('results = bj.sweep(["uniform", "kube"], bandits, rounds=[10, 1000], seeds=2)', 1, bandits=bandits)["results"]

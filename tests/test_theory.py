@@ -137,6 +137,7 @@ def test_kl_at_the_edges():
     assert slope == 2
 
 
+@pytest.mark.slow
 @often
 @given(bandits())
 def test_least_divergence_against_a_numerical_minimisation(bandit):
@@ -308,6 +309,7 @@ def test_the_best_gamma_is_best():
         assert (least.pulls[rest] <= 1.001 * theory.bts_bound(bandit, 1000, gamma).pulls[rest]).all()
 
 
+@pytest.mark.slow
 def test_simulated_pulls_stay_below_the_bound():
     """On each of 20 instances, for each arm. The arms are so far apart that the bound is below a third of the pulls there
     are: a policy that learned nothing would break it."""

@@ -14,8 +14,8 @@ import bts_jax as bj
 from bts_jax import game
 from bts_jax.contract import told
 from bts_jax.engine.fixed_point import UNIT, Sum, coins
+from bts_jax.trace import _default_rounds, why_nan
 from bts_jax.trace import _trace as trace_on
-from bts_jax.trace import why_nan
 
 KEY = jax.random.key(0)
 BERNOULLI = INSTANCES["bernoulli"]
@@ -60,6 +60,7 @@ def test_a_trace_by_hand():
     assert (run.arm.dtype, run.reward.dtype, run.cost.dtype, run.length.dtype) == (jnp.int32, *[jnp.float32] * 2, jnp.int32)
 
 
+@pytest.mark.slow
 def test_the_end_by_hand():
     play = partial(bj.trace, InTurn(), certain([1, 1], [0.1, 0.3]), key=KEY)
     exact = play(budget=0.8, rounds=4)  # 0.1 + 0.3 + 0.1 + 0.3, in spite of binary fractions
@@ -69,7 +70,7 @@ def test_the_end_by_hand():
     assert cut.length == 3 and cut.played.all() and cut.truncated
     assert_same_bits(cut.arm, exact.arm[:3])
     assert np.asarray(cut.remaining) == pytest.approx([0.7, 0.4, 0.3], abs=1e-7)
-    assert play(budget=0.8).arm.shape == (2016,), "the limit of rounds of simulate, (2b + 200) / 0.1"
+    assert _default_rounds(certain([1, 1], [0.1, 0.3]), 0.8) == 2016, "the limit of rounds of simulate, (2b + 200) / 0.1"
 
 
 def totals(trace, checkpoint, arms=5):
@@ -97,6 +98,7 @@ def assert_agrees(trace, run):
     assert trace.remaining[-1] == Sum(*map(jnp.int32, divmod(int(left), UNIT))).value()
 
 
+@pytest.mark.slow
 @CARE
 def test_batches_have_the_bits_of_one():
     """Over keys and a hyperparameter, under jit; with runs that are cut off by `rounds`, and a record that uses the policy."""
@@ -109,8 +111,8 @@ def test_batches_have_the_bits_of_one():
     traces = jax.jit(jax.vmap(jax.vmap(play, (None, 0)), (0, None)))(alphas, many)
     assert traces.arm.shape == (2, 3, 25) and traces.recorded.shape == (2, 3, 25, 5) and traces.length.shape == (2, 3)
     assert len(set(traces.length.ravel().tolist())) > 1 and traces.truncated.any() and not traces.truncated.all()
+    assert_same_bits(take(traces, (1, 1)), play(alphas[1], many[1]))
     for i in range(2):
-        assert_same_bits(take(traces, (i, i)), play(alphas[i], many[i]))  # each compiles: another record
         for j in range(3):
             trace = take(traces, (i, j))
             assert_agrees(trace, bj.simulate(bj.BTS(reward_alpha=alphas[i]), BERNOULLI, 10, many[j], max_rounds=25))
@@ -121,10 +123,10 @@ def test_batches_have_the_bits_of_one():
             assert (trace.recorded == alphas[i] + earned[:25]).all()
 
 
-# One of each kind: draws that may be rejected, normal draws, a schedule, side information about the budget, an index, none.
-# The first three with care, by the programs that users have.
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=CARE) for name in ("bts", "pd-bwk", "kube")),
-                                  "gaussian-bts", "epsilon-first", "oracle"])
+# Draws that may be rejected, and side information about the budget: with care, by the programs that users have.
+@pytest.mark.slow
+@CARE
+@pytest.mark.parametrize("name", ["bts", "pd-bwk"])
 def test_a_policy_plays_the_run_of_simulate(name):
     policy = bj.POLICIES[name]()
     run = bj.simulate(policy, BERNOULLI, BUDGET, KEY, checkpoints=CHECKPOINTS)
@@ -135,6 +137,7 @@ def test_some_policies_are_told_the_budget():
     assert {name for name, policy in bj.POLICIES.items() if "budget" in told(policy)} >= {"epsilon-first", "pd-bwk"}
 
 
+@pytest.mark.slow
 def test_other_arms():
     """Money that is no whole number, also too dear at the end, and arms that draw by rejection."""
     bandit = INSTANCES["beta"]
@@ -146,6 +149,7 @@ def test_other_arms():
     assert (traces.cost >= 0).all() and (np.diff(traces.remaining) <= 0).all()
 
 
+@pytest.mark.slow
 def test_a_state_may_hold_keys():
     @chex.dataclass(frozen=True)
     class Keyed(InTurn):
@@ -180,6 +184,7 @@ def test_a_run_that_breaks_the_rules_is_nan_and_says_why():
     assert np.isnan(runs.remaining).all(1).tolist() == [True, True, False] and not runs.truncated.any()
 
 
+@pytest.mark.slow
 def test_simulate_says_why_a_run_is_nan():
     bandit = Broken(reward_mean=jnp.array([1, -1, 1.0]), cost_mean=jnp.array([0.25, 0.5, 0.5]))
     with pytest.warns(RuntimeWarning, match="InTurn.*round 2, arm 1 gave the reward -1"):
@@ -193,6 +198,7 @@ def test_simulate_says_why_a_run_is_nan():
         bj.simulate(InTurn(beside=5), bandit, 5, KEY)
 
 
+@pytest.mark.slow
 def test_draws_that_are_never_accepted_are_named():
     policy = jax.tree.map(lambda _: np.float32(np.inf), bj.BTS())
     assert "65,536 times" in why_nan(policy, BERNOULLI, 10, KEY, 0)
@@ -216,6 +222,7 @@ def test_traced_budgets_need_rounds():
         jax.vmap(lambda budget: bj.trace(bj.KUBE(), BERNOULLI, budget, KEY))(jnp.array([5.0, 6.0]))
 
 
+@pytest.mark.slow
 def test_programs_for_gpus_agree_as_well():
     """Made for a GPU, and played on whatever there is: steps come in two halves there."""
     arguments = *jax.tree.map(game.settle, (bj.BTS(), BERNOULLI)), game.money(10), KEY

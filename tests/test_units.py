@@ -98,6 +98,7 @@ def test_the_oracle_buys_twenty_pulls_of_five_dollars(tmp_path):
     assert bj.regret(run, ads).item() == pytest.approx(40 - float(run.reward[0]), abs=1e-5)  # $100 at 2 for $5
 
 
+@pytest.mark.slow
 def test_three_dollars_with_a_maximum_of_five():
     assert int(FIVE.best_arm) == 1
     run = bj.simulate(bj.Oracle(), FIVE, 100, KEY, checkpoints=[2.5, 3, 99, 100, 98.99])
@@ -117,6 +118,7 @@ def test_money_is_counted_exactly(cost, scale, budget, pulls):
     assert float(run.cost[0]) == pytest.approx(budget, rel=2e-7) and run.reward.tolist() == [pulls]
 
 
+@pytest.mark.slow
 def test_costs_above_one_in_one_line():
     bandit = bj.Scaled(bj.Bernoulli(reward=[0.5, 0.9], cost=[1, 1]), scale=5)
     run = bj.simulate(bj.Uniform(), bandit, 100, KEY)
@@ -132,7 +134,8 @@ def test_costs_above_one_in_one_line():
     assert (twice.cost_scale, twice.reward_scale, twice.arms) == (10, 2, ("banner", "video"))
 
 
-@pytest.mark.parametrize("name", ["kube", "epsilon-first", "fractional-kube"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kube", "epsilon-first"])  # which is told the budget
 def test_policies_see_shares_of_the_largest(name):
     """Powers of two change no bit: a run in quarters is the run in wholes."""
     shares = INSTANCES["empirical"]
@@ -163,20 +166,20 @@ def test_what_policies_are_told_is_in_shares_too():
 # The same bits everywhere.
 
 
+@pytest.mark.slow
 @pytest.mark.with_care
 def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
-    """Arms of their own in a batch, one by one, in lanes; and in a sweep."""
+    """One by one, with arms of their own in lanes, and in a sweep. (Under `vmap`: `test_scales_that_are_traced`.)"""
     bandit, prices, run_keys = dollars(5, 3), jnp.float32(2 * [[5, 3], [2.5, 1.25], [5, 0.1]]), keys(6)
     bj.check_bandit(bandit)
 
     def play(price, key):
         return bj.simulate(bj.KUBE(), bandit.replace(price=price), 40, key, checkpoints=[7.5, 40])
 
-    runs = jax.vmap(play)(prices, run_keys)
+    stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
+    runs = bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4)
     for i in range(3):
         assert_same_bits(play(prices[i], run_keys[i]), take(runs, i))
-    stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
-    assert_same_bits(bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4), runs)
     assert np.allclose(np.asarray(runs.reward) % 2, 0) and (np.asarray(runs.cost) <= [7.5, 40]).all()
     data = bj.sweep({"kube": bj.KUBE()}, {"own": bandit}, budgets=[7.5, 40], seeds=6, out=tmp_path / "s", quiet=True)
     entry = json.loads(data.attrs["specification"])["bandits"]["own"]
@@ -190,6 +193,7 @@ def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
     assert bj.open_results(tmp_path / "s").identical(data)
 
 
+@pytest.mark.slow
 @pytest.mark.with_care
 def test_scales_that_are_traced():
     """A batch of bandits with a scale each: what is alone and what is mapped over agree."""
@@ -206,6 +210,7 @@ def test_scales_that_are_traced():
 DIGESTS = {"epsilon-first empirical": "1e1b7b90ebbf8d84", "kube scaled": "a7afed715d1f8b4d"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the digests are a CPU's")
 @pytest.mark.with_care
 @pytest.mark.parametrize("name", DIGESTS)
@@ -238,6 +243,7 @@ def mixed(tmp_path_factory):
     return path, bandits, bj.sweep(["uniform", "oracle"], bandits, budgets=[12, 100], seeds=3, out=path, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_several_units(mixed):
     path, bandits, data = mixed
     assert data.arm.values.tolist() == ["banner", "video"] and "arm_name" not in data.coords
@@ -256,6 +262,7 @@ def test_a_sweep_of_several_units(mixed):
     assert again.identical(data) and again.arm.values.tolist() == ["banner", "video"]
 
 
+@pytest.mark.slow
 def test_a_store_says_what_it_takes_to_go_on(mixed):
     path, bandits, data = mixed
     what = stored(path)
@@ -265,6 +272,7 @@ def test_a_store_says_what_it_takes_to_go_on(mixed):
         bj.sweep(**{**what, "bandits": {**bandits, "one": FIVE}}, out=path, quiet=True)
 
 
+@pytest.mark.slow
 def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
     bandits = {"five": FIVE, "three": INSTANCES["bernoulli"], "twice": bj.Scaled(FIVE, scale=2)}
     data = bj.sweep(["uniform"], bandits, budgets=[10], seeds=2, out=tmp_path / "s", quiet=True)
@@ -275,6 +283,7 @@ def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
     assert "arms" not in bj.open_results(tmp_path / "s").attrs["specification"].split('"three"')[1].split('"twice"')[0]
 
 
+@pytest.mark.slow
 def test_specifications_without_units_are_as_they_were():
     names = ("empirical", "scaled", "bernoulli")
     data = bj.sweep(["uniform"], {name[0]: INSTANCES[name] for name in names}, budgets=[5], seeds=1, quiet=True)
@@ -310,6 +319,7 @@ bandit = { kind = "bernoulli", reward = [1, 0.5], cost = [1, 1] }
 """
 
 
+@pytest.mark.slow
 def test_units_in_a_grid_file(tmp_path, capsys):
     (tmp_path / "ads.csv").write_text("arm,reward,cost\nA,1,5\nB,0,4\n")
     (tmp_path / "grid.toml").write_text(GRID)
