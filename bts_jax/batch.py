@@ -251,7 +251,7 @@ def lower(batches: Sequence[Batch]) -> Any:
 
 def is_little(arm_pulls: float) -> bool:
     """Whether it is better to compile quickly than to play fast. A policy that samples takes 80 ns for an arm in a pull."""
-    return bool(arm_pulls <= 2e7)
+    return bool(arm_pulls <= 5e7)
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:

@@ -53,7 +53,7 @@ def threefry(key: Words, counter: Words, rounds: int = ROUNDS) -> Words:
 
 def _threefry(rounds: int, *words: jax.Array) -> Words:
     key, counter = words[:2], words[2:]
-    schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     x, y = counter[0] + key[0], counter[1] + key[1]
     for i in range(rounds):
         turn = _ROTATIONS[i % 8]
@@ -62,7 +62,7 @@ def _threefry(rounds: int, *words: jax.Array) -> Words:
         if i % 4 == 3:
             j = i // 4 + 1
             x = x + schedule[j % 3]
-            y = y + schedule[(j + 1) % 3] + jnp.uint32(j)
+            y = y + schedule[(j + 1) % 3] + np.uint32(j)
     return x, y
 
 
@@ -76,6 +76,13 @@ def hash(*words: jax.Array) -> Words:
 def jax_hash(*words: jax.Array) -> Words:
     """The hash of JAX's own generator, Threefry-2x32 with 20 rounds."""
     return _threefry(20, *words)
+
+
+def fold_in_words(words: Words, data: np.ndarray) -> Words:
+    """The words of `jax.random.fold_in(key, data)`, by NumPy, which has nothing to compile."""
+    words, data = tuple(map(np.asarray, words)), np.asarray(data).astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return _threefry(20, *np.broadcast_arrays(*words, np.uint32(0), data))  # type: ignore
 
 
 def key_words(key: jax.Array) -> Words:

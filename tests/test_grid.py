@@ -33,6 +33,7 @@ from bts_jax.sweeps import gridfile, playing, run, schedule
 from bts_jax.sweeps.bar import progress_bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
+from bts_jax.sweeps.playing import _run_keys
 from bts_jax.sweeps.results import VARIABLES, Results
 
 POLICIES = {"KUBE": bj.KUBE(scale=0.5), "ε-first": bj.EpsilonFirst(epsilon=0.3)}
@@ -707,3 +708,13 @@ def test_an_array_among_the_hyperparameters_is_no_batch():
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5])
     results = bj.sweep({"fixed": Fixed(order=order)}, {"two": bandit}, [5], len(order))
     assert (results.pulls.sel(arm=0) == 0).all() and (results.pulls.sel(arm=1) >= 5).all()
+
+
+def test_keys_of_runs_are_those_of_fold_in():
+    """They are computed by NumPy."""
+    key, words = jax.random.key(7), np.array([5, 2**31 + 3], np.uint32)
+    seeds = np.arange(6, dtype=np.int32).reshape(2, 3)
+    ours = jax.random.key_data(_run_keys(key, words, seeds, 2))
+    fold = jax.random.fold_in
+    theirs = [fold(fold(key, word), seed) for word, row in zip(words, seeds, strict=True) for seed in row]
+    assert (np.asarray(ours) == np.repeat([jax.random.key_data(one) for one in theirs], 2, 0)).all()

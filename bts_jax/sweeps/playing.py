@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
@@ -20,6 +19,7 @@ from bts_jax.compiling import AHEAD, compiling, patiently, threads
 from bts_jax.contract import Means
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, untruncated_regret
+from bts_jax.random import fold_in_words
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Results, Unit
@@ -137,12 +137,11 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
                    limits=limits, quickly=call.quickly)
 
 
-@partial(jax.jit, static_argnums=3)
-def _run_keys(key: jax.Array, words: jax.Array, seeds: jax.Array, repeats: int) -> jax.Array:
+def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int) -> jax.Array:
     """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk] -> [runs]"""
-    fold = jax.random.fold_in
-    keys = jax.vmap(lambda word, numbers: jax.vmap(lambda number: fold(fold(key, word), number))(numbers))(words, seeds)
-    return jnp.repeat(keys.ravel(), repeats)
+    of_bandits = fold_in_words(tuple(jax.random.key_data(key)), words)
+    data = np.stack(fold_in_words(tuple(word[:, None] for word in of_bandits), seeds), -1)
+    return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")
 
 
 def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
