@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -166,7 +167,7 @@ def lay_out(
 ) -> Batch:
     """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending.
 
-    `quickly`: whether the program has little to do; by default as this batch alone has.
+    `quickly`: whether the program has little to do; by default, whether the batches of its kind so far have.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
@@ -204,8 +205,12 @@ def lay_out(
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
     num_arms = np.shape(bandit.cost_mean)[-1]
-    quickly = devices[0].platform == "cpu" and (is_little(lengths.sum() * num_arms) if quickly is None else quickly)
-    kind = Kind(structure, varies, loop.lane_count(int(width)), quickly)
+    kind = Kind(structure, varies, loop.lane_count(int(width)), False)
+    work = work_of(lengths.sum(), num_arms)
+    if quickly is None:
+        quickly = is_little(work + _PLAYED[kind])
+        _PLAYED[kind] += work
+    kind = kind._replace(quickly=devices[0].platform == "cpu" and quickly)
     return Batch(kind, own, common, back, devices, goals, places)
 
 
@@ -249,9 +254,14 @@ def lower(batches: Sequence[Batch]) -> Any:
     return program.lower(shares)
 
 
-def is_little(arm_pulls: float) -> bool:
-    """Whether it is better to compile quickly than to play fast. A policy that samples takes 80 ns for an arm in a pull."""
-    return bool(arm_pulls <= 5e7)
+def work_of(pulls: Any, num_arms: Any) -> Any:
+    """What pulls cost, in units of some 10 ns: what an arm costs more in a program that was compiled quickly."""
+    return pulls * (num_arms + 10)
+
+
+def is_little(work: float) -> bool:
+    """Whether it is better to compile quickly than to play fast: to compile with care takes a second longer."""
+    return bool(work <= 5e7)
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:
@@ -277,6 +287,7 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
 
 _PROGRAMS = Programs(128)
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
+_PLAYED: Counter[Kind] = Counter()  # how much work `simulate_batch` has had with each
 _GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
 
 
@@ -341,14 +352,18 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """How many of `share` runs to play at a time: what a core's cache holds, or what a GPU's memory can take.
+    """How many of `share` runs to play at a time: enough to make little of what each step costs, or what a GPU's memory takes.
+
+    A CPU takes some 40 small loops for a step, so that index policies are up to twice as fast with 500 lanes as with 64, also
+    with 100 arms; with 1,000 arms, and for policies that sample, it makes no difference. More runs than lanes need a queue,
+    and a larger program.
 
     With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
     them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program; and fours, as
     vectors have: 63 lanes take longer than 64.
     """
     if platform == "cpu":
-        most, busy = min(max(2**13 // num_arms, 64), 512), max(at_once // 4, 32)
+        most, busy = min(max(2**19 // num_arms, 64), 512), max(at_once // 4, 32)
     else:
         most, busy = 2**30 // (4 * num_arms * (num_checkpoints + 12)), max(at_once, 1024)
     most = max(most - most % 4, 1)

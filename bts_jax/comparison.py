@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bts_jax import checks, game, progress
-from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play
+from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play, work_of
 from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, ratio
 from bts_jax.game import Run
@@ -94,7 +94,7 @@ def _compared(
     size = -(-count // chunks)
     data = np.resize(jax.random.key_data(keys), (chunks, size, *jax.random.key_data(keys).shape[1:]))  # repeats the first ones
     filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]
-    little = is_little(budget / float(best_cost(bandit)) * count * len(cost_mean))
+    little = is_little(work_of(budget / float(best_cost(bandit)) * count, len(cost_mean)))
 
     def batch(policy: Policy, keys: jax.Array) -> Batch:
         return lay_out(policy, bandit, budget, keys, quickly=little)

@@ -78,7 +78,7 @@ def jax_hash(*words: jax.Array) -> Words:
     return _threefry(20, *words)
 
 
-def fold_in_words(words: Words, data: np.ndarray) -> Words:
+def fold_in_words(words: Any, data: np.ndarray) -> Any:
     """The words of `jax.random.fold_in(key, data)`, by NumPy, which has nothing to compile."""
     words, data = tuple(map(np.asarray, words)), np.asarray(data).astype(np.uint32)
     with np.errstate(over="ignore"):

@@ -70,11 +70,12 @@ def test_operations_of_unknown_bits_are_compiled_with_care():
 
 
 def test_little_to_do_is_compiled_quickly():
-    """By the arms and pulls of a batch; a program that was compiled with care serves for little as well."""
+    """By the arms and pulls of all batches of a kind; a program that was compiled with care serves for little as well."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
-    assert batch.lay_out(bj.Uniform(), bandit, 10, keys(4)).kind.quickly
+    batch._PLAYED.clear()
+    assert [batch.lay_out(bj.Uniform(), bandit, 4e5, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]
     large = batch.lay_out(bj.Uniform(), bandit, 1e6, keys(20))
     assert not large.kind.quickly
     program, _ = batch._program_of([large])
-    little = batch.lay_out(bj.Uniform(), bandit, 10, keys(20))
+    little = batch.lay_out(bj.Uniform(), bandit, 10, keys(20), quickly=True)
     assert little.kind.quickly and batch._program_of([little])[0] is program

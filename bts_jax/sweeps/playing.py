@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bts_jax import batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.compiling import AHEAD, compiling, patiently, threads
 from bts_jax.contract import Means
@@ -44,9 +45,11 @@ def play_units(
     `widest`: see `schedule.calls`.
     """
     parties = fused(grid, results, calls(grid, results, todo, most, widest), most)
-    amounts: Counter[Any] = Counter()  # of work, of each program
+    amounts: Counter[Any] = Counter()  # of work, for each program
     for call in (call for party in parties for call in party):
-        amounts[call.program] += results.chunk * sum(work_of(grid, results, unit) for unit in call.units)
+        num_arms = len(grid.means[results.bandits(call.units[0])[0]].cost_mean)
+        pulls = sum(work_of(grid, results, unit) for unit in call.units) * results.chunk / num_arms
+        amounts[call.program] += batch.work_of(pulls, num_arms)
     parties = [[call._replace(quickly=is_little(amounts[call.program])) for call in party] for party in parties]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
@@ -141,7 +144,7 @@ def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int
     """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk] -> [runs]"""
     of_bandits = fold_in_words(tuple(jax.random.key_data(key)), words)
     data = np.stack(fold_in_words(tuple(word[:, None] for word in of_bandits), seeds), -1)
-    return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")
+    return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")  # type: ignore
 
 
 def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
