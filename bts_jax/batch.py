@@ -244,7 +244,7 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 
 def _finish(batch: Batch, record: Run) -> Run:
     """The runs as they were given, from what the devices have recorded of them, which has the runs last."""
-    record = jax.tree.map(lambda x: np.moveaxis(x, -1, 0)[batch.back], record)
+    record = jax.tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0))[batch.back], record)
     return game.finish(record, batch.checkpoints, batch.order, np)
 
 

@@ -280,6 +280,8 @@ def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jn
     back = xp.argsort(order, axis=-1)
 
     def given(x: jax.Array) -> jax.Array:
+        if xp is np and (order[..., 1:] > order[..., :-1]).all():
+            return x  # as they usually are
         return xp.take_along_axis(x, back.reshape(*back.shape, *[1] * (x.ndim - back.ndim)), back.ndim - 1)
 
     amounts, valid = checkpoints.amounts, checkpoints.valid

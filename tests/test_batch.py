@@ -327,7 +327,8 @@ def test_loops_in_loops_are_counted(monkeypatch):
     def depth(bandit):
         laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
         program = _program((laid.kind,), laid.devices, False)
-        return loops(getattr(program, "ways", [program])[0].lower([(laid.own, laid.common)]).compiler_ir())
+        way = program.ways[0] if isinstance(program, Graphed) else program.program
+        return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
 
     assert (depth(bernoulli), depth(looping), depth(hidden)) == (2, 3, 2)
     assert depth(beta) == (3 if jax.default_backend() == "cpu" else 2)

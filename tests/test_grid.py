@@ -370,7 +370,7 @@ def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
         # Runs are in the order of their expected length: this one is found by its key.
         base = jax.random.fold_in(jax.random.key(4), zlib.crc32(b"10-3"))
         key = jax.random.key_data(jax.random.fold_in(base, 1))
-        mine = (batch.own[2][batch.back] == np.asarray(key)).all(1)
+        mine = (np.stack(batch.own[2], -1)[batch.back] == np.asarray(key)).all(1)
         reward = np.where(mine[:, None], np.float32(np.nan), runs.reward)
         return [(dataclasses.replace(runs, reward=reward), *rest)]
 

@@ -230,7 +230,7 @@ def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch
     _, err = process.communicate()
     assert process.returncode == 2 and err.startswith("bts-jax: error: BTS_JAX_WORKERS = '-1' is not") and err.count("\n") == 1
     for error in (MemoryError("Unable to allocate 14.9 GiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no\nmore")):
-        monkeypatch.setattr("bts_jax.comparison.simulate_batch", Mock(side_effect=error))
+        monkeypatch.setattr("bts_jax.comparison.play", Mock(side_effect=error))
         with pytest.raises(SystemExit) as ended:
             cli.main(["run", "--policy", "uniform", "--arms", "2"])
         err = capsys.readouterr().err

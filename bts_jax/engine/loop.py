@@ -16,6 +16,7 @@ from jax import lax
 
 from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.step import Step
+from bts_jax.engine.storing import behind_a_branch
 
 # Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
 # the others are taken two at a time (`programs.Graphed`): they are an even number.
@@ -193,7 +194,9 @@ class _Lanes:
 
     def entered(self, part: Any) -> tuple[list[jax.Array], Any]:
         """The state and the record of lanes whose runs begin."""
-        return self.step.enter(part, self.fresh(part)), self.each(self.rules.blank)(part)
+        # Constants of a fresh state, and what all lanes share, are hidden: what is computed of them has the bits of the loop.
+        hide = behind_a_branch if self.platform == "cpu" else lax.optimization_barrier
+        return self.step.enter(*hide((part, self.fresh(part)))), self.each(self.rules.blank)(part)
 
     def take(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda x: x[..., index], self.own)

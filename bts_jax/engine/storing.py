@@ -143,13 +143,18 @@ def store(arrays: Sequence[jax.Array], makers: Sequence) -> list[jax.Array]:
             waiting[key] = i
     single += waiting.values()
     given = [arrays[i] for i in single] + [_packed(arrays[i], arrays[j]) for i, j in pairs]
-    always = lax.optimization_barrier(jnp.bool_(True))
-    taken = lax.cond(always, lambda x: x, lax.optimization_barrier, given)
+    taken = behind_a_branch(given)
     stored = dict(zip(single, taken, strict=False))
     for (i, j), both in zip(pairs, taken[len(single) :], strict=True):
         parts = zip((i, j), (lax.real(both), lax.imag(both)), strict=True)
         stored |= {k: lax.bitcast_convert_type(part, arrays[k].dtype) for k, part in parts}
     return [stored[i] for i in range(len(arrays))]
+
+
+def behind_a_branch(tree: Any) -> Any:
+    """The same arrays, but the compiler does not see how they were made."""
+    always = lax.optimization_barrier(jnp.bool_(True))
+    return lax.cond(always, lambda x: x, lax.optimization_barrier, tree)
 
 
 def _packed(first: jax.Array, second: jax.Array) -> jax.Array:
