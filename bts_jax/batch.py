@@ -147,7 +147,7 @@ class Kind(NamedTuple):
     structure: Any  # of policy and bandit
     varies: tuple[bool, ...]  # which of their leaves differ from run to run
     width: int  # lanes on each device
-    quickly: bool  # whether it has so little to do that the time to compile matters more
+    quickly: bool  # compiled quickly, see `programs.OnCPU`
 
 
 class Batch(NamedTuple):
@@ -158,8 +158,8 @@ class Batch(NamedTuple):
     common: list
     back: np.ndarray  # [N], where each run is
     devices: tuple
-    checkpoints: game.Checkpoints  # of the runs, as they were given [N, C]
-    order: Any  # [N, C], see `game.ordered`
+    checkpoints: game.Checkpoints  # ascending, the runs in the order given [N, C]
+    order: Any  # the place of each checkpoint in the list given [N, C]
 
 
 def lay_out(
@@ -167,7 +167,8 @@ def lay_out(
 ) -> Batch:
     """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending.
 
-    `quickly`: whether the program has little to do; by default, whether the batches of its kind so far have.
+    `quickly`: whether to compile the program quickly (`programs.OnCPU`). By default this depends on how much work all batches
+    of this kind have been so far.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
@@ -200,17 +201,16 @@ def lay_out(
     amount = jax.tree.map(lambda x: rows(x, 0), game.money(budget))
     goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1), game.money(checkpoints)),
                                  None if limits is None else rows(limits, 1), np)
-    varied = [np.asarray(leaf) for leaf, varies in zip(leaves, varies, strict=True) if varies]
-    own = jax.tree.map(lambda x: x[order], (varied, amount[0], _key_words(keys, size), goals))
+    own_leaves = [np.asarray(leaf) for leaf, varied in zip(leaves, varies, strict=True) if varied]
+    own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
-    width = lanes or _width(share, int(at_once), np.shape(bandit.cost_mean)[-1], np.shape(checkpoints)[-1], devices[0].platform)
-    num_arms = np.shape(bandit.cost_mean)[-1]
+    num_arms, platform = np.shape(bandit.cost_mean)[-1], devices[0].platform
+    width = lanes or _width(share, int(at_once), num_arms, np.shape(checkpoints)[-1], platform)
     kind = Kind(structure, varies, loop.lane_count(int(width)), False)
-    work = work_of(lengths.sum(), num_arms)
     if quickly is None:
-        quickly = is_little(work + _PLAYED[kind])
-        _PLAYED[kind] += work
-    kind = kind._replace(quickly=devices[0].platform == "cpu" and quickly)
+        _PLAYED[kind] += work_of(lengths.sum(), num_arms)
+        quickly = is_little(_PLAYED[kind])
+    kind = kind._replace(quickly=platform == "cpu" and quickly)
     return Batch(kind, own, common, back, devices, goals, places)
 
 
@@ -243,7 +243,7 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 
 
 def _finish(batch: Batch, record: Run) -> Run:
-    """The runs as they were given, from what the devices have recorded of them, which has the runs last."""
+    """The runs in the order given. `record` has them in the order of the devices, along the last axis."""
     record = jax.tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0))[batch.back], record)
     return game.finish(record, batch.checkpoints, batch.order, np)
 
@@ -255,12 +255,12 @@ def lower(batches: Sequence[Batch]) -> Any:
 
 
 def work_of(pulls: Any, num_arms: Any) -> Any:
-    """What pulls cost, in units of some 10 ns: what an arm costs more in a program that was compiled quickly."""
+    """How much slower a quickly compiled program plays so many pulls, in units of 10 ns: one for each arm, ten for the rest."""
     return pulls * (num_arms + 10)
 
 
 def is_little(work: float) -> bool:
-    """Whether it is better to compile quickly than to play fast: to compile with care takes a second longer."""
+    """Whether quick compilation saves more time than it costs: it saves about a second of CPU time."""
     return bool(work <= 5e7)
 
 
@@ -280,14 +280,14 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     general = not _GENERAL.isdisjoint(kinds)
     rest = devices, general, _shapes(shares)
     carefully = tuple(kind._replace(quickly=False) for kind in kinds)
-    if (carefully, *rest) in _PROGRAMS.kept:  # as good for little
+    if (carefully, *rest) in _PROGRAMS.kept:  # a faster program is there already
         kinds = carefully
     return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, devices, general)), shares
 
 
 _PROGRAMS = Programs(128)
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
-_PLAYED: Counter[Kind] = Counter()  # how much work `simulate_batch` has had with each
+_PLAYED: Counter[Kind] = Counter()  # the work of all batches of a kind so far
 _GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
 
 
@@ -352,11 +352,11 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """How many of `share` runs to play at a time: enough to make little of what each step costs, or what a GPU's memory takes.
+    """How many of `share` runs to play at a time: up to 512 on a CPU, or what a GPU's memory can take.
 
-    A CPU takes some 40 small loops for a step, so that index policies are up to twice as fast with 500 lanes as with 64, also
-    with 100 arms; with 1,000 arms, and for policies that sample, it makes no difference. More runs than lanes need a queue,
-    and a larger program.
+    A step on a CPU consists of some 40 small loops, and starting a loop takes time. Index policies with 10 or 100 arms are up
+    to twice as fast with 500 lanes as with 64. With 1,000 arms, and for policies that sample, the speed is the same. If there
+    are more runs than lanes, the program needs a queue, and takes longer to compile.
 
     With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
     them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program; and fours, as

@@ -133,8 +133,8 @@ def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs:
 
     def compiled(policy: Policy) -> float:
         started = time.perf_counter()
-        batch = lay_out(policy, bandit, budget, jax.random.split(jax.random.key(0), runs))
-        lower([batch]).compile()
+        batch = lay_out(policy, bandit, budget, jax.random.split(jax.random.key(0), runs), quickly=False)
+        lower([batch]).compile()  # `simulate_batch` takes this program for all budgets
         return time.perf_counter() - started
 
     first = [compiled(policy) for policy in policies.values()]

@@ -92,7 +92,8 @@ def _compared(
     # One program serves all chunks: the last is filled up with runs that are then dropped.
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)
-    data = np.resize(jax.random.key_data(keys), (chunks, size, *jax.random.key_data(keys).shape[1:]))  # repeats the first ones
+    data = np.asarray(jax.random.key_data(keys))
+    data = np.resize(data, (chunks, size, data.shape[-1]))  # repeats the first ones
     filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]
     little = is_little(work_of(budget / float(best_cost(bandit)) * count, len(cost_mean)))
 

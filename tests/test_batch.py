@@ -33,7 +33,7 @@ def twenty_three_runs():
 
 @pytest.mark.slow
 @pytest.mark.with_care
-@pytest.mark.parametrize(("width", "devices"), [(3, 2), (1000, 2)])  # one lane: test_exactness
+@pytest.mark.parametrize(("width", "devices"), [(1, 1), (3, 2), (1000, 2)])
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
         pytest.skip("one device")

@@ -43,7 +43,7 @@ def test_rows_compare_at_the_same_budget(sizes, monkeypatch):
 
     compiled = []
     monkeypatch.setattr(bench, "simulate_batch", play)
-    monkeypatch.setattr(bench, "lay_out", lambda policy, bandit, budget, keys: (bandit.num_arms, len(keys), budget))
+    monkeypatch.setattr(bench, "lay_out", lambda policy, bandit, budget, keys, quickly: (bandit.num_arms, len(keys), budget))
     monkeypatch.setattr(bench, "lower", lambda batches: Mock(compile=lambda: compiled.extend(batches)))
     rows = bench._by_users(sizes, lambda text: None)
     assert [row["policy"] for row in rows] == TITLES * len(sizes)

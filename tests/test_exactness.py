@@ -21,6 +21,8 @@ def test_a_run_does_not_depend_on_its_batch():
     whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
     few = batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 50, many[30:77], checkpoints=checkpoints)
     assert_same_bits(few, take(whole, slice(30, 77)))
+    compiled = jax.jit(lambda key: bj.simulate(policy, bandit, 50, key, checkpoints=checkpoints))
+    assert_same_bits(compiled(many[7]), take(whole, 7))
 
 
 @pytest.mark.slow

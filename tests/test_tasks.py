@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_regret_curves_over_random_instances(folder):
     run("""
 bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 3) for i in range(50)}
-results = bj.sweep(["epsilon-first", "uniform"], bandits, budgets=[5, 10], seeds=2)
+results = bj.sweep(["kube", "epsilon-first", "uniform", "oracle"], bandits, budgets=[5, 10], seeds=2)
 plots.regret(results, panel="all").savefig("regret.pdf")
 """, 8)
     assert (folder / "regret.pdf").read_bytes().startswith(b"%PDF")

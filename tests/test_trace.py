@@ -14,8 +14,8 @@ import bts_jax as bj
 from bts_jax import game
 from bts_jax.contract import told
 from bts_jax.engine.fixed_point import UNIT, Sum, coins
-from bts_jax.trace import _default_rounds, why_nan
 from bts_jax.trace import _trace as trace_on
+from bts_jax.trace import why_nan
 
 KEY = jax.random.key(0)
 BERNOULLI = INSTANCES["bernoulli"]
@@ -70,7 +70,7 @@ def test_the_end_by_hand():
     assert cut.length == 3 and cut.played.all() and cut.truncated
     assert_same_bits(cut.arm, exact.arm[:3])
     assert np.asarray(cut.remaining) == pytest.approx([0.7, 0.4, 0.3], abs=1e-7)
-    assert _default_rounds(certain([1, 1], [0.1, 0.3]), 0.8) == 2016, "the limit of rounds of simulate, (2b + 200) / 0.1"
+    assert play(budget=0.8).arm.shape == (2016,), "the limit of rounds of simulate, (2b + 200) / 0.1"
 
 
 def totals(trace, checkpoint, arms=5):
@@ -111,8 +111,8 @@ def test_batches_have_the_bits_of_one():
     traces = jax.jit(jax.vmap(jax.vmap(play, (None, 0)), (0, None)))(alphas, many)
     assert traces.arm.shape == (2, 3, 25) and traces.recorded.shape == (2, 3, 25, 5) and traces.length.shape == (2, 3)
     assert len(set(traces.length.ravel().tolist())) > 1 and traces.truncated.any() and not traces.truncated.all()
-    assert_same_bits(take(traces, (1, 1)), play(alphas[1], many[1]))
     for i in range(2):
+        assert_same_bits(take(traces, (i, i)), play(alphas[i], many[i]))  # each compiles: another record
         for j in range(3):
             trace = take(traces, (i, j))
             assert_agrees(trace, bj.simulate(bj.BTS(reward_alpha=alphas[i]), BERNOULLI, 10, many[j], max_rounds=25))
@@ -123,10 +123,11 @@ def test_batches_have_the_bits_of_one():
             assert (trace.recorded == alphas[i] + earned[:25]).all()
 
 
-# Draws that may be rejected, and side information about the budget: with care, by the programs that users have.
+# One of each kind: draws that may be rejected, normal draws, a schedule, side information about the budget, an index, none.
+# The first three with care, by the programs that users have.
 @pytest.mark.slow
-@CARE
-@pytest.mark.parametrize("name", ["bts", "pd-bwk"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=CARE) for name in ("bts", "pd-bwk", "kube")),
+                                  "gaussian-bts", "epsilon-first", "oracle"])
 def test_a_policy_plays_the_run_of_simulate(name):
     policy = bj.POLICIES[name]()
     run = bj.simulate(policy, BERNOULLI, BUDGET, KEY, checkpoints=CHECKPOINTS)

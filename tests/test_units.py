@@ -135,7 +135,7 @@ def test_costs_above_one_in_one_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kube", "epsilon-first"])  # which is told the budget
+@pytest.mark.parametrize("name", ["kube", "epsilon-first", "fractional-kube"])
 def test_policies_see_shares_of_the_largest(name):
     """Powers of two change no bit: a run in quarters is the run in wholes."""
     shares = INSTANCES["empirical"]
@@ -169,17 +169,18 @@ def test_what_policies_are_told_is_in_shares_too():
 @pytest.mark.slow
 @pytest.mark.with_care
 def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
-    """One by one, with arms of their own in lanes, and in a sweep. (Under `vmap`: `test_scales_that_are_traced`.)"""
+    """Arms of their own in a batch, one by one, in lanes; and in a sweep."""
     bandit, prices, run_keys = dollars(5, 3), jnp.float32(2 * [[5, 3], [2.5, 1.25], [5, 0.1]]), keys(6)
     bj.check_bandit(bandit)
 
     def play(price, key):
         return bj.simulate(bj.KUBE(), bandit.replace(price=price), 40, key, checkpoints=[7.5, 40])
 
-    stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
-    runs = bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4)
+    runs = jax.vmap(play)(prices, run_keys)
     for i in range(3):
         assert_same_bits(play(prices[i], run_keys[i]), take(runs, i))
+    stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
+    assert_same_bits(bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4), runs)
     assert np.allclose(np.asarray(runs.reward) % 2, 0) and (np.asarray(runs.cost) <= [7.5, 40]).all()
     data = bj.sweep({"kube": bj.KUBE()}, {"own": bandit}, budgets=[7.5, 40], seeds=6, out=tmp_path / "s", quiet=True)
     entry = json.loads(data.attrs["specification"])["bandits"]["own"]

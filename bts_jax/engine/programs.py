@@ -42,9 +42,9 @@ class Programs:
         return program
 
 
-# XLA's older emitters of loops take two thirds of the time to compile a program, which then takes 1.2 to 1.5 times as long to
-# run (jaxlib 0.10.2, 2 Arm cores). The bits are the same for these operations; `test_programs.py` compares them one by one.
-# They are not for `tan`, `erf` and `cbrt`, and are not known for others.
+# With XLA's older emitters a program compiles in two thirds of the time, and takes 1.2 to 1.7 times as long to run (jaxlib
+# 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give the same bits with both emitters:
+# `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were not compared.
 QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 SAME_BITS = {*"""
     abs add and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate cond convert_element_type
@@ -57,7 +57,7 @@ SAME_BITS = {*"""
 
 
 class OnCPU:
-    """A program for CPUs. If it has little to do and the bits are the same, it is compiled quickly (`QUICKLY`)."""
+    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit."""
 
     def __init__(self, share: Callable, quickly: bool):
         self.program: Any = jax.jit(share)
@@ -65,7 +65,7 @@ class OnCPU:
 
     def lower(self, batches: list) -> "LoweredOnCPU":
         traced = self.program.trace(batches)
-        quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows(tuple(QUICKLY.items()))
+        quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows_quickly()
         return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
 
     def __call__(self, batches: list) -> Any:
@@ -99,11 +99,11 @@ def _operations(jaxpr: Any) -> set[str]:
 
 
 @cache
-def _knows(options: Any) -> bool:
-    """Whether the compiler for CPUs knows these options."""
+def _knows_quickly() -> bool:
+    """Whether the compiler for CPUs knows the options of `QUICKLY`."""
     device = jax.local_devices(backend="cpu")[0]
     try:
-        jax.jit(lambda x: x, compiler_options=dict(options)).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x, compiler_options=QUICKLY).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

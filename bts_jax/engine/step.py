@@ -62,7 +62,7 @@ class Step:
         if platform != "cpu":
             closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
-        self.used: set[int] = set()  # the arrays of `now` that are not in the list as they are, or that other values depend on
+        self.used: set[int] = set()  # arrays of `now`: columns of the packed array, and those that carried values depend on
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
             self.firsts.append(first)
@@ -93,7 +93,7 @@ class Step:
         return jax.tree.unflatten(self.structure, unpacked(state, self.columns, self.dtypes)[: self.structure.num_leaves])
 
     def changed(self, part: Any, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
-        """The list for `after`, which has some other arrays than `before`, that of `state`."""
+        """The list for `after`. `before` is what `leave(state)` returns, and `after` has other arrays in some places."""
         pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
         new = {i: value for i, (old, value) in enumerate(pairs) if value is not old}
         if not self.used.isdisjoint(new):

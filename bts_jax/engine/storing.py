@@ -152,7 +152,7 @@ def store(arrays: Sequence[jax.Array], makers: Sequence) -> list[jax.Array]:
 
 
 def behind_a_branch(tree: Any) -> Any:
-    """The same arrays, but the compiler does not see how they were made."""
+    """The same arrays. XLA's CPU compiler stores them, and does not see how they were computed."""
     always = lax.optimization_barrier(jnp.bool_(True))
     return lax.cond(always, lambda x: x, lax.optimization_barrier, tree)
 
