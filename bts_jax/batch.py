@@ -22,9 +22,10 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, ratio, scales
-from bts_jax.engine import loop
+from bts_jax.engine import loop, programs
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
 from bts_jax.game import Run
+from bts_jax.kept import kept
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 
@@ -261,7 +262,7 @@ def work_of(pulls: Any, num_arms: Any) -> Any:
 
 def is_little(work: float) -> bool:
     """Whether quick compilation saves more time than it costs: it saves about a second of CPU time."""
-    return bool(work <= 5e7)
+    return bool(work <= 1.5e8)
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:
@@ -282,7 +283,7 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     carefully = tuple(kind._replace(quickly=False) for kind in kinds)
     if (carefully, *rest) in _PROGRAMS.kept:  # a faster program is there already
         kinds = carefully
-    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, devices, general)), shares
+    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), shares
 
 
 _PROGRAMS = Programs(128)
@@ -291,7 +292,7 @@ _PLAYED: Counter[Kind] = Counter()  # the work of all batches of a kind so far
 _GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
 
 
-def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
+def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> Any:
     """The program that plays a share of each batch on each device, to be compiled for the shapes that it is called with."""
 
     def play_shares(batches: list) -> list[tuple]:
@@ -307,10 +308,31 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool) -> Any:
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
                           out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
+    on_disk = _on_disk(kinds, devices, general, shapes)
     if devices[0].platform == "cpu":
-        return OnCPU(share, all(kind.quickly for kind in kinds))
+        return OnCPU(share, all(kind.quickly for kind in kinds), *on_disk)
     options, _ = graphs(devices[0])
-    return jax.jit(share) if options is None else Graphed(share, options)
+    return jax.jit(share) if options is None else Graphed(share, options, *on_disk)
+
+
+def _on_disk(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> tuple[Callable, Callable]:
+    """How to load a program from disk, and how to save it there."""
+    place = kept([kind.structure for kind in kinds], devices, ([kind[1:] for kind in kinds], general, shapes, programs.QUICKLY))
+    record = Run(budget=None, reward=0, cost=0, rounds=0, pulls=0, truncated=0)  # type: ignore
+
+    def load(shares: list) -> Any:
+        found = place and place.load(shares, [(record, 0, 0, 0)] * len(kinds))
+        if not found:
+            return None
+        program, notes = found
+        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, notes, strict=True)})
+        return program
+
+    def save(program: Any) -> None:
+        if place:
+            place.save(program, [_FALLBACKS[kind] for kind in kinds])
+
+    return load, save
 
 
 def _fallbacks(batch: Batch) -> tuple[str, ...]:

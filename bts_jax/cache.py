@@ -32,7 +32,8 @@ from bts_jax._version import __version__
 MOST_BYTES = 2**30
 VARIABLE = "BTS_JAX_CACHE"
 _FOLDER, _PROGRAM = "programs-", "-cache"  # how names of folders begin, and how JAX ends those of programs
-_CHECKED = 0o400
+KEPT = "-kept"  # how names of the programs in `kept` end
+CHECKED = 0o400
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # a run needs some fifty small programs besides its own
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -40,6 +41,7 @@ _SETTINGS = {
 }
 _CPU = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "CPU variant", "Features",
         "isa", "cpu")  # in /proc/cpuinfo; which of them there are depends on the architecture
+_in_use: Path | None = None
 _tidied_at_exit = False
 
 
@@ -61,13 +63,13 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
         >>> import bts_jax
         >>> folder = bts_jax.enable_cache()
     """
-    global _tidied_at_exit
+    global _in_use, _tidied_at_exit
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
         raise ValueError(f"max_bytes = {max_bytes!r} is not a number of bytes: give a whole number, such as 2**30")
     off, set_before = _off(), jax.config.jax_compilation_cache_dir  # type: ignore
-    if off or set_before:
-        return Path(set_before) if set_before else None
     try:
+        if off or (set_before and set_before != str(_path())):
+            return Path(set_before) if set_before else None
         folder = _folder()
     except OSError:
         return None
@@ -78,10 +80,17 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
         if name.upper() not in os.environ:
             jax.config.update(name, value)
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    _in_use = folder
     if not _tidied_at_exit:
         _tidied_at_exit = True
         atexit.register(tidy, folder, max_bytes)
     return folder
+
+
+def in_use() -> Path | None:
+    """The folder that `enable_cache` has set up, if JAX still uses it."""
+    used = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir  # type: ignore
+    return _in_use if _in_use is not None and used == str(_in_use) else None
 
 
 def why_unused() -> str | None:
@@ -116,11 +125,15 @@ def place() -> Path:
         raise OSError("there is no home folder: set XDG_CACHE_HOME") from error
 
 
+def _path() -> Path:
+    """The folder for the programs of this version on this machine."""
+    return place() / f"{_FOLDER}{__version__}-{_key()}"
+
+
 def _folder() -> Path:
-    """The folder for the programs of this version on this machine, made if need be; an `OSError` if it cannot be had."""
-    top = place()
+    """That folder, made if need be; an `OSError` if it cannot be had."""
+    top, folder = place(), _path()
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = top / f"{_FOLDER}{__version__}-{_key()}"
     if not (files.private_folder(top) and files.private_folder(folder)):
         raise OSError(f"{str(top)!r} cannot be made, or is open to other users: make it a folder of yours with mode 700, or "
                       "set XDG_CACHE_HOME")
@@ -165,10 +178,10 @@ def programs(top: Path) -> list[Program]:
         for folder in folders:
             for entry in os.scandir(folder):
                 with contextlib.suppress(OSError):  # another process has removed it
-                    if entry.name.endswith(_PROGRAM) and entry.is_file(follow_symlinks=False):
+                    if entry.name.endswith((_PROGRAM, KEPT)) and entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         found.append(Program(Path(entry), status.st_size, max(status.st_atime, status.st_mtime),
-                                             status.st_mode & 0o777 == _CHECKED))
+                                             status.st_mode & 0o777 == CHECKED))
     return found
 
 
@@ -195,12 +208,14 @@ def clear(top: Path) -> list[Program]:
 
 def _is_whole(path: Path) -> bool:
     """Whether a program can be read and decompressed. If so, it is marked, so as not to be checked again."""
+    if path.name.endswith(KEPT):  # written in one step, and checked by whoever loads it
+        return True
     try:
         whole = len(_decompressed(path.read_bytes())) > 0
     except Exception:  # there is no common class of what decompressors raise
         return False
     with contextlib.suppress(OSError):  # of a file system that cannot be written, all are checked each time
-        path.chmod(_CHECKED)
+        path.chmod(CHECKED)
     return whole
 
 

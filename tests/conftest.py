@@ -6,15 +6,20 @@ import tempfile
 
 import pytest
 
-# Compiled programs are kept while the tests run, for all of their processes: XLA compiles none twice.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # in pytest's first process, before its workers start and import JAX
-    PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
-    os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                   "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-
 gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
 
-import haste  # noqa: E402  before any test imports the package: it replaces `jax.jit`
+# Compiled programs are kept while the tests run, for all of their processes: none is compiled twice.
+if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its workers start
+    PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
+    os.environ |= {"BTS_JAX_TESTS": PROGRAMS.name, "XDG_CACHE_HOME": PROGRAMS.name,
+                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+import haste  # noqa: E402  before the package is imported: it replaces `jax.jit`
+
+from bts_jax import cache  # noqa: E402
+
+PLACE = cache.enable_cache()
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that do not enable it
 
 # Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a third of the time;
 # likewise for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs
@@ -43,6 +48,7 @@ class Haste:
     def pytest_runtest_setup(self, item):
         file = item.path.stem
         hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
+        cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # a program of replaced parts is for that test
         haste.switch("long" if item.get_closest_marker("long_runs") else "short" if hasty else "usual")
 
 

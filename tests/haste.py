@@ -37,6 +37,7 @@ def switch(to):
             jax.config.update("jax_disable_most_optimizations", to == "short")
             jax.clear_caches()  # nothing made in haste where bits matter
         way = to
+        programs.QUICKLY = options(to) or QUICKLY
         os.environ["XLA_FLAGS"] = flags(to)  # for processes that a test starts
 
 
@@ -93,13 +94,16 @@ class Jitted:
         finally:
             NOW.tracing -= 1
 
-    def lower(self, *args, **kwargs):
+    def trace(self, *args, **kwargs):
         program = self.now()
         NOW.tracing += 1
         try:
-            return program.lower(*args, **kwargs)
+            return program.trace(*args, **kwargs)
         finally:
             NOW.tracing -= 1
+
+    def lower(self, *args, **kwargs):
+        return self.trace(*args, **kwargs).lower()
 
     def clear_cache(self):
         for program in self.programs.values():
@@ -117,3 +121,7 @@ def jit(function=None, **options):
 
 
 jax.jit = jit
+
+from bts_jax.engine import programs  # noqa: E402  which uses it
+
+QUICKLY = programs.QUICKLY

@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, lru_cache
-from threading import Lock, RLock
+from threading import Lock, RLock, local
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ class Programs:
 # With XLA's older emitters a program compiles in two thirds of the time, and takes 1.2 to 1.7 times as long to run (jaxlib
 # 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give the same bits with both emitters:
 # `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were not compared.
-QUICKLY = {"xla_cpu_use_fusion_emitters": False}
+QUICKLY = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}
 SAME_BITS = {*"""
     abs add and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate cond convert_element_type
     copy cummax cummin cumsum div dynamic_slice dynamic_update_slice eq exp expm1 floor gather ge gt imag integer_pow iota
@@ -56,14 +56,50 @@ SAME_BITS = {*"""
     """.split()}
 
 
+class _Hits(local):
+    count = 0  # programs that this thread has found in JAX's cache
+
+
+_HITS = _Hits()
+
+
+def _count_hits(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _HITS.count += 1
+
+
+jax.monitoring.register_event_listener(_count_hits)
+
+Load = Callable[[list], Any]
+Save = Callable[[Any], None]
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _compiled(lowered: Any, options: dict | None, save: Save) -> Any:
+    """The program, compiled and saved. One that JAX has loaded from its cache is not saved: XLA writes it without its code."""
+    hits = _HITS.count
+    program = lowered.compile(options)
+    if _HITS.count == hits:
+        save(program)
+    return program
+
+
 class OnCPU:
-    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit."""
+    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit.
 
-    def __init__(self, share: Callable, quickly: bool):
+    `load` returns the program if it is on disk, `save` writes it there.
+    """
+
+    def __init__(self, share: Callable, quickly: bool, load: Load = _nothing, save: Save = _nothing):
         self.program: Any = jax.jit(share)
-        self.quickly, self.ready, self.lock = quickly, None, RLock()
+        self.quickly, self.load, self.save, self.ready, self.lock = quickly, load, save, None, RLock()
 
-    def lower(self, batches: list) -> "LoweredOnCPU":
+    def lower(self, batches: list) -> "LoweredOnCPU | Loaded":
+        if (loaded := self.load(batches)) is not None:
+            return Loaded(self, loaded)
         traced = self.program.trace(batches)
         quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows_quickly()
         return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
@@ -71,7 +107,15 @@ class OnCPU:
     def __call__(self, batches: list) -> Any:
         if self.ready is None:
             self.lower(batches).compile()
-        return self.ready(batches)  # type: ignore
+        try:
+            return jax.block_until_ready(self.ready(batches))  # type: ignore
+        except jax.errors.JaxRuntimeError as error:
+            if self.load is _nothing:
+                raise
+            _LOG.info("a program from disk failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
+        with self.lock:
+            self.load, self.ready = _nothing, None
+        return self(batches)
 
     def clear_cache(self) -> None:
         self.ready = None
@@ -88,7 +132,20 @@ class LoweredOnCPU(NamedTuple):
     def compile(self) -> Any:
         with self.program.lock:
             if self.program.ready is None:
-                self.program.ready = self.lowered.compile(self.options)
+                self.program.ready = _compiled(self.lowered, self.options, self.program.save)
+        return self.program.ready
+
+
+class Loaded(NamedTuple):
+    """A program that was on disk, so that there is nothing to compile."""
+
+    program: "OnCPU | Graphed"
+    loaded: Any
+
+    def compile(self) -> Any:
+        with self.program.lock:
+            if not self.program.ready:
+                self.program.ready = self.loaded
         return self.program.ready
 
 
@@ -119,14 +176,17 @@ class Graphed:
     compile or to run in any other way. A log line reports the failure.
     """
 
-    def __init__(self, share: Callable, options: dict):
+    def __init__(self, share: Callable, options: dict, load: Load = _nothing, save: Save = _nothing):
+        self.load, self.save = load, save  # as in `OnCPU`
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the way that has been compiled
         self.failed: list[str] = []  # why others were given up
         self.lock = RLock()
 
-    def lower(self, batches: list) -> "Lowered":
+    def lower(self, batches: list) -> "Lowered | Loaded":
+        if not self.failed and (loaded := self.load(batches)) is not None:
+            return Loaded(self, loaded)
         with self.lock:
             lowered = self.ways[0].lower(batches)
             if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 2:
@@ -148,11 +208,13 @@ class Graphed:
         """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
         reason = str(error).split("\n")[0]
         with self.lock:
-            if way is not self.ways[0]:
+            if way is not self.ways[0] and way is not self.ready:
                 return
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
                 raise error
-            self.ways, self.ready = self.ways[1:], ()
+            if way is self.ways[0]:
+                self.ways = self.ways[1:]
+            self.ready = ()
             self.failed.append(reason[:200])
         _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
 
@@ -171,7 +233,7 @@ class Lowered(NamedTuple):
 
     def compile(self) -> Any:
         try:
-            compiled = self.lowered.compile()
+            compiled = _compiled(self.lowered, None, self.program.save)
         except jax.errors.JaxRuntimeError as error:
             self.program.give_up(self.way, error)
             return self.program.lower(self.batches).compile()
