@@ -25,7 +25,7 @@ from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine import loop, programs
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
 from bts_jax.game import Run
-from bts_jax.kept import kept
+from bts_jax.kept import Kept, kept
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 
@@ -308,31 +308,34 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
                           out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
-    on_disk = _on_disk(kinds, devices, general, shapes)
-    if devices[0].platform == "cpu":
-        return OnCPU(share, all(kind.quickly for kind in kinds), *on_disk)
-    options, _ = graphs(devices[0])
-    return jax.jit(share) if options is None else Graphed(share, options, *on_disk)
-
-
-def _on_disk(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> tuple[Callable, Callable]:
-    """How to load a program from disk, and how to save it there."""
     place = kept([kind.structure for kind in kinds], devices, ([kind[1:] for kind in kinds], general, shapes, programs.QUICKLY))
-    record = Run(budget=None, reward=0, cost=0, rounds=0, pulls=0, truncated=0)  # type: ignore
+    disk = place and _OnDisk(place, kinds)
+    if devices[0].platform == "cpu":
+        return OnCPU(share, all(kind.quickly for kind in kinds), disk)
+    options, _ = graphs(devices[0])
+    return jax.jit(share) if options is None else Graphed(share, options, disk)
 
-    def load(shares: list) -> Any:
-        found = place and place.load(shares, [(record, 0, 0, 0)] * len(kinds))
-        if not found:
+
+class _OnDisk(NamedTuple):
+    """The file of a program, with what is known of it from tracing."""
+
+    place: Kept
+    kinds: tuple[Kind, ...]
+
+    def has(self) -> bool:
+        return self.place.path.exists()
+
+    def load(self, batches: list) -> Any:
+        record = Run(budget=None, reward=0, cost=0, rounds=0, pulls=0, truncated=0)  # type: ignore
+        found = self.place.load(batches, [(record, 0, 0, 0)] * len(self.kinds))
+        if found is None:
             return None
-        program, notes = found
-        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, notes, strict=True)})
+        program, fallbacks = found
+        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(self.kinds, fallbacks, strict=True)})
         return program
 
-    def save(program: Any) -> None:
-        if place:
-            place.save(program, [_FALLBACKS[kind] for kind in kinds])
-
-    return load, save
+    def save(self, program: Any) -> None:
+        self.place.save(program, [_FALLBACKS[kind] for kind in self.kinds])
 
 
 def _fallbacks(batch: Batch) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _compared(
     size = -(-count // chunks)
     data = np.asarray(jax.random.key_data(keys))
     data = np.resize(data, (chunks, size, data.shape[-1]))  # repeats the first ones
-    filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]
+    filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]  # type: ignore
     little = is_little(work_of(budget / float(best_cost(bandit)) * count, len(cost_mean)))
 
     def batch(policy: Policy, keys: jax.Array) -> Batch:

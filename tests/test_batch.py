@@ -326,7 +326,7 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
     def depth(bandit):
         laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
-        program = _program((laid.kind,), laid.devices, False)
+        program = _program((laid.kind,), laid.devices, False, None)
         way = program.ways[0] if isinstance(program, Graphed) else program.program
         return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
 
@@ -378,7 +378,7 @@ def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
         def lower(self, batches):
             return self if stage == "compile" else self.way.lower(batches)
 
-        def compile(self):
+        def compile(self, options):
             raise jax.errors.JaxRuntimeError("INTERNAL: XLA fails")
 
         def compiler_ir(self):

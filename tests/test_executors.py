@@ -678,7 +678,7 @@ def test_the_first_worker_of_a_pool_does_not_take_the_whole_machine(monkeypatch)
     monkeypatch.setattr(machine, "visible_gpus", lambda: ["0", "1"])
     monkeypatch.setattr(machine, "claimed", lambda gpus: gpus[1])
     monkeypatch.setattr(machine, "cores", lambda: 8)
-    monkeypatch.setattr(machine, "private_folder", lambda: None)
+    monkeypatch.setattr(machine, "enable_cache", lambda: None)
     monkeypatch.setattr(machine.jax.config, "update", updates.__setitem__)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     for name in ("BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS"):

@@ -104,7 +104,7 @@ class Yours(bj.Bernoulli):
 
 
 DAMAGES = [lambda content: content[:-5], lambda content: b"", lambda content: content[:40] + b"x" * 99,
-           lambda content: kept._packed([[]], b"no program"), lambda content: kept._packed(1, b"")]
+           lambda content: kept._packed([[]], b"no program")]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -124,14 +124,14 @@ def test_a_damaged_program_is_compiled_again(folder, monkeypatch, damage):
 def test_a_program_that_fails_is_compiled_again(folder, monkeypatch):
     first = bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4))
     later(monkeypatch)
-    traced, kind = traces(monkeypatch), batch.OnCPU
+    traced = traces(monkeypatch)
     if jax.devices()[0].platform != "cpu":
         pytest.skip("programs for CPUs")
 
     def fail(shares):
         raise jax.errors.JaxRuntimeError("NOT_FOUND: a function")
 
-    monkeypatch.setattr(batch, "OnCPU", lambda share, quickly, load, save: kind(share, quickly, lambda shares: fail, save))
+    monkeypatch.setattr(batch._OnDisk, "load", lambda self, batches: fail)
     assert_same_bits(first, bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4)))
     assert len(traced) == 1
 

@@ -169,8 +169,9 @@ class _Lanes:
         self.rules, self.platform = rules, platform
         single = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[:-1], x.dtype), self.own)
         self.round = rules.round(self.setting(single))
-        count = self.width if self.queues else self.runs
-        part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], count), x.dtype), self.own)
+        part = self.own
+        if self.queues:
+            part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], self.width), x.dtype), self.own)
         self.step = Step(lambda part, now: rules.call(self.round, self.setting(part), now), part,
                          jax.eval_shape(self.fresh, part), platform)
 

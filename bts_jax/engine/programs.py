@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, lru_cache
 from threading import Lock, RLock, local
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax.extend import core
@@ -56,50 +56,28 @@ SAME_BITS = {*"""
     """.split()}
 
 
-class _Hits(local):
-    count = 0  # programs that this thread has found in JAX's cache
+class Disk(Protocol):
+    """Where a program may be kept. `bts_jax.kept` has the files."""
 
+    def has(self) -> bool: ...
 
-_HITS = _Hits()
+    def load(self, batches: list) -> Any:
+        """The program, to be called with such batches; None if it cannot be loaded."""
 
-
-def _count_hits(event: str, **_: Any) -> None:
-    if event == "/jax/compilation_cache/cache_hits":
-        _HITS.count += 1
-
-
-jax.monitoring.register_event_listener(_count_hits)
-
-Load = Callable[[list], Any]
-Save = Callable[[Any], None]
-
-
-def _nothing(_: Any) -> None:
-    return None
-
-
-def _compiled(lowered: Any, options: dict | None, save: Save) -> Any:
-    """The program, compiled and saved. One that JAX has loaded from its cache is not saved: XLA writes it without its code."""
-    hits = _HITS.count
-    program = lowered.compile(options)
-    if _HITS.count == hits:
-        save(program)
-    return program
+    def save(self, program: Any) -> None: ...
 
 
 class OnCPU:
-    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit.
+    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit."""
 
-    `load` returns the program if it is on disk, `save` writes it there.
-    """
-
-    def __init__(self, share: Callable, quickly: bool, load: Load = _nothing, save: Save = _nothing):
+    def __init__(self, share: Callable, quickly: bool, disk: Disk | None = None):
         self.program: Any = jax.jit(share)
-        self.quickly, self.load, self.save, self.ready, self.lock = quickly, load, save, None, RLock()
+        self.quickly, self.disk, self.ready, self.lock = quickly, disk, None, RLock()
 
-    def lower(self, batches: list) -> "LoweredOnCPU | Loaded":
-        if (loaded := self.load(batches)) is not None:
-            return Loaded(self, loaded)
+    def lower(self, batches: list) -> "LoweredOnCPU | OnDisk":
+        return OnDisk(self, batches) if self.disk and self.disk.has() else self.trace(batches)
+
+    def trace(self, batches: list) -> "LoweredOnCPU":
         traced = self.program.trace(batches)
         quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows_quickly()
         return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
@@ -110,11 +88,11 @@ class OnCPU:
         try:
             return jax.block_until_ready(self.ready(batches))  # type: ignore
         except jax.errors.JaxRuntimeError as error:
-            if self.load is _nothing:
+            if self.disk is None:
                 raise
-            _LOG.info("a program from disk failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
+            _LOG.info("a program failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
         with self.lock:
-            self.load, self.ready = _nothing, None
+            self.disk, self.ready = None, None  # in case that what was loaded is at fault
         return self(batches)
 
     def clear_cache(self) -> None:
@@ -132,21 +110,45 @@ class LoweredOnCPU(NamedTuple):
     def compile(self) -> Any:
         with self.program.lock:
             if self.program.ready is None:
-                self.program.ready = _compiled(self.lowered, self.options, self.program.save)
+                self.program.ready = _compiled(self.lowered, self.options, self.program.disk)
         return self.program.ready
 
 
-class Loaded(NamedTuple):
-    """A program that was on disk, so that there is nothing to compile."""
+class OnDisk(NamedTuple):
+    """A program on disk: to be loaded instead of compiled."""
 
     program: "OnCPU | Graphed"
-    loaded: Any
+    batches: list
 
     def compile(self) -> Any:
         with self.program.lock:
-            if not self.program.ready:
-                self.program.ready = self.loaded
-        return self.program.ready
+            if not self.program.ready and self.program.disk:
+                self.program.ready = self.program.disk.load(self.batches)
+            return self.program.ready or self.program.trace(self.batches).compile()
+
+
+class _Hits(local):
+    count = 0  # programs that this thread has found in JAX's cache
+
+
+_HITS = _Hits()
+
+
+def _count_hits(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _HITS.count += 1
+
+
+jax.monitoring.register_event_listener(_count_hits)
+
+
+def _compiled(lowered: Any, options: dict | None, disk: Disk | None) -> Any:
+    """The program, compiled and saved. One that JAX has loaded from its cache is not saved: XLA writes it without its code."""
+    hits = _HITS.count
+    program = lowered.compile(options)
+    if disk and _HITS.count == hits:
+        disk.save(program)
+    return program
 
 
 def _operations(jaxpr: Any) -> set[str]:
@@ -176,17 +178,18 @@ class Graphed:
     compile or to run in any other way. A log line reports the failure.
     """
 
-    def __init__(self, share: Callable, options: dict, load: Load = _nothing, save: Save = _nothing):
-        self.load, self.save = load, save  # as in `OnCPU`
+    def __init__(self, share: Callable, options: dict, disk: Disk | None = None):
+        self.disk = disk
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the way that has been compiled
         self.failed: list[str] = []  # why others were given up
         self.lock = RLock()
 
-    def lower(self, batches: list) -> "Lowered | Loaded":
-        if not self.failed and (loaded := self.load(batches)) is not None:
-            return Loaded(self, loaded)
+    def lower(self, batches: list) -> "Lowered | OnDisk":
+        return OnDisk(self, batches) if self.disk and self.disk.has() else self.trace(batches)
+
+    def trace(self, batches: list) -> "Lowered":
         with self.lock:
             lowered = self.ways[0].lower(batches)
             if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 2:
@@ -208,13 +211,13 @@ class Graphed:
         """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
         reason = str(error).split("\n")[0]
         with self.lock:
-            if way is not self.ways[0] and way is not self.ready:
+            if way is not self.ways[0]:
+                if way is self.ready:  # loaded from disk
+                    self.ready, self.disk = (), None
                 return
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
                 raise error
-            if way is self.ways[0]:
-                self.ways = self.ways[1:]
-            self.ready = ()
+            self.ways, self.ready = self.ways[1:], ()
             self.failed.append(reason[:200])
         _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
 
@@ -233,10 +236,10 @@ class Lowered(NamedTuple):
 
     def compile(self) -> Any:
         try:
-            compiled = _compiled(self.lowered, None, self.program.save)
+            compiled = _compiled(self.lowered, None, self.program.disk)
         except jax.errors.JaxRuntimeError as error:
             self.program.give_up(self.way, error)
-            return self.program.lower(self.batches).compile()
+            return self.program.trace(self.batches).compile()
         with self.program.lock:
             if self.way is self.program.ways[0]:
                 self.program.ready = self.way
