@@ -78,7 +78,8 @@ def kept(structures: list, devices: tuple, rest: Any) -> Kept | None:
         parts = [list(_parts(structure)) for structure in structures]
     except _Foreign:
         return None
-    settings = {name: getattr(jax.config, name, None) for name in sorted(jax.config.values) if "cache" not in name}  # type: ignore
+    values = {name: getattr(jax.config, name, None) for name in sorted(jax.config.values) if "cache" not in name}  # type: ignore
+    settings = {name: value if _is_plain(value) else type(value).__name__ for name, value in values.items()}
     kinds = [(device.platform, device.device_kind, device.id) for device in devices]
     everything = [_source(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")]
     name = hashlib.sha256(repr(everything).encode()).hexdigest()
