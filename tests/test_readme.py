@@ -1,4 +1,4 @@
-"""What the README and the examples in the notebooks' text show works as it stands there; the first example with a tenth of the runs."""
+"""The examples in the README and in the text of the notebooks work as they stand there; the first with a tenth of the runs."""
 
 import json
 import re
