@@ -123,8 +123,14 @@ def _code(kind: type) -> str:
 
 
 def _constants(code: Any) -> tuple:
-    """The constants of a function, with those of functions in it. They are objects, whose `repr` has an address."""
-    return tuple((one.co_code, one.co_names, _constants(one)) if hasattr(one, "co_code") else one for one in code.co_consts)
+    """The constants of a function, and of functions in it, so that their `repr` is the same in every process."""
+
+    def lasting(one: Any) -> Any:
+        if hasattr(one, "co_code"):
+            return one.co_code, one.co_names, _constants(one)
+        return sorted(map(repr, one)) if isinstance(one, frozenset) else one
+
+    return tuple(map(lasting, code.co_consts))
 
 
 @once

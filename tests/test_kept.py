@@ -1,6 +1,9 @@
 """Programs of built-in classes are loaded from disk without being traced: only the right ones, and only whole ones."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -83,6 +86,15 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
     names.append(name())
     assert len(set(names)) == len(names) and None not in names
     assert name() == name()
+
+
+def test_names_are_the_same_in_every_process():
+    """Python orders sets of strings by chance, unless it is told the seed."""
+    code = ("import bts_jax\nfrom bts_jax import kept\n"
+            "print([kept._code(one) for one in [*bts_jax.POLICIES.values(), bts_jax.Bernoulli, bts_jax.Beta]])")
+    names = {subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,
+                            capture_output=True).stdout for seed in "12"}
+    assert len(names) == 1
 
 
 @pytree
