@@ -30,11 +30,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
-from bts_jax.audit import check_bandit, check_policy
 from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
 from bts_jax.batch import simulate_batch
 from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
+from bts_jax.conformance import check_bandit, check_policy
 from bts_jax.contract import Bandit, Policy, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate

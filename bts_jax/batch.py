@@ -25,7 +25,7 @@ from bts_jax.contract import Bandit, Policy, ratio, scales
 from bts_jax.engine import loop, programs
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
 from bts_jax.game import Run
-from bts_jax.kept import Kept, kept
+from bts_jax.program_cache import ProgramFile, program_file
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 
@@ -38,7 +38,7 @@ def on_the_host() -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX was told to do without
+    except RuntimeError:  # JAX is set up without CPUs
         return contextlib.nullcontext()
 
 
@@ -308,7 +308,8 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
                           out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
-    place = kept([kind.structure for kind in kinds], devices, ([kind[1:] for kind in kinds], general, shapes, programs.QUICKLY))
+    rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
+    place = program_file([kind.structure for kind in kinds], devices, rest)
     disk = place and _OnDisk(place, kinds)
     if devices[0].platform == "cpu":
         return OnCPU(share, all(kind.quickly for kind in kinds), disk)
@@ -319,7 +320,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
 class _OnDisk(NamedTuple):
     """The file of a program, with what is known of it from tracing."""
 
-    place: Kept
+    place: ProgramFile
     kinds: tuple[Kind, ...]
 
     def has(self) -> bool:

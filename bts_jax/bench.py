@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bts_jax import peers
+from bts_jax import reference_implementations
 from bts_jax.bandits import Bernoulli
 from bts_jax.batch import Report, lay_out, lower, simulate_batch
 from bts_jax.bench_policies import PlainKUBE, PlainThompson, PlainThompsonJax
@@ -81,12 +81,12 @@ def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
                 if name == "bts":
                     split = [(*arguments[:4], RUNS // cores, seed) for seed in range(cores)]
                     theirs["NumPy, all cores"] = _time(lambda split=split: sum(pool.map(_numpy_pulls, split)))
-                    plain = peers.jax_runs(reward, cost, small, RUNS, 0)
+                    plain = reference_implementations.jax_runs(reward, cost, small, RUNS, 0)
                     theirs["obvious JAX"] = _time(lambda plain=plain: int(plain().sum()))
-                    numba = peers.numba_runs(reward, cost, budget, RUNS, 0)
+                    numba = reference_implementations.numba_runs(reward, cost, budget, RUNS, 0)
                     if numba is not None:
                         theirs["numba, all cores"] = _time(lambda numba=numba: int(numba().sum()))
-                rows.append({**ours, "peers": theirs,
+                rows.append({**ours, "others": theirs,
                              "ratios": {peer: ours["pulls per second"] / rate for peer, rate in theirs.items()}})
     return rows
 
@@ -96,7 +96,7 @@ def _on_gpu(progress: Callable[[str], Any]) -> list[dict]:
     for num_arms, runs, budget in ON_A_GPU:
         for name in ("bts", "kube") if runs > 500 else ("bts",):
             progress(f"{name}, {num_arms} arms, {runs} runs")
-            rows.append({**_ours(name, _problem(num_arms), budget, runs), "peers": {}, "ratios": {}})
+            rows.append({**_ours(name, _problem(num_arms), budget, runs), "others": {}, "ratios": {}})
     return rows
 
 
@@ -112,7 +112,7 @@ def _by_users(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:
             # The built-in policy at the same budget: the time per pull depends on it.
             ours, theirs = _measured({name: POLICIES[name](), title: policy()}, _problem(num_arms), budget, runs)
             rows.append({**theirs, "written by": "user", "built-in": name,
-                         "over built-in": ours["pulls per second"] / theirs["pulls per second"], "peers": {}, "ratios": {}})
+                         "over built-in": ours["pulls per second"] / theirs["pulls per second"], "others": {}, "ratios": {}})
     return rows
 
 
@@ -162,7 +162,7 @@ def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs:
 
 
 def _numpy_pulls(arguments: tuple) -> int:
-    return int(peers.numpy_runs(*arguments).sum())
+    return int(reference_implementations.numpy_runs(*arguments).sum())
 
 
 def _time(play: Callable[[], int]) -> float:

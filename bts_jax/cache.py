@@ -32,7 +32,7 @@ from bts_jax._version import __version__
 MOST_BYTES = 2**30
 VARIABLE = "BTS_JAX_CACHE"
 _FOLDER, _PROGRAM = "programs-", "-cache"  # how names of folders begin, and how JAX ends those of programs
-KEPT = "-kept"  # how names of the programs in `kept` end
+TRACED = "-traced"  # how names of the files of `program_cache` end
 CHECKED = 0o400
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # a run needs some fifty small programs besides its own
@@ -99,7 +99,7 @@ def why_unused() -> str | None:
     if reason := _off():
         return reason
     if set_before := jax.config.jax_compilation_cache_dir:  # type: ignore
-        return f"JAX has been told to keep programs in {set_before!r}"
+        return f"JAX is set up to keep programs in {set_before!r}"
     try:
         _folder()
     except OSError as error:
@@ -179,7 +179,7 @@ def programs(top: Path) -> list[Program]:
         for folder in folders:
             for entry in os.scandir(folder):
                 with contextlib.suppress(OSError):  # another process has removed it
-                    if entry.name.endswith((_PROGRAM, KEPT)) and entry.is_file(follow_symlinks=False):
+                    if entry.name.endswith((_PROGRAM, TRACED)) and entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         found.append(Program(Path(entry), status.st_size, max(status.st_atime, status.st_mtime),
                                              status.st_mode & 0o777 == CHECKED))
@@ -209,7 +209,7 @@ def clear(top: Path) -> list[Program]:
 
 def _is_whole(path: Path) -> bool:
     """Whether a program can be read and decompressed. If so, it is marked, so as not to be checked again."""
-    if path.name.endswith(KEPT):  # written in one step, and checked by whoever loads it
+    if path.name.endswith(TRACED):  # written in one step, and checked by whoever loads it
         return True
     try:
         whole = len(_decompressed(path.read_bytes())) > 0

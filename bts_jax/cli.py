@@ -433,7 +433,7 @@ def _bench(arguments: argparse.Namespace) -> None:
         print("first: with nothing compiled before; again: with the compiled programs that the first has kept")
         return
     ours, users = ([row for row in rows if (row["written by"] == "user") == by_user] for by_user in (False, True))
-    peers = list(dict.fromkeys(peer for row in ours for peer in row["ratios"]))
+    others = list(dict.fromkeys(other for row in ours for other in row["ratios"]))
     columns = ["arms", "runs", "budget", "pulls/s", "µs/call", "compile s", "busy", "calls/pull"]
 
     def numbers(row: dict) -> list[str]:
@@ -441,10 +441,10 @@ def _bench(arguments: argparse.Namespace) -> None:
                 f"{row['microseconds per call of all lanes']:.1f}", f"{row['compile seconds']:.1f}",
                 f"{row['utilisation']:.0%}", f"{row['calls per pull']:.2f}"]
 
-    _table(["policy", *columns, *(f"× {peer}" for peer in peers)],
-           [[*numbers(row), *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in peers)] for row in ours])
+    _table(["policy", *columns, *(f"× {other}" for other in others)],
+           [[*numbers(row), *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in others)] for row in ours])
     print("µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on live runs"
-          + ("; × peer: our pulls per second over the peer's, both measured now" if peers else ""))
+          + ("; × name: our pulls per second over those of that program, both measured now" if others else ""))
     if users:
         print()
         _table(["policy as a user writes it", *columns, "built-in", "time over built-in"],
@@ -464,11 +464,11 @@ def _cache(arguments: argparse.Namespace) -> None:
 
 
 def _policies(arguments: argparse.Namespace) -> None:
-    from bts_jax.contract import told
+    from bts_jax.contract import side_info
     from bts_jax.policies import POLICIES
 
-    _table(["policy", "class", "told in advance", "what it is"],
-           [[name, policy.__name__, ", ".join(told(policy)) or "nothing", (policy.__doc__ or "").split("\n")[0]]
+    _table(["policy", "class", "side information", "what it is"],
+           [[name, policy.__name__, ", ".join(side_info(policy)) or "nothing", (policy.__doc__ or "").split("\n")[0]]
             for name, policy in POLICIES.items()], left=True)
 
 

@@ -1,9 +1,10 @@
-"""The contract: what a bandit is, what a policy is, and what a policy is told. Read this file first.
+"""The contract: bandits, policies, and the side information of a policy. Read this file first.
 
 Both are pytrees whose leaves are numbers, so that `jax.vmap` and `jax.jit` reach every one of them. They
 are written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 
+import warnings
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -70,13 +71,13 @@ class Means(NamedTuple):
 
 @pytree
 class Problem:
-    """What a policy may be told before the first pull.
+    """What a policy may know before the first pull: its side information.
 
-    The number of arms is told to all. The rest is `None` unless the policy's class names it in `told`, so that no
-    policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
+    Every policy knows the number of arms. The other fields are `None` unless the policy's class names them in `requires`, so
+    that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
 
     Example:
-        >>> Problem(num_arms=10, budget=100.0)  # for a class with told = ("budget",)
+        >>> Problem(num_arms=10, budget=100.0)  # for a class with requires = ("budget",)
         Problem(num_arms=10, budget=100.0, min_cost=None, cost_mean=None, best_arm=None)
     """
 
@@ -91,8 +92,8 @@ class Problem:
 class Policy(Protocol):
     """Who decides: a pytree of hyperparameters, itself the pure function `(state, key) -> (arm, state)`.
 
-    The class may have an attribute `told`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
-    it, the policy is told nothing. What a policy needs so that gradients can be taken through its decisions, a method
+    The class may have an attribute `requires`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
+    it, the policy has no side information. What a policy needs so that gradients can be taken through its decisions, a method
     `logits`, is in `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`): it rounds products, stores
@@ -118,9 +119,12 @@ class Policy(Protocol):
         ...
 
 
-def told(policy: Any) -> tuple[str, ...]:
-    """What a policy, or a class of policies, is told in advance besides the number of arms."""
-    return tuple(getattr(policy, "told", ()))
+def side_info(policy: Any) -> tuple[str, ...]:
+    """The side information of a policy, or of a class of policies: names of fields of `Problem`."""
+    if hasattr(policy, "told") and not hasattr(policy, "requires"):
+        warnings.warn("the attribute `told` of a policy is now called `requires`: rename it", DeprecationWarning, stacklevel=2)
+        return tuple(policy.told)
+    return tuple(getattr(policy, "requires", ()))
 
 
 def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:

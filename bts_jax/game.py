@@ -5,7 +5,7 @@ The rules, to the letter:
 1. While budget is left, the policy picks an arm, reward and cost are drawn, and the cost is paid.
 2. A pull whose cost exceeds the budget that is left earns nothing and costs nothing, and the run ends. It is still a
    round and a pull.
-3. At each checkpoint b, a run records what a run with budget b would have come to. Unless the policy is told the
+3. At each checkpoint b, a run records what a run with budget b would have come to. Unless the policy requires the
    budget, this is bit for bit the run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there, and says so.
 
@@ -27,7 +27,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, told
+from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, side_info
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, looped
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Coinage, Sum, coins
@@ -80,7 +80,7 @@ class Setting(NamedTuple):
 
     policy: Policy
     bandit: Bandit
-    budget: jax.Array  # float32, what a policy that is told the budget is told
+    budget: jax.Array  # float32, for a policy that requires it
     key: random.Words
     checkpoints: Sum  # [C] ascending
     limits: jax.Array  # [C] int32, the limit of rounds of each checkpoint
@@ -184,7 +184,7 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
 
 
 def default_platform() -> str:
-    """Where JAX computes unless told otherwise: "cpu" or "gpu"."""
+    """Where JAX computes by default: "cpu" or "gpu"."""
     device = jax.config.jax_default_device  # type: ignore
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)
     return "cpu" if platform == "cpu" else "gpu"
@@ -394,7 +394,7 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
 
 
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
-    """The policy's state before the first round, when it has been told what it is to be told."""
+    """The policy's state before the first round."""
     reward, cost = _means(bandit)
     best_arm = lax.argmax(ratio(reward, cost), 0, jnp.int32)
     found = _scales(bandit)
@@ -406,7 +406,7 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
         "cost_mean": cost,
         "best_arm": best_arm,
     }
-    known = {fact: known[fact] for fact in told(policy)}
+    known = {name: known[name] for name in side_info(policy)}
 
     def init(policy: Policy, known: dict) -> State:
         return policy.init(Problem(num_arms=cost.shape[0], **known))
@@ -545,10 +545,10 @@ def check_contracts(policy: Any, bandit: Any) -> None:
     """Raises a `ValueError` unless these are a policy and a bandit."""
     checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean", "pull"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
-    unknown = set(told(policy)) - set(Problem.__dataclass_fields__)  # type: ignore
+    unknown = set(side_info(policy)) - set(Problem.__dataclass_fields__)  # type: ignore
     if unknown:
-        raise ValueError(f"policy {type(policy).__name__} wants to be told {', '.join(map(repr, sorted(unknown)))}: let told "
-                         "be a tuple of fields of Problem, such as ('budget',)")
+        raise ValueError(f"policy {type(policy).__name__} requires {', '.join(map(repr, sorted(unknown)))}, which Problem does "
+                         "not have: make requires a tuple of fields of Problem, such as ('budget',)")
 
 
 def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
@@ -569,8 +569,8 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
-    if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in told(policy):
-        raise ValueError(f"budget = inf, and policy {type(policy).__name__} is told the budget: give a finite one")
+    if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in side_info(policy):
+        raise ValueError(f"budget = inf, and policy {type(policy).__name__} requires the budget: give a finite one")
     check_values(bandit, budget, checkpoints, max_rounds)
 
 

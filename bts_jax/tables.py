@@ -16,7 +16,7 @@ MOST_KINDS = 8  # tables, or panels of a figure
 
 
 def grouping(dataset: "Dataset") -> str:
-    """How tables and figures group the bandits unless told otherwise: "kind", "bandit" or "all".
+    """How tables and figures group the bandits by default: "kind", "bandit" or "all".
 
     Kinds, families of arms with a number of arms, if there are several instances of one; else bandits; else, of more than
     eight, all together. A group of several instances is about instances like these, as in `ranking`.

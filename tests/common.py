@@ -25,7 +25,7 @@ assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in th
 
 # Every policy on Bernoulli arms; on multinomial arms the paper's, and those that learn more from feedback between 0 and 1 than
 # its average; and on every other family one that is soon compiled. Tempered BTS is BTS, bit for bit, until its sharpness is
-# changed: `test_learn.py` and `test_audit.py` do that.
+# changed: `test_learn.py` and `test_conformance.py` do that.
 MOST = [
     (policy, family) for policy in bj.POLICIES if policy != "tempered-bts" for family in bj.BANDITS
     if family == "bernoulli" or policy in {"multinomial": ("bts", "joint-bts", "omega-star-ucb")}.get(family, ("kube",))
@@ -97,7 +97,7 @@ def made_up(regret, budgets, names=None, arms=4):
             "budget": budget, "seed": np.arange(seeds), "arm": np.arange(arms),
             "reward_mean": (("bandit", "arm"), reward_mean), "cost_mean": (("bandit", "arm"), cost_mean),
             "num_arms": ("bandit", np.full(bandits, arms)), "family": ("bandit", ["Bernoulli"] * bandits),
-            "told": ("policy", ["nothing"] * policies),
+            "requires": ("policy", ["nothing"] * policies),
         },
     )
 

@@ -25,12 +25,13 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # likewise for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs
 # `long_runs`.
 HASTY = {f"test_{name}" for name in """
-    audit bandits batch bench bench_policies classes cli draws executors game grid growth horizon hostile intervals kept_draws
-    learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
+    bandits batch bench bench_policies classes cli conformance draws executors game grid growth horizon hostile intervals
+    kept_draws learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
-    audit.check_bandit audit.check_policy comparison.compare game.simulate learn.fitting.fit learn.pathwise.pathwise_gradient
+    conformance.check_bandit conformance.check_policy comparison.compare game.simulate learn.fitting.fit
+    learn.pathwise.pathwise_gradient
     learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap tables.regret_table trace.trace
     """.split()}
 

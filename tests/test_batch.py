@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
-from bts_jax.contract import told
+from bts_jax.contract import side_info
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
@@ -78,7 +78,7 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
         pytest.skip("to a GPU 600 lanes are as one")
     budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
     for name, policy in bj.POLICIES.items():
-        if "budget" in told(policy):
+        if "budget" in side_info(policy):
             reports = []
             bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
             bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), report=reports.append)

@@ -1,4 +1,4 @@
-"""The peers play the same game, and the benchmark says what it measured. (It is no timed test: nothing here is too slow.)"""
+"""The reference implementations play the same game, and the benchmark reports what it measured. No test here is timed."""
 
 import json
 from functools import cache
@@ -9,7 +9,7 @@ import pytest
 from common import INSTANCES, keys
 
 import bts_jax as bj
-from bts_jax import bench, cli, latency, peers
+from bts_jax import bench, cli, latency, reference_implementations
 
 BUDGET, RUNS = 40, 3000
 
@@ -27,21 +27,21 @@ def ours(name):
 
 @pytest.mark.slow
 @pytest.mark.long_runs
-@pytest.mark.parametrize("peer", ["bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
-def test_peers_have_our_regret(peer):
+@pytest.mark.parametrize("other", ["bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
+def test_reference_implementations_have_our_regret(other):
     """6 standard errors, a false failure in 5·10⁸."""
     bandit = INSTANCES["bernoulli"]
     arms = np.asarray(bandit.reward, np.float64), np.asarray(bandit.cost, np.float64)
-    if peer == "jax":
-        theirs = losses(peers.jax_runs(*arms, BUDGET, RUNS // 4, 0)())  # the slowest
-    elif peer == "numba":
-        play = peers.numba_runs(*arms, BUDGET, RUNS, 0)
+    if other == "jax":
+        theirs = losses(reference_implementations.jax_runs(*arms, BUDGET, RUNS // 4, 0)())  # the slowest
+    elif other == "numba":
+        play = reference_implementations.numba_runs(*arms, BUDGET, RUNS, 0)
         if play is None:
             pytest.skip("numba is not installed")
         theirs = losses(play())
     else:
-        theirs = losses(peers.numpy_runs(peer, *arms, BUDGET, RUNS, 0))
-    mine = ours(peer if peer in bj.POLICIES else "bts")
+        theirs = losses(reference_implementations.numpy_runs(other, *arms, BUDGET, RUNS, 0))
+    mine = ours(other if other in bj.POLICIES else "bts")
     error = np.sqrt(mine.var() / len(mine) + theirs.var() / len(theirs))
     assert abs(mine.mean() - theirs.mean()) < 6 * error, (mine.mean(), theirs.mean(), error)
 

@@ -57,7 +57,7 @@ def test_a_later_command_compiles_nothing(tmp_path):
     first, again = (ended(start(tmp_path, code, *command)).splitlines() for _ in range(2))
     read, compiled = map(int, first[-1].split())
     folder, = (tmp_path / "bts-jax").iterdir()
-    kept = list(folder.glob("*-kept"))
+    kept = list(folder.glob("*-traced"))
     assert compiled > 5 and len(kept) == 1
     assert again[-1].split() == [str(read + compiled - 2), "0"], "the main program, and one that asks XLA what it knows"
     assert first[2].split()[:3] == again[2].split()[:3], "the same numbers"

@@ -329,7 +329,7 @@ class NoUpdate:
 
 @chex.dataclass(frozen=True)
 class Curious(Always):
-    told = ("everything",)
+    requires = ("everything",)
 
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [
@@ -337,7 +337,7 @@ class Curious(Always):
     ((bj.KUBE(scale=[1.0, 2.0]), BANDIT, 10, KEY), {}, "scale of shape .*a batch of policies"),
     ((PlainPolicy(), BANDIT, 10, KEY), {}, "not a pytree of numbers"),
     ((NoUpdate(), BANDIT, 10, KEY), {}, "has no update"),
-    ((Curious(arm=0), BANDIT, 10, KEY), {}, "wants to be told 'everything'"),
+    ((Curious(arm=0), BANDIT, 10, KEY), {}, "requires 'everything', which Problem does not have"),
     ((bj.BTS(), BANDIT, 10), {}, "key = None"),
     ((bj.BTS(), BANDIT, 1e-9, KEY), {}, "budget = 1e-09"),
     ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": [3]}, "max_rounds has shape"),

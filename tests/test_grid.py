@@ -111,7 +111,7 @@ def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, cap
     assert sizes == [2]  # both policies
     assert caplog.text.count("Finished XLA compilation of jit(play_shares)") == 1, "what was compiled is what is played"
     assert_same(part.drop_attrs(), whole.sel(bandit=["a", "b"]).drop_attrs())
-    # A policy that is told the budget has more runs than another: here 3 against 1, on two devices.
+    # A policy that requires the budget has more runs than another: here 3 against 1, on two devices.
     part = bj.sweep({name: POLICIES[name] for name in ("ε-first", "KUBE")}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
     assert_same(part.drop_attrs(), whole.sel(policy=["ε-first", "KUBE"], bandit=["a"], seed=[0]).drop_attrs())
 

@@ -78,7 +78,7 @@ def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, playe
 
 @pytest.mark.slow
 def test_a_store_grows_by_real_runs(tmp_path, played):
-    """With two policies, one of which is told the budget, so that fewer programs are compiled."""
+    """With two policies, one of which requires the budget, so that fewer programs are compiled."""
     policies = {"policies": ["uniform", "epsilon-first"]}
     grows("all", 4, tmp_path, played, {**WHOLE, **policies, "bandits": TWO}, {
         **PART, "policies": ["epsilon-first"], "bandits": {"a": TWO["a"]}})

@@ -236,7 +236,7 @@ SPECIFICATIONS = {
     "an entry": (put("policies", "any", value=[]), "policies.'any'. = .. is not a table"),
     "no class": (put("policies", "any", "class", value=del_), "policies.'any'. has no 'class'"),
     "class": (put("policies", "any", "class", value=["KUBE"]), "is not the name of a class"),
-    "told": (put("policies", "any", "told", value=[1]), "told = .1. is not a list of names"),
+    "requires": (put("policies", "any", "requires", value=[1]), "requires = .1. is not a list of names"),
     "fields": (put("policies", "any", "fields", value=[]), "fields = .. is not a table"),
     "text": (put(*SCALE, value="os.system"), "neither a number nor a list of numbers"),
     "deep field": (put(*SCALE, value=json.loads("[" * 500 + "]" * 500)), "neither a number nor a list of numbers"),

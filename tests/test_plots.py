@@ -555,7 +555,7 @@ def test_cells_without_a_mean_are_blank():
 
 @pytest.mark.parametrize(("call", "named"), [
     (lambda data: plots.heatmap(data, "alhpa", "scale"), "x = 'alhpa' is not a hyperparameter .* give one of 'alpha', 'scale'"),
-    (lambda data: plots.heatmap(data, "alpha", "told"), "y = 'told' is not a hyperparameter"),
+    (lambda data: plots.heatmap(data, "alpha", "requires"), "y = 'requires' is not a hyperparameter"),
     (lambda data: plots.heatmap(data.drop_vars(["alpha", "scale"]), "alpha", "scale"), "it has none"),
     (lambda data: plots.heatmap(data, "alpha", "alpha"), "x = y = 'alpha'"),
     (lambda data: plots.heatmap(data.isel(policy=[6]), "alpha", "scale"), "no policy has both"),

@@ -20,10 +20,10 @@ from bts_jax.policies.omega_ucb import interval
 KEY = jax.random.key(0)
 
 
-def statistics(pulls, *totals, fact=()):
+def statistics(pulls, *totals, side_info=()):
     """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) if they are summed."""
     pulls, totals = jnp.array(pulls, jnp.int32), jnp.array(totals, jnp.float32)
-    return ArmStatistics(pulls=pulls, totals=tuple(map(Sum.of, totals)), rounds=pulls.sum(), fact=fact)
+    return ArmStatistics(pulls=pulls, totals=tuple(map(Sum.of, totals)), rounds=pulls.sum(), side_info=side_info)
 
 
 def with_costs(state, means):
@@ -36,8 +36,8 @@ def with_costs(state, means):
 
 
 def facts(policy, **known):
-    """What a policy is told of all that is known."""
-    return {fact: jnp.asarray(known[fact], jnp.float32) for fact in policy.told}
+    """The side information of a policy, of all that is known."""
+    return {name: jnp.asarray(known[name], jnp.float32) for name in policy.requires}
 
 
 def test_choose():
@@ -72,8 +72,8 @@ def test_kube_by_hand():
 def test_ucb_bv1_by_hand():
     """λ = 1/2; 1000 pulls so far. e = √(ln 1000 / n): 0.0840 at n = 979, 0.5877 at n = 20, 2.628 at n = 1."""
     policy, explore = bj.UCBBV1(explore=0), bj.UCBBV1(explore=1)
-    floor = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.5))).fact
-    state = statistics([979, 20, 1], [400, 10, 1], [600, 10, 1], fact=floor)
+    floor = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.5))).side_info
+    state = statistics([979, 20, 1], [400, 10, 1], [600, 10, 1], side_info=floor)
     e = np.sqrt(np.log(1000) / np.array([979, 20, 1]))
     expected = np.array([2 / 3, 1, 1]) + 3 * e / (0.5 - e)
     np.testing.assert_allclose(policy.index(state), expected, rtol=2e-5)
@@ -81,13 +81,13 @@ def test_ucb_bv1_by_hand():
     index = explore.index(state)
     np.testing.assert_allclose(index[0], expected[0], rtol=1e-5)
     assert index[1] == np.inf and index[2] == np.inf and int(explore(state, KEY)[0]) == 2, "λ ≤ e"
-    costless = statistics([979, 10, 11], [1, 1, 1], [0, 1, 1], fact=floor)
+    costless = statistics([979, 10, 11], [1, 1, 1], [0, 1, 1], side_info=floor)
     for each in (policy, explore):
         assert each.index(costless)[0] == np.inf, "c̄ = 0"
-        free = statistics([5, 4], [2, 0], [1, 1], fact=jnp.float32(0))
+        free = statistics([5, 4], [2, 0], [1, 1], side_info=jnp.float32(0))
         assert (each.index(free) == np.inf).all() and int(each(free, KEY)[0]) == 1, "λ = 0: all arms in turn"
     given = bj.UCBBV1(min_cost=0.25).init(Problem(num_arms=3, min_cost=jnp.float32(0.5)))
-    assert given.fact == 0.25, "a λ that is given counts"
+    assert given.side_info == 0.25, "a λ that is given counts"
 
 
 def test_ucb_bv_where_the_radius_is_the_floor():
@@ -96,7 +96,7 @@ def test_ucb_bv_where_the_radius_is_the_floor():
     floors = [e, jnp.nextafter(e, jnp.float32(1)), jnp.nextafter(e, jnp.float32(0))]
     for explore in (0.0, 1.0):
         policy = bj.UCBBV1(explore=explore)
-        same, above, below = (policy.index(statistics([980, 20], [400, 10], [600, 10], fact=floor))[1]
+        same, above, below = (policy.index(statistics([980, 20], [400, 10], [600, 10], side_info=floor))[1]
                               for floor in floors)
         assert same == np.inf and 1e6 < above < np.inf and (below == np.inf if explore else -np.inf < below < -1e6)
         other = bj.UCBBV2(explore=explore)
@@ -110,9 +110,9 @@ def test_pd_bwk_by_hand():
     """B = 1000, K = 3: ν = 0.25 ln 3000 = 2.0016. Arm 0 plain; arm 1's reward is clamped at 1, arm 2's cost at 0."""
     policy = bj.PDBwK()
     start = policy.init(Problem(num_arms=3, budget=jnp.float32(1000)))
-    state = statistics([400, 50, 4], [100, 45, 1], [200, 40, 2], fact=start.fact)
+    state = statistics([400, 50, 4], [100, 45, 1], [200, 40, 2], side_info=start.side_info)
     nu = 0.25 * np.log(3000)
-    np.testing.assert_allclose(state.fact, nu, rtol=1e-6)
+    np.testing.assert_allclose(state.side_info, nu, rtol=1e-6)
     index = policy.index(state)
     reward = 0.25 + np.sqrt(nu * 0.25 / 400) + nu / 400
     cost = 0.5 - np.sqrt(nu * 0.5 / 400) - nu / 400
@@ -143,7 +143,7 @@ def test_fractional_kube_by_hand():
     """t = 8. The costs that were seen do not count; an arm that never costs anything is always explored."""
     policy = bj.FractionalKUBE()
     start = policy.init(Problem(num_arms=3, cost_mean=jnp.array([0.25, 0.5, 0.0])))
-    state = statistics([4, 2, 1], [2, 1, 0], [1, 0, 0.5], fact=start.fact)
+    state = statistics([4, 2, 1], [2, 1, 0], [1, 0, 0.5], side_info=start.side_info)
     expected = [(0.5 + np.sqrt(2 * np.log(8) / 4)) / 0.25, (0.5 + np.sqrt(np.log(8))) / 0.5, np.inf]
     np.testing.assert_allclose(policy.index(state), expected, rtol=1e-6)
 
@@ -152,13 +152,13 @@ def test_budget_ucb_by_hand():
     """λ = 0.2; 1000 pulls so far. Arm 0 plain; arm 1's reward is cut at 1 and its cost at λ; arm 2 has not cost anything."""
     policy = bj.BudgetUCB()
     start = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0.2)))
-    state = statistics([900, 50, 50], [400, 45, 0], [600, 20, 0], fact=start.fact)
+    state = statistics([900, 50, 50], [400, 45, 0], [600, 20, 0], side_info=start.side_info)
     e, f = np.sqrt(2 * np.log(1000) / np.array([900, 50]))
     c, d = 2 / 3, 0.4
     expected = [(4 / 9 + e + e * (4 / 9 + e) / (c - e)) / c, (0.9 + f + f * 1 / 0.2) / d, np.inf]
     np.testing.assert_allclose(policy.index(state), expected, rtol=1e-5)
     free = policy.init(Problem(num_arms=3, min_cost=jnp.float32(0)))
-    first = statistics([1, 0, 0], [0, 0, 0], [0, 0, 0], fact=free.fact)
+    first = statistics([1, 0, 0], [0, 0, 0], [0, 0, 0], side_info=free.side_info)
     assert policy.index(first)[0] == np.inf, "t = 2, no reward, no cost, λ = 0"
 
 
@@ -401,14 +401,14 @@ def histories(count=200, arms=5):
     return seen
 
 
-def as_statistics(seen, policy, fact=()):
+def as_statistics(seen, policy, side_info=()):
     """What the policy keeps of these histories, one in each row."""
     pulls = jnp.array(seen.n, jnp.int32)
     totals = [seen.reward, seen.cost]
     if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
     totals = tuple(Sum.of(jnp.array(total, jnp.float32)) for total in totals)
-    return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), fact=fact)
+    return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), side_info=side_info)
 
 
 @pytest.mark.slow
@@ -422,8 +422,8 @@ def test_decisions_agree_with_the_reference_after_random_histories(name, options
     seen = histories()
     floors = np.random.default_rng(9).choice([0.02, 0.1, 0.3, 0.9], len(seen.n))
     policy = bj.POLICIES[name](**options)
-    fact = jnp.array(floors, jnp.float32) if name == "ucb-bv1" else ()
-    state = as_statistics(seen, policy, fact)
+    side_info = jnp.array(floors, jnp.float32) if name == "ucb-bv1" else ()
+    state = as_statistics(seen, policy, side_info)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if name == "epsilon-first":
             start = policy.init(Problem(num_arms=5, budget=jnp.float32(1)))
@@ -636,7 +636,7 @@ def test_uniform_is_uniform():
 
 def test_policies_know_only_what_they_are_told():
     class Nosy:
-        told = ("budget",)
+        requires = ("budget",)
 
         def init(self, problem):
             assert problem.budget is not None and problem.num_arms == 5

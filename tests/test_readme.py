@@ -71,7 +71,7 @@ def test_the_policy_table_is_the_registry():
     import bts_jax as bj
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| ([^|]+) \|", README, re.MULTILINE)
-    assert rows == [(name, policy.__name__, SIDE_INFORMATION[tuple(policy.told)]) for name, policy in bj.POLICIES.items()]
+    assert rows == [(name, policy.__name__, SIDE_INFORMATION[tuple(policy.requires)]) for name, policy in bj.POLICIES.items()]
 
 
 def test_the_bandit_table_is_the_registry():

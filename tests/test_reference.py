@@ -20,7 +20,7 @@ from jax.extend.core import jaxprs_in_params
 
 import bts_jax as bj
 from bts_jax import game
-from bts_jax.contract import told
+from bts_jax.contract import side_info
 
 BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 4_000
@@ -119,8 +119,8 @@ def test_a_run_does_not_depend_on_its_batch(played):
 
 
 def test_a_checkpoint_is_the_run_with_that_budget(played):
-    if "budget" in told(played.policy):
-        pytest.skip("is told the budget")
+    if "budget" in side_info(played.policy):
+        pytest.skip("requires the budget")
     for i, budget in enumerate(CHECKPOINTS[:-1]):
         short = played.play(budget, checkpoints=[0.7, budget, 0.7])
         assert_same_bits(take(short, (slice(None), 1)), take(played.runs, (slice(None), i)))

@@ -74,7 +74,8 @@ def assert_same(left, right):
 def test_the_dataset_is_labelled(whole):
     assert dict(whole.sizes) == {"policy": 2, "bandit": 2, "budget": 2, "seed": 7, "arm": 5}
     assert whole.budget.values.tolist() == BUDGETS and whole.policy.values.tolist() == ["kube", "epsilon-first"]
-    assert whole.told.values.tolist() == ["nothing", "budget"] and whole.family.values.tolist() == ["Bernoulli", "Multinomial"]
+    assert whole.requires.values.tolist() == ["nothing", "budget"]
+    assert whole.family.values.tolist() == ["Bernoulli", "Multinomial"]
     assert whole.num_arms.values.tolist() == [5, 4] and np.isnan(whole.cost_mean.values[1, 4])
     assert (whole.reward_mean.values[0] == np.asarray(INSTANCES["bernoulli"].reward, np.float64)).all()
     for name, (dtype, _) in VARIABLES.items():
@@ -82,7 +83,7 @@ def test_the_dataset_is_labelled(whole):
         assert whole[name].dims == ("policy", "bandit", "budget", "seed", "arm")[: whole[name].ndim]
     assert all(isinstance(value, (str, int)) for value in whole.attrs.values())
     specification = json.loads(whole.specification)
-    assert specification["policies"]["epsilon-first"] == {"class": "EpsilonFirst", "told": ["budget"],
+    assert specification["policies"]["epsilon-first"] == {"class": "EpsilonFirst", "requires": ["budget"],
                                                           "fields": {"epsilon": float(np.float32(0.1))}}
     assert whole.state == "complete" and whole.jax and whole.bts_jax == bj.__version__ and "fold_in" in whole.run_key
     assert "policy" in whole._repr_html_()

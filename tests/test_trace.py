@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 import bts_jax as bj
 from bts_jax import game
-from bts_jax.contract import told
+from bts_jax.contract import side_info
 from bts_jax.engine.fixed_point import UNIT, Sum, coins
 from bts_jax.trace import _trace as trace_on
 from bts_jax.trace import why_nan
@@ -135,7 +135,7 @@ def test_a_policy_plays_the_run_of_simulate(name):
 
 
 def test_some_policies_are_told_the_budget():
-    assert {name for name, policy in bj.POLICIES.items() if "budget" in told(policy)} >= {"epsilon-first", "pd-bwk"}
+    assert {name for name, policy in bj.POLICIES.items() if "budget" in side_info(policy)} >= {"epsilon-first", "pd-bwk"}
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_policies_see_shares_of_the_largest(name):
 
 @chex.dataclass(frozen=True)
 class Spy(bj.Uniform):
-    told: ClassVar[tuple[str, ...]] = ("budget", "min_cost", "cost_mean", "best_arm")
+    requires: ClassVar[tuple[str, ...]] = ("budget", "min_cost", "cost_mean", "best_arm")
 
     def init(self, problem):
         return problem.budget, problem.min_cost, problem.cost_mean, problem.best_arm

@@ -253,7 +253,7 @@ def _simplified(equation: Any, maker: dict) -> Any:
 
 
 def _what(equation: Any) -> Any:
-    """What an operation does with its inputs, where that can be told; the parameters of others may print alike."""
+    """What an operation does with its inputs, where that is known; the parameters of others may print alike."""
     name = equation.primitive.name
     if is_hash(equation):
         return equation.params["name"]

@@ -57,7 +57,7 @@ SAME_BITS = {*"""
 
 
 class Disk(Protocol):
-    """Where a program may be kept. `bts_jax.kept` has the files."""
+    """Where a program may be kept. `bts_jax.program_cache` has the files."""
 
     def has(self) -> bool: ...
 
@@ -268,9 +268,9 @@ def loops(module: Any) -> int:
 
 
 # On a GPU, a block of calls is launched as one graph, and kernels that do not need each other run at the same time: with 500
-# runs a call takes a third less time. The assembler is told that one block of threads on a multiprocessor will do: left alone
-# it gets by with 32 registers, to have room for many blocks, and sets loads so late that each is waited for. None of this
-# touches what a kernel computes. Nor does the compiler try kernels out: it would wait for the GPU, where others play meanwhile.
+# runs a call takes a third less time. The assembler may use all registers of a multiprocessor for one block of threads. By
+# default it uses 32 registers, so that many blocks fit, and issues loads so late that each is waited for. These options do not
+# change what a kernel computes. Autotuning is off: it would wait for the GPU, which plays other batches meanwhile.
 _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",

@@ -88,7 +88,7 @@ def standing(part: "Dataset") -> str:
     rows = []
     for name in map(str, ranks.policy.values):
         row, mine = ranks.sel(policy=name), on_instances(part, name)
-        rows.append([name, str(part.told.sel(policy=name).item()), f"{row['mean_rank']:.1f}", f"{row['mean']:,.1f}",
+        rows.append([name, str(part.requires.sel(policy=name).item()), f"{row['mean_rank']:.1f}", f"{row['mean']:,.1f}",
                      f"{row['low']:,.1f} … {row['high']:,.1f}", f"{row['median']:,.1f}",
                      f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(part, name, "bts")),
                      limits(median_ratio(mine, base)), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
@@ -105,7 +105,7 @@ def regret_table(dataset: "Dataset") -> "DataFrame":
         found = ranking(part, metric=METRIC)
         found = _over_runs(part, found) if part.sizes["bandit"] == 1 else found
         numbers = found[list(COLUMNS)].to_dataframe(["policy", "budget"]).reset_index().rename(columns=COLUMNS)
-        about = {"kind": kind, "policy": numbers["policy"], "side information": numbers["told"],
+        about = {"kind": kind, "policy": numbers["policy"], "side information": numbers["requires"],
                  "budget": numbers["budget"].astype(float)}
         frames.append(pd.DataFrame(about | {name: numbers[name] for name in COLUMNS.values()}
                                    | {"instances": part.sizes["bandit"], "runs on each": part.sizes["seed"]}))

@@ -2,7 +2,7 @@
 
 What the paper leaves open is chosen here. It says that the parameters of the arms are "randomly chosen". We draw the expected
 rewards and costs of Bernoulli arms uniformly from `MEANS`, and the probabilities of multinomial arms uniformly from all
-probability vectors on five points. No cost is below 0.1: UCB-BV1 must be told a lower bound, and with a tiny one it never ends
+probability vectors on five points. No cost is below 0.1: UCB-BV1 needs a lower bound, and with a tiny one it never ends
 its exploration. The paper does not say what UCB-BV1 does while its confidence radius is larger than that bound. We play the
 literal formula, the policy's default, which serves it best: with ten Bernoulli arms and a budget of 20,000 it has a mean
 regret of 3,382 on our instance, and 26,829 if it explores in that case (`explore=1`). It also varies more: its standard

@@ -88,12 +88,12 @@ def report(dataset: "Dataset") -> str:
     verdict = tally([word for _, word, _ in star], words)
     parts.append("\n".join(["ω*-UCB has less mean regret than BTS", f"  {verdict.upper()}",
                             *(f"  {title}: {line}" for title, _, line in star), f"  {CRITERION}"]))
-    told = [str(name) for name in dataset.policy.values if "cost" in dataset.told.sel(policy=name).item()]
-    nothing = [str(name) for name in dataset.policy.values if dataset.told.sel(policy=name).item() == "nothing"]
+    informed = [str(name) for name in dataset.policy.values if "cost" in dataset.requires.sel(policy=name).item()]
+    nothing = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "nothing"]
     lines = []
     for title, part in by_kind(dataset).items():
-        medians = {name: float(np.median(on_instances(part, name))) for name in (*told, *nothing)}
-        with_it, without = (min(names, key=lambda name: medians[name]) for names in (told, nothing))
+        medians = {name: float(np.median(on_instances(part, name))) for name in (*informed, *nothing)}
+        with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, nothing))
         lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
     parts.append("What knowing costs is worth: least median regret of the policies with side information about costs, and of "
                  "those without any\n" + "\n".join(lines))

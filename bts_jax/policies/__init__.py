@@ -3,6 +3,7 @@
 To add one, copy the file nearest to it and add a line to `POLICIES`; the tests of the contract then run on it.
 """
 
+from bts_jax.policies.baselines import Oracle, Uniform
 from bts_jax.policies.bts import BTS
 from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
@@ -20,7 +21,6 @@ from bts_jax.policies.ucb_b2 import UCBB2
 from bts_jax.policies.ucb_bv1 import UCBBV1
 from bts_jax.policies.ucb_bv2 import UCBBV2
 from bts_jax.policies.ucb_sc import UCBSCPlus
-from bts_jax.policies.yardsticks import Oracle, Uniform
 
 POLICIES = {
     "bts": BTS,

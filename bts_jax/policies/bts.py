@@ -29,7 +29,7 @@ class BTS:
     pulled. A reward or cost in [0, 1] becomes a success with that probability; for Bernoulli arms this changes nothing,
     so one policy serves all bandits.
 
-    Told in advance: nothing.
+    Side information: nothing.
 
     Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source), for the uniform priors, which are the default.
     For other priors: none known to us.
@@ -57,7 +57,7 @@ class BTS:
         [100.0]
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     learnable: ClassVar[dict[str, tuple[float, float]]] = dict.fromkeys(
         ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"), (0.5, 1000.0)
     )

@@ -16,7 +16,7 @@ class BudgetUCB(FloorPolicy):
 
         r̄_i / c̄_i + e_i / c̄_i + (e_i / c̄_i) · min{r̄_i + e_i, 1} / max{c̄_i − e_i, λ},   e_i = √(2 ln(t − 1) / n_i).
 
-    Told in advance: λ, a lower bound on the expected costs.
+    Side information: λ, a lower bound on the expected costs.
 
     Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs.
 
@@ -37,7 +37,7 @@ class BudgetUCB(FloorPolicy):
         """The index of each arm. [K]"""
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
         e = jnp.sqrt(2 * log_t) * (1 / jnp.sqrt(state.n))
-        dearest = over(jnp.minimum(state.reward_mean + e, 1), jnp.maximum(state.cost_mean - e, state.fact))
+        dearest = over(jnp.minimum(state.reward_mean + e, 1), jnp.maximum(state.cost_mean - e, state.side_info))
         # Where nothing is uncertain, e = 0, an infinite ratio does not count.
         slack = jnp.where(e > 0, e * dearest, 0)
         return over(state.reward_mean + e + slack, state.cost_mean)

@@ -31,7 +31,7 @@ class EpsilonFirst:
 
     to the end, the averages being those of the exploration.
 
-    Told in advance: the budget.
+    Side information: the budget.
 
     Guarantee: regret O(B^⅔) in the source, for costs that are fixed and known and an ε that shrinks as B^(−⅓). With a fixed
     ε, as here, regret is linear in B: the exploration alone takes a share ε of the budget.
@@ -52,7 +52,7 @@ class EpsilonFirst:
         EpsilonFirst(epsilon=0.2)
     """
 
-    told: ClassVar[tuple[str, ...]] = ("budget",)
+    requires: ClassVar[tuple[str, ...]] = ("budget",)
 
     epsilon: ArrayLike = 0.1
 

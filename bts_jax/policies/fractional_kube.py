@@ -20,7 +20,7 @@ class FractionalKUBE(IndexPolicy):
 
         (r̄_i + √(scale · ln t / n_i)) / μ_i^c.
 
-    Told in advance: the expected costs μ^c. (`KUBE` is the variant that estimates them.)
+    Side information: the expected costs μ^c. (`KUBE` is the variant that estimates them.)
 
     Guarantee: regret O(ln B) in the source, for costs that are fixed and known.
 
@@ -35,14 +35,14 @@ class FractionalKUBE(IndexPolicy):
         FractionalKUBE(scale=0.5)
     """
 
-    told: ClassVar[tuple[str, ...]] = ("cost_mean",)
+    requires: ClassVar[tuple[str, ...]] = ("cost_mean",)
 
     scale: ArrayLike = 2.0
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
-    def fact(self, problem: Problem) -> jax.Array:
+    def side_info(self, problem: Problem) -> jax.Array:
         """1/μ^c, infinite for μ^c = 0. [K]"""
         return over(jnp.float32(1), jnp.asarray(problem.cost_mean, jnp.float32))
 
@@ -50,4 +50,4 @@ class FractionalKUBE(IndexPolicy):
         """The index of each arm. [K]"""
         log_t = jnp.log((state.rounds + 1).astype(jnp.float32))
         width = 1 / jnp.sqrt(state.n)
-        return (state.reward_mean + jnp.sqrt(self.scale * log_t) * width) * state.fact
+        return (state.reward_mean + jnp.sqrt(self.scale * log_t) * width) * state.side_info

@@ -27,7 +27,7 @@ class GaussianBTS:
 
     and V_i^c likewise from the costs. With `learn = 0` it is `variance` throughout.
 
-    Told in advance: nothing.
+    Side information: nothing.
 
     Guarantee: none known to us.
 
@@ -56,7 +56,7 @@ class GaussianBTS:
         GaussianBTS(variance=1.0, learn=0.0)
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
 
     variance: ArrayLike = 0.25
     learn: ArrayLike = 0.3

@@ -18,7 +18,7 @@ class ArmStatistics(NamedTuple):
     pulls: jax.Array  # [K] int32
     totals: tuple[Sum, ...]  # [K] each: of rewards r and costs c; also of r(1 − r) and c(1 − c), if variances are made of them
     rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
-    fact: Any = ()  # what the policy was told, and keeps
+    side_info: Any = ()  # what the policy needs of its side information
 
     @classmethod
     def zeros(cls, num_arms: int, variances: bool = False) -> "ArmStatistics":
@@ -70,22 +70,22 @@ class ArmStatistics(NamedTuple):
 class IndexPolicy:
     """A policy that pulls the arm with the largest index.
 
-    The class gives `index`; and `fact`, what it keeps of what it is told, if it names something in `told`.
+    A subclass defines `index`. If it has side information (`requires`), it also defines `side_info`.
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     variances: ClassVar[bool] = False  # whether r(1 − r) and c(1 − c) are summed, too
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         raise NotImplementedError
 
-    def fact(self, problem: Problem) -> Any:
-        """What is kept of what is told."""
+    def side_info(self, problem: Problem) -> Any:
+        """What the index needs of the side information."""
         return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.variances)._replace(fact=self.fact(problem))
+        return ArmStatistics.zeros(problem.num_arms, self.variances)._replace(side_info=self.side_info(problem))
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         return choose(self.index(state), state.pulls), state
@@ -97,9 +97,9 @@ class IndexPolicy:
 
 
 class FloorPolicy(IndexPolicy):
-    """One that is told λ, a lower bound on the expected costs, unless it is given as `min_cost`."""
+    """An index policy that needs λ, a lower bound on the expected costs: the hyperparameter `min_cost`, or side information."""
 
-    told: ClassVar[tuple[str, ...]] = ("min_cost",)
+    requires: ClassVar[tuple[str, ...]] = ("min_cost",)
 
     min_cost: ArrayLike | None
 
@@ -107,7 +107,7 @@ class FloorPolicy(IndexPolicy):
         if self.min_cost is not None:
             checks.hyperparameter(self, "min_cost", 0, 1, low_excluded=True)
 
-    def fact(self, problem: Problem) -> jax.Array:
+    def side_info(self, problem: Problem) -> jax.Array:
         """λ"""
         return jnp.asarray(problem.min_cost if self.min_cost is None else self.min_cost, jnp.float32)
 

@@ -28,7 +28,7 @@ class JointBTS:
     and the arm with the largest θ_i^r / θ_i^c is pulled. A reward in [0, 1] becomes a success with that probability, and so
     does a cost, by a trial each; what correlation the pair has, the trials keep. On Bernoulli feedback they change nothing.
 
-    Told in advance: nothing.
+    Side information: nothing.
 
     Guarantee: none known to us.
 
@@ -46,7 +46,7 @@ class JointBTS:
         JointBTS(alpha=1.0)
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
 
     alpha: ArrayLike = 0.5
 

@@ -20,7 +20,7 @@ class PDBwK(IndexPolicy):
 
         min{r̄_i + φ(r̄_i, n_i), 1} / max{c̄_i − φ(c̄_i, n_i), 0},   φ(x, n) = √(νx/n) + ν/n,   ν = scale · log(BK).
 
-    Told in advance: the budget B.
+    Side information: the budget B.
 
     Guarantee: none known to us for this variant.
 
@@ -34,20 +34,20 @@ class PDBwK(IndexPolicy):
         PDBwK(scale=0.1)
     """
 
-    told: ClassVar[tuple[str, ...]] = ("budget",)
+    requires: ClassVar[tuple[str, ...]] = ("budget",)
 
     scale: ArrayLike = 0.25
 
     def _check(self) -> None:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
-    def fact(self, problem: Problem) -> jax.Array:
+    def side_info(self, problem: Problem) -> jax.Array:
         """ν"""
         return jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        n, nu, reward, cost = state.n, state.fact, state.reward_mean, state.cost_mean
+        n, nu, reward, cost = state.n, state.side_info, state.reward_mean, state.cost_mean
         confident_reward = jnp.minimum(reward + self._radius(nu, reward, n), 1)
         return over(confident_reward, cost - self._radius(nu, cost, n))
 

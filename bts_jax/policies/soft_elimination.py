@@ -24,7 +24,7 @@ class SoftElimination:
     δ_i is how far both estimates of arm i, of its reward and of its cost, must be off for its ratio to be the best
     (the paper's δ_i(γ) at γ = 1); the source has the gap between mean rewards in its place.
 
-    Told in advance: nothing.
+    Side information: nothing.
 
     Guarantee: none known to us for budgets. (The source's is for bandits without costs.)
 
@@ -40,7 +40,7 @@ class SoftElimination:
         SoftElimination(scale=0.2)
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     softmax: ClassVar[bool] = True
     learnable: ClassVar[dict[str, tuple[float, float]]] = {"scale": (0.01, 100.0)}
 

@@ -17,7 +17,7 @@ class UCBBV1(FloorPolicy):
 
         r̄_i / c̄_i + (1 + 1/λ) · e_i / (λ − e_i),   e_i = √(ln(t − 1) / n_i).
 
-    Told in advance: λ, a lower bound on the expected costs.
+    Side information: λ, a lower bound on the expected costs.
 
     Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs. A confidence bound needs e_i < λ,
     and the formula says nothing useful before: with `explore = 0`, the default, we know of no guarantee, and the policy can
@@ -50,7 +50,7 @@ class UCBBV1(FloorPolicy):
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
-        floor = state.fact
+        floor = state.side_info
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
         e = jnp.sqrt(log_t) * (1 / jnp.sqrt(state.n))
         gap = floor - e

@@ -37,7 +37,7 @@ class Bar:
     def advance(self, units: list[Unit], rounds: list[np.ndarray]) -> None:
         """Puts the pulls that units made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
         for unit, of_unit in zip(units, rounds, strict=True):
-            made = int((of_unit if self.grid.told_budget(unit) else of_unit[:, -1]).sum(dtype=np.int64))
+            made = int((of_unit if self.grid.requires_budget(unit) else of_unit[:, -1]).sum(dtype=np.int64))
             self.bar.total += made - self._expected(unit)
             self.bar.update(made)
         self.bar.refresh()

@@ -15,7 +15,7 @@ from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
-from bts_jax.contract import Bandit, Means, Policy, scales, told
+from bts_jax.contract import Bandit, Means, Policy, scales, side_info
 from bts_jax.names import named
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.results import Unit, now
@@ -81,8 +81,8 @@ class Grid:
         self._costs, self.amounts = costs, self._amounts(costs)
         for name, policy in self.policies.items():
             _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
-            if self.in_rounds and "budget" in told(policy):
-                raise ValueError(f"policies[{name!r}] is told the budget, and there is none but a number of rounds: leave the "
+            if self.in_rounds and "budget" in side_info(policy):
+                raise ValueError(f"policies[{name!r}] requires the budget, and there is none but a number of rounds: leave the "
                                  "policy out, or give budgets and max_rounds")
             with _about(f"policies[{name!r}]"):
                 game.check(policy, self._bandits[0], self.amounts[0, -1], self.amounts[0], self.longest)
@@ -137,13 +137,13 @@ class Grid:
         best_costs = np.array([float(best_cost(means)) for means in self.means])
         arms = np.array([means.cost_mean.shape[-1] for means in self.means])
         self.most_arms = int(arms.max())
-        # By whether the policy is told the budget: if so it plays once with every budget, and otherwise once with the largest.
+        # By whether the policy requires the budget: if so it plays once with every budget, and otherwise once with the largest.
         budgets = {True: self.amounts.sum(1, dtype=np.float64), False: self.amounts[:, -1].astype(np.float64)}
-        self._pulls = {told: budget / best_costs for told, budget in budgets.items()}
+        self._pulls = {required: budget / best_costs for required, budget in budgets.items()}
         if self.longest is not None:
             most = {True: self.longest * len(self.budgets), False: self.longest}
-            self._pulls = {told: np.minimum(pulls, most[told]) for told, pulls in self._pulls.items()}
-        self._work = {told: np.round(pulls * arms).astype(np.int64) for told, pulls in self._pulls.items()}
+            self._pulls = {required: np.minimum(pulls, most[required]) for required, pulls in self._pulls.items()}
+        self._work = {required: np.round(pulls * arms).astype(np.int64) for required, pulls in self._pulls.items()}
 
     def _sort_by_kind(self) -> None:
         """Which bandits may share a call, with their arrays stacked."""
@@ -159,8 +159,8 @@ class Grid:
             members[kind].append(place)
         self._members, self._stacks = members, {}
 
-    def told_budget(self, unit: Unit) -> bool:
-        return "budget" in told(self.policy(unit))
+    def requires_budget(self, unit: Unit) -> bool:
+        return "budget" in side_info(self.policy(unit))
 
     def policy(self, unit: Unit) -> Policy:
         return self._policies[unit.policy]
@@ -179,16 +179,17 @@ class Grid:
 
     def expected_pulls(self, unit: Unit, bandits: range) -> float:
         """Roughly how many pulls a seed of that unit makes on these bandits together."""
-        return float(self._pulls[self.told_budget(unit)][bandits.start : bandits.stop].sum())
+        return float(self._pulls[self.requires_budget(unit)][bandits.start : bandits.stop].sum())
 
     def work(self, unit: Unit, bandits: range) -> int:
         """Roughly how long a seed of that unit takes on these bandits together."""
-        return int(self._work[self.told_budget(unit)][bandits.start : bandits.stop].sum())
+        return int(self._work[self.requires_budget(unit)][bandits.start : bandits.stop].sum())
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
         specification = {
-            "policies": {name: entry_of(policy, POLICIES, told=list(told(policy))) for name, policy in self.policies.items()},
+            "policies": {name: entry_of(policy, POLICIES, requires=list(side_info(policy)))
+                         for name, policy in self.policies.items()},
             "bandits": {name: self._bandit_entry(place, bandit) for place, (name, bandit) in enumerate(self.bandits.items())},
             "budgets": [float(budget) for budget in self.budgets],
             "seeds": self.seeds,

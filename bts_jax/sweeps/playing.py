@@ -135,7 +135,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     words, amounts = grid.words[places], grid.amounts[places][:, gaps[0].budgets]
     checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
-    if grid.told_budget(units[0]):
+    if grid.requires_budget(units[0]):
         repeats = amounts.shape[1]
         budget, checkpoints = checkpoints.ravel(), None
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)

@@ -60,7 +60,7 @@ def sweep(
 ) -> xr.Dataset:
     """Plays every policy on every bandit with every budget, `seeds` times.
 
-    A policy that is not told the budget plays once, with the budgets as checkpoints; one that is told plays once for each.
+    A policy that does not require the budget plays once, with the budgets as checkpoints; one that does plays once for each.
     Neither `chunk`, `memory`, `devices`, `shard`, `executor`, the order nor an interruption changes a bit of the result.
 
     Args:
@@ -71,7 +71,7 @@ def sweep(
         max_rounds: every run ends after so many rounds, if its budget is not spent by then. Its regret is then NaN.
         rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
             budget; the axis `budget` has the numbers of rounds, and regret, which is about a budget, is NaN: take
-            `pseudo_regret`. A policy that is told the budget is refused.
+            `pseudo_regret`. A policy that requires the budget is refused.
         out: a folder to save in, a zarr store. If the same sweep was interrupted there, it goes on, and what is damaged
             is computed again. A store that has a part of this sweep grows: only what is missing is computed. A store has one
             list of budgets, which all of its policies play. A store of another seed, or with other settings under the same

@@ -175,7 +175,7 @@ def fused(grid: Grid, results: Results, calls: list[Call], most: int) -> list[li
 
 def _is_small(grid: Grid, unit: Unit, seeds: int, most: int) -> bool:
     """Whether a call of so many seeds leaves room on the device for others."""
-    return seeds * (len(grid.budgets) if grid.told_budget(unit) else 1) <= _small_call(grid) and seeds <= most // PARTY
+    return seeds * (len(grid.budgets) if grid.requires_budget(unit) else 1) <= _small_call(grid) and seeds <= most // PARTY
 
 
 def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ MOST_CHUNKS = 2**20  # units: each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
-RESERVED = {"policy", "bandit", "budget", "seed", "arm", "told", "family", "num_arms", "reward_mean", "cost_mean", "reward",
+RESERVED = {"policy", "bandit", "budget", "seed", "arm", "requires", "family", "num_arms", "reward_mean", "cost_mean", "reward",
             "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs",
             "arm_name"}
 AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or from Python by the call that began it"
@@ -50,9 +50,14 @@ def parse(text: str | bytes) -> Any:
     if sum(map(text.count, marks)) > MOST_TABLES:  # type: ignore
         raise ValueError(f"it has more than {MOST_TABLES:,} lists and tables")
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if isinstance(found, dict) and isinstance(found.get("policies"), dict):  # in version 0.1, `requires` was `told`
+        for entry in found["policies"].values():
+            if isinstance(entry, dict) and "told" in entry:
+                entry["requires"] = entry.pop("told")
+    return found
 
 
 def check(found: Any, chunk: Any, group: Any = 1) -> None:
@@ -71,7 +76,7 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
     if not isinstance(found.get("rounds", False), bool):
         raise ValueError(f"rounds = {shown(found['rounds'])} is neither true nor false")
     checks.whole("max_rounds", found.get("max_rounds", 1), 1)
-    for kind, more in (("policies", ("told",)), ("bandits", ("reward_mean", "cost_mean"))):
+    for kind, more in (("policies", ("requires",)), ("bandits", ("reward_mean", "cost_mean"))):
         if not _table(kind, found[kind]):
             raise ValueError(f"{kind} is empty")
         for name, entry in found[kind].items():
@@ -79,8 +84,8 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
             checks.name(kind, name)
             _entry(where, entry, ("class", "fields", *more))
             if kind == "policies":
-                if not isinstance(entry["told"], list) or not all(isinstance(fact, str) for fact in entry["told"]):
-                    raise ValueError(f"{where}.told = {shown(entry['told'])} is not a list of names")
+                if not isinstance(entry["requires"], list) or not all(isinstance(name, str) for name in entry["requires"]):
+                    raise ValueError(f"{where}.requires = {shown(entry['requires'])} is not a list of names")
                 continue
             means = [_means(f"{where}.{mean}", entry[mean]) for mean in ("reward_mean", "cost_mean")]
             if len(means[0]) != len(means[1]):
@@ -91,7 +96,7 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
     check_coords(coords, len(bandits))
     if len(bandits) % checks.whole("group", group, 1):
         raise ValueError(f"group = {group} does not divide the number of bandits, {len(bandits)}")
-    texts = (policies, (", ".join(entry["told"]) for entry in policies.values()), bandits,
+    texts = (policies, (", ".join(entry["requires"]) for entry in policies.values()), bandits,
              (entry["class"] for entry in bandits.values()))
     columns = [list(map(len, column)) for column in texts]
     labels = 8 * (seeds + arms + len(budgets)) + (16 + 4 * names) * len(bandits) * arms

@@ -13,7 +13,7 @@ import numpy as np
 
 from bts_jax import batch, game
 from bts_jax.bandits.arms import named_arms
-from bts_jax.contract import Bandit, Policy, scales, told
+from bts_jax.contract import Bandit, Policy, scales, side_info
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.game import simulate
 from bts_jax.policies import Uniform
@@ -24,7 +24,7 @@ _RUNS, _DRAWS = 12, 20_000
 def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """Raises a `ValueError` that says all that is wrong with a policy, as far as some runs on `bandit` can tell.
 
-    Runs must come to an end; be the same bit for bit alone, in a batch and on few lanes; and, unless the policy is told
+    Runs must come to an end; be the same bit for bit alone, in a batch and on few lanes; and, unless the policy requires
     the budget, be the beginnings of runs with a larger one. The policy must be a function of its state and key. One that has
     `logits` must return K finite numbers.
 
@@ -45,10 +45,10 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     if np.asarray(runs.truncated).any():
         wrong.append("runs hit the limit of rounds: on arms that cost something, that is all but impossible")
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
-    if "budget" not in told(policy):
+    if "budget" not in side_info(policy):
         half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=checkpoints[[0, 0]]))(keys)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
-            wrong.append("a run with half the budget is not the first half of the run, though it is not told the budget")
+            wrong.append("a run with half the budget is not the first half of the run, though it does not require the budget")
     wrong += _one_by_one(policy, bandit, budget)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))

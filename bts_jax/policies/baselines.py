@@ -1,4 +1,4 @@
-"""Two yardsticks: always the best arm, and any arm at all."""
+"""Two baselines that do not learn: `Oracle` pulls the best arm, `Uniform` pulls arms at random."""
 
 from typing import ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from bts_jax.pytrees import pytree
 class Oracle:
     """Always pulls the arm with the best ratio of expected reward to expected cost: what regret is measured against.
 
-    Told in advance: the best arm.
+    Side information: the best arm.
 
     Guarantee: expected reward within 2ρ* of the best that any policy can have (Lemma 1 of Xia et al., IJCAI 2015).
 
@@ -23,7 +23,7 @@ class Oracle:
         Oracle()
     """
 
-    told: ClassVar[tuple[str, ...]] = ("best_arm",)
+    requires: ClassVar[tuple[str, ...]] = ("best_arm",)
 
     def init(self, problem: Problem) -> jax.Array:
         return problem.best_arm
@@ -43,7 +43,7 @@ class UniformState(NamedTuple):
 class Uniform:
     """Pulls an arm chosen uniformly at random in every round: what a policy that learns nothing achieves.
 
-    Told in advance: nothing.
+    Side information: nothing.
 
     Guarantee: none. Regret is linear in B unless all arms are equally good.
 
@@ -52,7 +52,7 @@ class Uniform:
         Uniform()
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def init(self, problem: Problem) -> UniformState:
         return UniformState(arms=jnp.arange(problem.num_arms, dtype=jnp.uint32))

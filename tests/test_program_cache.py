@@ -10,7 +10,7 @@ import pytest
 from common import INSTANCES, assert_same_bits, keys
 
 import bts_jax as bj
-from bts_jax import batch, cache, kept
+from bts_jax import batch, cache, program_cache
 from bts_jax.engine import loop
 from bts_jax.pytrees import pytree
 
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def files(folder):
-    return sorted(folder.glob("*-kept"))
+    return sorted(folder.glob("*-traced"))
 
 
 def traces(monkeypatch):
@@ -65,7 +65,7 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
     monkeypatch.setattr(cache, "in_use", lambda: cache.place())
 
     def name(policy=bj.BTS(), bandit=BANDIT, rest=1, devices=jax.devices()[:1]):  # noqa: B008
-        place = kept.kept([jax.tree.structure((policy, bandit))], tuple(devices), rest)
+        place = program_cache.program_file([jax.tree.structure((policy, bandit))], tuple(devices), rest)
         return place and place.path.name
 
     names = [name(), name(policy=bj.KUBE()), name(policy=bj.PDBwK()), name(bandit=INSTANCES["multinomial"]), name(rest=2),
@@ -80,18 +80,18 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
     names.append(name())
     monkeypatch.setattr(bj.BTS, "__call__", lambda self, state, key: (1, state))
     names.append(name())
-    monkeypatch.setattr(bj.BTS, "told", ("budget",))
+    monkeypatch.setattr(bj.BTS, "requires", ("budget",))
     names.append(name())
-    monkeypatch.setattr(kept, "_source", lambda: "another")
+    monkeypatch.setattr(program_cache, "_source", lambda: "another")
     names.append(name())
     assert len(set(names)) == len(names) and None not in names
     assert name() == name()
 
 
 def test_names_are_the_same_in_every_process():
-    """Python orders sets of strings by chance, unless it is told the seed."""
-    code = ("import bts_jax\nfrom bts_jax import kept\n"
-            "print([kept._code(one) for one in [*bts_jax.POLICIES.values(), bts_jax.Bernoulli, bts_jax.Beta]])")
+    """Python orders sets of strings by chance, unless PYTHONHASHSEED is set."""
+    code = ("import bts_jax\nfrom bts_jax import program_cache\n"
+            "print([program_cache._code(one) for one in [*bts_jax.POLICIES.values(), bts_jax.Bernoulli, bts_jax.Beta]])")
     names = {subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,
                             capture_output=True).stdout for seed in "12"}
     assert len(names) == 1
@@ -116,7 +116,7 @@ class Yours(bj.Bernoulli):
 
 
 DAMAGES = [lambda content: content[:-5], lambda content: b"", lambda content: content[:40] + b"x" * 99,
-           lambda content: kept._packed([[]], b"no program")]
+           lambda content: program_cache._packed([[]], b"no program")]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -162,7 +162,7 @@ def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):
 
 
 def test_nothing_is_kept_where_it_cannot_be_or_must_not_be(folder, monkeypatch):
-    monkeypatch.setattr(kept, "_source_now", lambda: "edited since")  # what was imported is not what the files say
+    monkeypatch.setattr(program_cache, "_source_now", lambda: "edited since")  # what was imported is not what the files say
     bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4))
     assert not files(folder)
     monkeypatch.undo()
@@ -171,4 +171,4 @@ def test_nothing_is_kept_where_it_cannot_be_or_must_not_be(folder, monkeypatch):
     later(monkeypatch)
     bj.simulate_batch(bj.Uniform(), BANDIT, 6, keys(5))  # no folder to write to
     jax.config.update("jax_compilation_cache_dir", "another")
-    assert cache.in_use() is None and kept.kept([], (), 0) is None
+    assert cache.in_use() is None and program_cache.program_file([], (), 0) is None

@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parent
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
-class Kept(NamedTuple):
+class ProgramFile(NamedTuple):
     """The file of a program, which may not exist yet."""
 
     path: Path
@@ -67,7 +67,7 @@ class Kept(NamedTuple):
             _LOG.info("%s cannot be kept (%s)", self.path.name, str(error).split("\n")[0][:200])
 
 
-def kept(structures: list, devices: tuple, rest: Any) -> Kept | None:
+def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | None:
     """The file for a program with these structures of policy and bandit; None if it has to be traced in every process.
 
     `rest`: whatever else the program depends on. Its `repr` says all.
@@ -84,7 +84,7 @@ def kept(structures: list, devices: tuple, rest: Any) -> Kept | None:
     kinds = [(device.platform, device.device_kind, device.id) for device in devices]
     everything = [_source(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")]
     name = hashlib.sha256(repr(everything).encode()).hexdigest()
-    return Kept(folder / f"{name}{cache.KEPT}", _source(), devices)
+    return ProgramFile(folder / f"{name}{cache.TRACED}", _source(), devices)
 
 
 class _Foreign(Exception):
