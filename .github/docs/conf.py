@@ -1,0 +1,95 @@
+"""Sphinx's settings. `build.py` collects the pages and calls Sphinx."""
+
+import ast
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+
+from jax.typing import ArrayLike
+from sphinx.util.typing import stringify_annotation
+
+import bts_jax
+
+project, author, copyright = "bts_jax", "The bts_jax authors", "The bts_jax authors"
+version = release = bts_jax.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb", "sphinx_copybutton"]
+exclude_patterns = ["templates"]
+templates_path = ["templates"]
+
+html_theme = "furo"
+html_static_path, html_css_files = ["static"], ["wide.css"]
+html_title = f"bts_jax {release}"
+html_copy_source = False
+html_show_sphinx = False
+
+nb_execution_mode = "off"  # outputs are those that are stored
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+default_role = "py:obj"  # `sweep` in a docstring is a link where there is such a name, and code everywhere
+autosummary_generate = True
+autosummary_ignore_module_all = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_inherit_docstrings = True
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
+LONG = stringify_annotation(ArrayLike, "smart")
+
+
+def literal(app, what, name, obj, options, lines):
+    """Shows indented blocks of a docstring, such as formulas and tables, as they stand; not those of a section such as `Args:`."""
+    shown, before, section = [], "", False
+    for line in lines:
+        indented = line.startswith(" ")
+        if line.strip() and not indented:
+            section = bool(SECTION.match(line))
+        if indented and not section and not before.strip() and not (shown and shown[-1].startswith(" ")):
+            last = next((i for i in range(len(shown) - 1, -1, -1) if shown[i].strip()), None)
+            if last is not None and not shown[last].startswith(" "):
+                shown += ["::", ""]
+        shown.append(line)
+        before = line
+    lines[:] = shown
+
+
+def fields(app, what, name, obj, options, lines):
+    """Lists the fields of a class with the comments that stand beside them in its source."""
+    if what != "class" or any(SECTION.match(line) and line == "Args:" for line in lines):
+        return
+    try:
+        code = textwrap.dedent(inspect.getsource(obj))
+    except (OSError, TypeError):
+        return
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokenize.generate_tokens(io.StringIO(code).readline)
+                if token.type == tokenize.COMMENT}
+    body = [node for node in ast.parse(code).body[0].body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    found = [(node.target.id, comments[node.end_lineno]) for node in body if node.end_lineno in comments]
+    place = next((i for i, line in enumerate(lines) if SECTION.match(line)), len(lines))
+    escaped = [(field, re.sub(r"([*`|\\])|_(?=\W|$)", lambda match: "\\" + match.group(), comment)) for field, comment in found]
+    lines[place:place] = [""] + [f"* **{field}**: {comment}" for field, comment in escaped] + [""]
+
+
+def skip(app, what, name, obj, skipped, options):
+    """Leaves out what a NamedTuple or chex adds to a class."""
+    text = getattr(obj, "__doc__", None) or ""
+    return True if text.startswith("Alias for field number") or name in {"from_tuple", "to_tuple", "replace"} else None
+
+
+def shorten(app, what, name, obj, options, signature, returned):
+    return signature and signature.replace(LONG, "ArrayLike"), returned and returned.replace(LONG, "ArrayLike")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", literal, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", fields, priority=200)
+    app.connect("autodoc-skip-member", skip)
+    app.connect("autodoc-process-signature", shorten)
