@@ -1,8 +1,8 @@
 """Builds the documentation as a web site, offline: `python .github/docs/build.py`.
 
-The pages are collected in build/docs/source and written by Sphinx to build/docs/html. Hand-written pages lie beside this file. README,
-CHANGELOG, CONTRIBUTING, the notebooks with their stored outputs, and their figures are copied from where they lie in the repository.
-Notebooks are not executed. A warning is an error.
+The pages are collected in build/docs/source, and Sphinx writes the site to build/docs/html. Hand-written pages are in the folder
+of this file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from their places in the
+repository. Notebooks are not executed. A warning is an error.
 """
 
 import argparse
@@ -58,7 +58,7 @@ LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="a folder for the pages and what they are made from")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="a folder for the site and its source")
     out = parser.parse_args().out.resolve()
     source, html = out / "source", out / "html"
     for folder in (source, html):
@@ -92,9 +92,8 @@ def collect(source: Path) -> None:
                 page = f"notebooks/{name}"
                 cell["source"] = relinked("".join(cell["source"]), page, page, source).splitlines(keepends=True)
         (source / "notebooks" / name).write_text(json.dumps(notebook))
-    stems = "\n".join(Path(name).stem for name in notebooks)
-    (source / "notebooks" / "index.md").write_text(f"# Notebooks\n\nThey are shown with the outputs that are stored in them.\n\n"
-                                                   f"```{{toctree}}\n:maxdepth: 1\n\n{stems}\n```\n")
+    contents = "\n".join(["```{toctree}", ":maxdepth: 1", "", *(Path(name).stem for name in notebooks), "```", ""])
+    (source / "notebooks" / "index.md").write_text(f"# Notebooks\n\nThey are shown with their stored outputs.\n\n{contents}")
     (source / "gallery.md").write_text(gallery(notebooks, source))
     (source / "api" / "command.md").write_text(commands())
 
@@ -147,7 +146,8 @@ def commands() -> str:
     top = parser()
     choices = next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
     helps = {"bts-jax": top, **{f"bts-jax {name}": command for name, command in choices.items()}}
-    return "# The command line\n" + "".join(f"\n## {name}\n\n```text\n{command.format_help().strip()}\n```\n" for name, command in helps.items())
+    return "# The command line\n" + "".join(f"\n## {name}\n\n```text\n{command.format_help().strip()}\n```\n"
+                                           for name, command in helps.items())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import bts_jax
 project, author, copyright = "bts_jax", "The bts_jax authors", "The bts_jax authors"
 version = release = bts_jax.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb", "sphinx_copybutton"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb",
+              "sphinx_copybutton"]
 exclude_patterns = ["templates"]
 templates_path = ["templates"]
 
@@ -46,7 +47,7 @@ LONG = stringify_annotation(ArrayLike, "smart")
 
 
 def literal(app, what, name, obj, options, lines):
-    """Shows indented blocks of a docstring, such as formulas and tables, as they stand; not those of a section such as `Args:`."""
+    """Shows indented blocks of a docstring, such as formulas and tables, literally, except in sections such as `Args:`."""
     shown, before, section = [], "", False
     for line in lines:
         indented = line.startswith(" ")
@@ -63,7 +64,7 @@ def literal(app, what, name, obj, options, lines):
 
 def fields(app, what, name, obj, options, lines):
     """Lists the fields of a class with the comments that stand beside them in its source."""
-    if what != "class" or any(SECTION.match(line) and line == "Args:" for line in lines):
+    if what != "class" or "Args:" in lines:
         return
     try:
         code = textwrap.dedent(inspect.getsource(obj))
@@ -71,7 +72,7 @@ def fields(app, what, name, obj, options, lines):
         return
     comments = {token.start[0]: token.string.lstrip("# ") for token in tokenize.generate_tokens(io.StringIO(code).readline)
                 if token.type == tokenize.COMMENT}
-    body = [node for node in ast.parse(code).body[0].body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    body = [node for node in ast.parse(code).body[0].body if isinstance(node, ast.AnnAssign)]
     found = [(node.target.id, comments[node.end_lineno]) for node in body if node.end_lineno in comments]
     place = next((i for i, line in enumerate(lines) if SECTION.match(line)), len(lines))
     escaped = [(field, re.sub(r"([*`|\\])|_(?=\W|$)", lambda match: "\\" + match.group(), comment)) for field, comment in found]
