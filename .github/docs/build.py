@@ -1,8 +1,8 @@
 """Builds the documentation as a web site, offline: `python .github/docs/build.py`.
 
-The pages are collected in build/docs/source, and Sphinx writes the site to build/docs/html. Hand-written pages are in the folder
-of this file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from their places in the
-repository. Notebooks are not executed. A warning is an error.
+The pages are collected in build/docs/source, and Sphinx writes the site to build/docs/html. Hand-written pages are beside this
+file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from their places in the repository.
+Notebooks are not executed. A warning is an error.
 """
 
 import argparse

@@ -7,6 +7,8 @@ import re
 import textwrap
 import tokenize
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from jax.typing import ArrayLike
 from sphinx.util.typing import stringify_annotation
 
@@ -29,6 +31,8 @@ html_show_sphinx = False
 nb_execution_mode = "off"  # outputs are those that are stored
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_dmath_allow_digits = myst_dmath_allow_space = False  # "$5 and $6" are amounts
+html_math_renderer = "mathml"  # below; the default loads a program from the web
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -38,7 +42,7 @@ autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_inherit_docstrings = True
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = 120
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
@@ -89,7 +93,20 @@ def shorten(app, what, name, obj, options, signature, returned):
     return signature and signature.replace(LONG, "ArrayLike"), returned and returned.replace(LONG, "ArrayLike")
 
 
+def mathml(display):
+    """Writes a formula as MathML, which browsers draw without a program."""
+
+    def visit(self, node):
+        tex = re.sub(r"\\([bB]igg?)(?=[(\[])", r"\\\1l", node.astext())  # docutils knows \Bigl and \Bigr, but not \Big
+        tex = re.sub(r"\\([bB]igg?)(?=[)\]])", r"\\\1r", tex)
+        self.body.append(tex2mathml(tex, as_block=display))
+        raise nodes.SkipNode
+
+    return visit, None
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", mathml(False), mathml(True))
     app.connect("autodoc-process-docstring", literal, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", fields, priority=200)
     app.connect("autodoc-skip-member", skip)
