@@ -1,7 +1,7 @@
 """Builds the documentation as a web site, offline: `python .github/docs/build.py`.
 
 The pages are collected in build/docs/source, and Sphinx writes the site to build/docs/html. Hand-written pages are beside this
-file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from their places in the repository.
+file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from the repository.
 Notebooks are not executed. A warning is an error.
 """
 
