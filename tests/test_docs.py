@@ -174,3 +174,7 @@ def test_headings_that_are_linked_to_exist():
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_the_citation_names_this_version():
+    assert f"\nversion: {bts_jax.__version__}\n" in (ROOT / ".github" / "CITATION.cff").read_text()
