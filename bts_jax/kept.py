@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from functools import cache as once
@@ -78,7 +79,8 @@ def kept(structures: list, devices: tuple, rest: Any) -> Kept | None:
         parts = [list(_parts(structure)) for structure in structures]
     except _Foreign:
         return None
-    settings = {name: getattr(jax.config, name, None) for name in sorted(jax.config.values) if "cache" not in name}  # type: ignore
+    settings = [(name, repr(getattr(jax.config, name, None))) for name in sorted(jax.config.values) if "cache" not in name]
+    settings = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # addresses of objects, which differ from process to process
     kinds = [(device.platform, device.device_kind, device.id) for device in devices]
     everything = [_source(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")]
     name = hashlib.sha256(repr(everything).encode()).hexdigest()

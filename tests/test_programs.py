@@ -53,7 +53,7 @@ def test_sums_of_products_have_the_same_bits():
     two = (jnp.add, jnp.subtract, jnp.multiply, jnp.multiply, jnp.divide, jnp.maximum, lambda a, b: jnp.where(a < b, a, b * a))
     one = (jnp.sqrt, jnp.log1p, jnp.square, lambda a: a + 0.5, lambda a: jnp.exp(-a), lambda a: a * (1 - a))
     recipes = [[(random.integers(len(two)), random.integers(len(one)), *random.integers(0, 4 + i, 2)) for i in range(8)]
-               for _ in range(60)]
+               for _ in range(15)]
 
     def formulas(*inputs):
         found = []
@@ -68,7 +68,7 @@ def test_sums_of_products_have_the_same_bits():
     different = []
     for function in (formulas, core.jaxpr_as_fun(optimised(jax.make_jaxpr(formulas)(*inputs)))):
         with_care, quickly = (jax.device_get(jax.jit(function, compiler_options=options)(*inputs)) for options in ({}, QUICKLY))
-        assert sum(np.isfinite(a).all() and len(np.unique(a)) > 30 for a in with_care) > 60
+        assert sum(np.isfinite(a).all() and len(np.unique(a)) > 30 for a in with_care) > 15
         different.append(sum(a.tobytes() != b.tobytes() for a, b in zip(with_care, quickly, strict=True)))
     assert different[0] > 0 and different[1] == 0
 

@@ -1,6 +1,8 @@
-"""What the README shows works as it stands there; its first example with a tenth of the runs."""
+"""The examples in the README and in the text of the notebooks work as they stand there; the first with a tenth of the runs."""
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +10,38 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+# The words of the README for what a class declares as side information.
+SIDE_INFORMATION = {
+    (): "none",
+    ("budget",): "budget",
+    ("min_cost",): "lower bound on costs",
+    ("cost_mean",): "mean costs",
+    ("best_arm",): "best arm",
+}
 
 
-IDS = ["quickstart", "sweep", "comparing", "theory", "arms", "learning", "policy of one's own"]
+def examples(text):
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def text_of(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+EXAMPLES = dict(zip(["quickstart", "sweep", "policy of one's own"], examples(README), strict=True))
+EXAMPLES |= {f"{path.stem}, {i}": block for path in NOTEBOOKS for i, block in enumerate(examples(text_of(path)))}
 
 
 def test_there_are_examples():
-    assert len(BLOCKS) == 7
+    elsewhere = [name for name in EXAMPLES if name[0].isdigit()]
+    assert elsewhere == ["03_your_own_policy_and_arms, 0"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS, ids=IDS)
+@pytest.mark.parametrize("block", EXAMPLES.values(), ids=EXAMPLES)
 def test_examples_run(block, capsys):
     names = {}
     exec(block.replace("500)", "50)"), names)
@@ -35,8 +57,53 @@ def test_ci_runs_the_readmes_test_command():
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+def test_commands_exist():
+    """Those of the README's set-up and of its block of commands are parsed, and the block has every command."""
+    from bts_jax.options import parser
+
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"(?:^|bin/)bts-jax (\w.*)$", README, re.MULTILINE)]
+    parsed = [parser().parse_args(line[:line.index(">")] if ">" in line else line) for line in lines]
+    commands = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    assert {arguments.command for arguments in parsed} == set(commands)
+
+
 def test_the_policy_table_is_the_registry():
     import bts_jax as bj
 
-    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \|", README, re.MULTILINE)
-    assert rows == [(name, policy.__name__) for name, policy in bj.POLICIES.items()]
+    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| ([^|]+) \|", README, re.MULTILINE)
+    assert rows == [(name, policy.__name__, SIDE_INFORMATION[tuple(policy.told)]) for name, policy in bj.POLICIES.items()]
+
+
+def test_the_bandit_table_is_the_registry():
+    import inspect
+
+    import bts_jax as bj
+
+    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)\(([\w, ]+)\)` \|", README, re.MULTILINE)
+    assert [(name, kind) for name, kind, _ in rows] == [(name, bandit.__name__) for name, bandit in bj.BANDITS.items()]
+    for name, _, arguments in rows:
+        fields = set(inspect.signature(bj.BANDITS[name]).parameters)
+        assert set(arguments.split(", ")) <= fields, name
+
+
+def test_the_readme_is_short():
+    assert len(README.encode()) <= 10_000
+
+
+def test_every_path_in_the_readme_exists():
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if "://" not in link and not link.startswith("#")]
+    paths = re.findall(r"(?<![\w/.])(?:bts_jax|notebooks|tests|\.github|\.ci)/[\w./-]*\w", README)
+    assert links and all((ROOT / path).exists() for path in {*links, *paths}), {*links, *paths}
+
+
+def test_every_notebook_is_named_in_the_readme():
+    named = re.findall(r"\(notebooks/(\w+\.ipynb)\)", README)
+    assert named == [path.name for path in NOTEBOOKS]
+
+
+def test_every_path_in_the_engines_readme_exists():
+    text = (ROOT / "bts_jax" / "engine" / "README.md").read_text()
+    names = set(re.findall(r"`((?:\w+/)*\w+\.(?:py|md|ipynb))`", text))
+    places = (ROOT, ROOT / "bts_jax", ROOT / "bts_jax" / "engine", ROOT / "tests")
+    missing = {name for name in names if not any((place / name).exists() for place in places)}
+    assert names and not missing

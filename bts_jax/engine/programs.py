@@ -1,6 +1,6 @@
 """Compiled programs: which are kept, with what options they are compiled, and what happens if one fails.
 
-Options of XLA for GPUs are those of jaxlib 0.11.2. `bts-jax bench` on a GPU shows what they are worth; README has the numbers.
+Options of XLA for GPUs are those of jaxlib 0.11.2. `bts-jax bench` on a GPU measures them; `engine/README.md` has the numbers.
 """
 
 import logging
