@@ -61,8 +61,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="a folder for the site and its source")
     out = parser.parse_args().out.resolve()
     source, html = out / "source", out / "html"
-    for folder in (source, html):
-        shutil.rmtree(folder, ignore_errors=True)
+    for folder in ("source", "html", "doctrees"):
+        shutil.rmtree(out / folder, ignore_errors=True)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     collect(source)
     from sphinx.cmd.build import main as sphinx
@@ -140,7 +140,7 @@ def gallery(notebooks: dict[str, dict], source: Path) -> str:
 
 def commands() -> str:
     """A page with the help of all commands."""
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "88"  # as many as a page has
     from bts_jax.options import parser
 
     top = parser()

@@ -7,6 +7,7 @@ import re
 import textwrap
 import tokenize
 
+import numpy.typing
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from jax.typing import ArrayLike
@@ -47,7 +48,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
-LONG = stringify_annotation(ArrayLike, "smart")
+LONG = [stringify_annotation(kind, "smart") for kind in (ArrayLike, numpy.typing.ArrayLike)]
 
 
 def literal(app, what, name, obj, options, lines):
@@ -60,7 +61,7 @@ def literal(app, what, name, obj, options, lines):
         if indented and not section and not before.strip() and not (shown and shown[-1].startswith(" ")):
             last = next((i for i in range(len(shown) - 1, -1, -1) if shown[i].strip()), None)
             if last is not None and not shown[last].startswith(" "):
-                shown += ["::", ""]
+                shown += [".. code-block:: text", ""]
         shown.append(line)
         before = line
     lines[:] = shown
@@ -90,7 +91,20 @@ def skip(app, what, name, obj, skipped, options):
 
 
 def shorten(app, what, name, obj, options, signature, returned):
-    return signature and signature.replace(LONG, "ArrayLike"), returned and returned.replace(LONG, "ArrayLike")
+    """Names array-likes, where Sphinx lists all types that they may have. A protocol is not called: it has no signature."""
+    if getattr(obj, "_is_protocol", False):
+        return "", None
+    for long in LONG:
+        signature, returned = (text and text.replace(long, "ArrayLike") for text in (signature, returned))
+    return signature, returned
+
+
+def of_the_package(app, env, node, content):
+    """Links `sweep` in any module to `bts_jax.sweep`."""
+    if node.get("refdomain") != "py" or node["reftarget"].startswith("bts_jax."):
+        return None
+    target = f"bts_jax.{node['reftarget']}"
+    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, content)
 
 
 def mathml(display):
@@ -110,4 +124,5 @@ def setup(app):
     app.connect("autodoc-process-docstring", literal, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", fields, priority=200)
     app.connect("autodoc-skip-member", skip)
+    app.connect("missing-reference", of_the_package)
     app.connect("autodoc-process-signature", shorten)
