@@ -2,13 +2,13 @@
 
 A run is a matter of discrete decisions and has no derivative; its expectation has. Three ways to estimate that:
 
-`smoothed_gradient` draws the hyperparameters themselves at random, near where they are, and asks which way it paid. It takes
-    any policy in the contract and plays real runs.
-`score_gradient` asks which decisions paid, and how the hyperparameters change their probabilities (the score function, or
-    REINFORCE). Runs on the same instance are each other's baseline (Boutilier et al., NeurIPS 2020): what a run earns after a
-    decision is compared with what the others earned once they had spent as much. Not with what they earned after as many
-    rounds: under a budget runs differ in length, and one that has spent more by the same round has less ahead of it.
-`pathwise_gradient` differentiates through the runs of a relaxed game, in which every arm is pulled in part.
+- `smoothed_gradient` draws the hyperparameters themselves at random, near where they are, and asks which way it paid. It takes
+  any policy in the contract and plays real runs.
+- `score_gradient` asks which decisions paid, and how the hyperparameters change their probabilities (the score function, or
+  REINFORCE). Runs on the same instance are each other's baseline (Boutilier et al., NeurIPS 2020): what a run earns after a
+  decision is compared with what the others earned once they had spent as much. Not with what they earned after as many
+  rounds: under a budget runs differ in length, and one that has spent more by the same round has less ahead of it.
+- `pathwise_gradient` differentiates through the runs of a relaxed game, in which every arm is pulled in part.
 
 The last two need one method more of a policy, `logits(state, key)`: K numbers by which it chooses, differentiable in the
 hyperparameters. It pulls the arm with the largest; or, if its class has `softmax = True`, arm i with probability

@@ -1,0 +1,154 @@
+"""Builds the documentation as a web site, offline: `python .github/docs/build.py`.
+
+The pages are collected in build/docs/source, and Sphinx writes the site to build/docs/html. Hand-written pages are beside this
+file. README, CHANGELOG, CONTRIBUTING and the notebooks with their stored outputs are copied from the repository.
+Notebooks are not executed. A warning is an error.
+"""
+
+import argparse
+import base64
+import json
+import os
+import posixpath
+import re
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+NOT_PAGES = {"build.py", "__pycache__"}
+
+# Files of the repository that are pages, and the names of these pages.
+PAGES = {
+    "README.md": "index.md",
+    "bts_jax/CHANGELOG.md": "changelog.md",
+    "bts_jax/engine/README.md": "engine.md",
+    ".github/CONTRIBUTING.md": "contributing.md",
+    ".github/SUPPORT.md": "support.md",
+}
+CONTENTS = """
+```{toctree}
+:hidden:
+:caption: Use
+
+recipes
+api/index
+notebooks/index
+gallery
+glossary
+```
+
+```{toctree}
+:hidden:
+:caption: Project
+
+engine
+contributing
+support
+changelog
+```
+"""
+NO_ENGINE_NOTES = """# Engine notes
+
+This version has no engine notes yet. The first line of each module in `bts_jax/engine` says what it does.
+"""
+LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="a folder for the site and its source")
+    out = parser.parse_args().out.resolve()
+    source, html = out / "source", out / "html"
+    for folder in ("source", "html", "doctrees"):
+        shutil.rmtree(out / folder, ignore_errors=True)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    collect(source)
+    from sphinx.cmd.build import main as sphinx
+
+    failed = sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(out / "doctrees"), str(source), str(html)])
+    if not failed:
+        print(f"The documentation is in {html / 'index.html'}")
+    return failed
+
+
+def collect(source: Path) -> None:
+    """Puts all pages into one folder, where links between them lead to pages."""
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns(*NOT_PAGES))
+    for path, page in PAGES.items():
+        if (ROOT / path).exists():
+            (source / page).write_text(relinked((ROOT / path).read_text(), path, page, source))
+    if not (source / "engine.md").exists():
+        (source / "engine.md").write_text(NO_ENGINE_NOTES)
+    with (source / "index.md").open("a") as front:
+        front.write(CONTENTS)
+
+    notebooks = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    (source / "notebooks").mkdir(exist_ok=True)
+    for name, notebook in notebooks.items():
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                page = f"notebooks/{name}"
+                cell["source"] = relinked("".join(cell["source"]), page, page, source).splitlines(keepends=True)
+        (source / "notebooks" / name).write_text(json.dumps(notebook))
+    contents = "\n".join(["```{toctree}", ":maxdepth: 1", "", *(Path(name).stem for name in notebooks), "```", ""])
+    (source / "notebooks" / "index.md").write_text(f"# Notebooks\n\nThey are shown with their stored outputs.\n\n{contents}")
+    (source / "gallery.md").write_text(gallery(notebooks, source))
+    (source / "api" / "command.md").write_text(commands())
+
+
+def relinked(text: str, path: str, page: str, source: Path) -> str:
+    """The text of a file of the repository as the text of a page: relative links lead to the same files, or to their pages."""
+
+    def link(match: re.Match) -> str:
+        before, target, after = match.groups()
+        if ":" in target:  # a scheme
+            return match.group()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if target not in PAGES and not target.endswith(".ipynb"):
+            if not (ROOT / target).is_file():
+                raise SystemExit(f"{path} links to {target}, which does not exist")
+            (source / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / target, source / target)
+        return before + posixpath.relpath(PAGES.get(target, target), posixpath.dirname(page) or ".") + after
+
+    return LINK.sub(link, text)
+
+
+def gallery(notebooks: dict[str, dict], source: Path) -> str:
+    """A page with all figures that the notebooks hold, each under the heading that it has there."""
+    (source / "figures").mkdir()
+    lines = ["# Gallery", "", "Figures of the notebooks. The code that draws a figure stands in its notebook."]
+    for name, notebook in notebooks.items():
+        stem, title, heading, count = Path(name).stem, "", "", 0
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                for level, words in re.findall(r"^(#+) (.*)$", "".join(cell["source"]), re.MULTILINE):
+                    title, heading = (words, words) if level == "#" else (title, words)
+            for output in cell.get("outputs", []):
+                if "image/png" not in output.get("data", {}):
+                    continue
+                count += 1
+                figure = f"figures/{stem}-{count}.png"
+                (source / figure).write_bytes(base64.b64decode("".join(output["data"]["image/png"])))
+                if count == 1:
+                    lines += ["", f"## {title}", "", f"From [{stem}](notebooks/{name})."]
+                lines += ["", f":::{{figure}} {figure}", f":alt: {heading}", ":width: 100%", "", heading, ":::"]
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    """A page with the help of all commands."""
+    os.environ["COLUMNS"] = "88"  # as many as a page has
+    from bts_jax.options import parser
+
+    top = parser()
+    choices = next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {"bts-jax": top, **{f"bts-jax {name}": command for name, command in choices.items()}}
+    return "# The command line\n" + "".join(f"\n## {name}\n\n```text\n{command.format_help().strip()}\n```\n"
+                                           for name, command in helps.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
