@@ -173,7 +173,7 @@ def lay_out(
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
-    leaves, structure = jax.tree.flatten(jax.tree.map(game.settle, (policy, bandit)))
+    leaves, structure = jax.tree.flatten(jax.tree.map(game.canonicalize, (policy, bandit)))
     if checkpoints is None:
         checkpoints = np.expand_dims(budget, -1)
     devices = tuple(jax.local_devices() if devices is None else devices)[:size]
@@ -199,8 +199,8 @@ def lay_out(
     back[order] = np.arange(len(order))
     if limits is None and max_rounds is not None:
         limits = np.expand_dims(max_rounds, -1)
-    amount = jax.tree.map(lambda x: rows(x, 0), game.money(budget))
-    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1), game.money(checkpoints)),
+    amount = jax.tree.map(lambda x: rows(x, 0), game.fixed_point(budget))
+    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1), game.fixed_point(checkpoints)),
                                  None if limits is None else rows(limits, 1), np)
     own_leaves = [np.asarray(leaf) for leaf, varied in zip(leaves, varies, strict=True) if varied]
     own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))

@@ -131,7 +131,7 @@ def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=Non
 def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     """What is wrong with single calls, in a state after some pulls."""
     wrong, key = [], jax.random.key(1)
-    policy, bandit = jax.tree.map(lambda leaf: jnp.asarray(game.settle(leaf)), (policy, bandit))
+    policy, bandit = jax.tree.map(lambda leaf: jnp.asarray(game.canonicalize(leaf)), (policy, bandit))
     num_arms = np.shape(bandit.cost_mean)[0]
     state = game.first_state(policy, bandit, jnp.float32(budget))
     for i in range(2 * num_arms):

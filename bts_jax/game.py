@@ -30,7 +30,7 @@ from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, side_info
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, looped
-from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Coinage, Sum, coins
+from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product
@@ -62,8 +62,8 @@ class Run:
 class Units(NamedTuple):
     """How rewards and costs are counted, of a bandit that has `reward_scale` or `cost_scale`."""
 
-    reward: Coinage
-    cost: Coinage
+    reward: Resolution
+    cost: Resolution
 
 
 class Checkpoints(NamedTuple):
@@ -98,7 +98,7 @@ class _Progress(NamedTuple):
     rounds: jax.Array  # int32
     spent: Sum
     earned: Sum
-    last_cost: jax.Array  # int32, in coins, of the last pull
+    last_cost: jax.Array  # int32, in quanta, of the last pull
     last_reward: jax.Array  # int32, likewise
     pulls: jax.Array  # [K] int32
     goal: Sum  # the first checkpoint not yet recorded
@@ -179,8 +179,8 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     check(policy, bandit, budget, checkpoints, max_rounds)
     if checkpoints is None:
         checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
-    policy, bandit = jax.tree.map(settle, (policy, bandit))
-    return _simulate(default_platform(), policy, bandit, money(budget), key, money(checkpoints), max_rounds)
+    policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
+    return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
 
 
 def default_platform() -> str:
@@ -190,7 +190,7 @@ def default_platform() -> str:
     return "cpu" if platform == "cpu" else "gpu"
 
 
-def settle(leaf: Any) -> Any:
+def canonicalize(leaf: Any) -> Any:
     """A leaf with a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     for kind, dtype in ((jnp.floating, jnp.float32), (jnp.signedinteger, jnp.int32), (jnp.unsignedinteger, jnp.uint32)):
@@ -199,9 +199,9 @@ def settle(leaf: Any) -> Any:
     return array
 
 
-def money(amount: Any) -> tuple[jax.Array, Sum]:
+def fixed_point(amount: Any) -> tuple[jax.Array, Sum]:
     """An amount as float32 and, exactly, as a sum: whole numbers as they are, others as float32 has them."""
-    amount = settle(amount)
+    amount = canonicalize(amount)
     xp = jnp if isinstance(amount, Tracer) else np  # NumPy has nothing to compile
     amount = xp.asarray(amount)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -243,7 +243,7 @@ def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | No
     found = _scales(bandit)
     if found is None:
         return None
-    reward, cost = map(Coinage.of, found)
+    reward, cost = map(Resolution.of, found)
     fits = (endless | (checkpoints.whole <= LARGEST // cost.parts)).all()
     return Units(reward, cost._replace(scale=jnp.where(fits, cost.scale, jnp.nan)))
 
@@ -306,7 +306,7 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
     """(2b + 200) / (smallest positive expected cost), both in multiples of the cost scale. [C]
 
     By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
-    probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a coin counts as nothing; with no arm that
+    probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a quantum counts as nothing; with no arm that
     costs anything, μ is taken as 1.)
     """
     _, cost = _means(bandit)
@@ -464,7 +464,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     possible = (reward >= 0) & (reward <= most[0]) & (cost >= 0) & (cost <= most[1]) & (arm >= 0) & (arm < now.pulls.shape[0])
     counts = active & attempt.complete & possible
     broken = (active & attempt.complete & ~possible) | hopeless | beyond
-    count = (coins, coins) if setting.units is None else (setting.units.reward.coins, setting.units.cost.coins)
+    count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)
     won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
     reached = counts & (spent.reaches(now.goal) | (rounds >= now.limit))
@@ -610,7 +610,7 @@ def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
 def _check_scales(bandit: Any) -> tuple[Any, Any]:
     """Raises unless the scales of a bandit, or of a batch of bandits, make sense and its means fit them.
 
-    Returns how many coins a unit of cost has, and the largest budget.
+    Returns how many quanta a unit of cost has, and the largest budget.
     """
     found = scales(bandit) or (1.0, 1.0)
     per_unit, most = UNIT, LARGEST
@@ -629,6 +629,6 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
             checks.require(f"{name}_mean of the bandit", expected, ~(expected > number[..., None] * (1 + 1e-5)),
                            f"let the bandit have {name}_scale, the largest {name} of one pull; it is {np.max(number):g}")
         if name == "cost" and scales(bandit) is not None:
-            coinage = Coinage.of(number, np)
-            per_unit, most = coinage.per_unit, LARGEST // coinage.parts
+            resolution = Resolution.of(number, np)
+            per_unit, most = resolution.per_unit, LARGEST // resolution.parts
     return per_unit, most

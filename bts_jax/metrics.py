@@ -15,7 +15,7 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     """Reward that always pulling the best arm would have earned more, at each checkpoint: ρ* b − reward. [C]
 
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
-    Lemma 1). A single run may have negative regret, by luck. With `optimum` = "exact" the regret is measured from
+    Lemma 1). A single run may have negative regret by chance. With `optimum` = "exact" the regret is measured from
     `theory.optimal_reward`, for arms whose costs are on a lattice, and outside of `jit` and `vmap`.
 
     It is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its

@@ -163,7 +163,7 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since "
                          "arrays need a length: give a whole number, such as rounds=1000")
-    bandit, (amount, total) = jax.tree.map(game.settle, bandit), game.money(budget)
+    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(budget)
     rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed where the run may have {rounds:,} rounds, more than "
@@ -172,8 +172,8 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
 
 
 def _play(rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
-    policy, bandit = jax.tree.map(game.settle, (policy, bandit))
-    return _trace(game.default_platform(), rounds, keeps, policy, bandit, game.money(budget), key)
+    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+    return _trace(game.default_platform(), rounds, keeps, policy, bandit, game.fixed_point(budget), key)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

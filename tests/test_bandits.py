@@ -75,7 +75,7 @@ def test_certain_and_impossible_points_are_that():
 
 
 def test_the_luck_is_the_rounds_and_not_the_arms():
-    """Two arms of one law, pulled with one key, give one answer: policies compared on a seed meet the same luck."""
+    """Two arms of one law, pulled with one key, give one answer: policies compared on a seed use common random numbers."""
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
         assert (one == other).all()
@@ -265,7 +265,7 @@ def test_scaled_costs_by_hand():
     for arm, levels in enumerate([[0.125, 0.625], [0.25], [0.125, 0.875], [0.75, 1.0], [0.5]]):
         reward, cost = draws_of(bandit, arm)
         assert np.unique(np.float32(cost)).tolist() == levels
-        assert (reward == draws_of(INSTANCES["bernoulli"], arm)[0]).all(), "rewards have the luck they had"
+        assert (reward == draws_of(INSTANCES["bernoulli"], arm)[0]).all(), "rewards use the random numbers of Bernoulli arms"
     tenths = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.9, 0.7, 0.6, 0.3, 0.2], shift=[0.1, 0.3, 0.4, 0.7, 0.8])
     assert all(draws_of(tenths, arm)[1].max() == 1 for arm in range(5)), "and not above, by rounding"
     sure = bj.Scaled(bandit=INSTANCES["empirical"], scale=0, shift=[0.2, 0.3, 0.4])

@@ -1,4 +1,4 @@
-"""Exact money: against fractions."""
+"""Exact sums in fixed point: against fractions."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bts_jax.engine.fixed_point import UNIT, Sum, coins
+from bts_jax.engine.fixed_point import UNIT, Sum, quantize
 
 DENOMINATORS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 25, 27, 50, 64, 100, 128, 1000, 10_000]
 
@@ -17,7 +17,7 @@ DENOMINATORS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 25, 27, 50, 64, 100, 128
 @pytest.mark.parametrize("denominator", DENOMINATORS)
 def test_fractions_are_whole_numbers_of_coins(denominator):
     value = np.float32(np.arange(denominator + 1) / denominator)
-    assert coins(value).tolist() == [UNIT // denominator * j for j in range(denominator + 1)]
+    assert quantize(value).tolist() == [UNIT // denominator * j for j in range(denominator + 1)]
 
 
 plus, of = jax.jit(Sum.add), jax.jit(Sum.of)  # which are called some thousand times
@@ -29,7 +29,7 @@ def test_sums_of_fractions_are_exact(items):
     total, exact = Sum.zeros(), Fraction(0)
     for denominator, share in items:
         part = Fraction(round(share * denominator), denominator)
-        total, exact = plus(total, coins(np.float32(float(part)))), exact + part
+        total, exact = plus(total, quantize(np.float32(float(part)))), exact + part
     assert Fraction(int(total.whole)) + Fraction(int(total.rest), UNIT) == exact
     assert float(total.value()) == pytest.approx(float(exact), rel=2e-7)
 
@@ -68,5 +68,5 @@ def test_numpy_and_jax_agree_on_every_amount():
 
 def test_ten_million_tenths_are_a_million():
     """Where a float32 sum stalls at 2²¹, and a float64 sum is off in the seventh digit behind the point."""
-    total = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda _, s: s.add(coins(x)), Sum.zeros()))(0.1)
+    total = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda _, s: s.add(quantize(x)), Sum.zeros()))(0.1)
     assert (int(total.whole), int(total.rest)) == (10**6, 0)

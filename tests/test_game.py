@@ -1,4 +1,4 @@
-"""The rules of the game, on arms without luck and policies without choice; and how runs are cut, limited and refused."""
+"""The rules of the game, on deterministic arms and fixed policies; and how runs are cut, limited and refused."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -135,7 +135,7 @@ def test_random_tenths_are_counted_right():
 
 @pytest.mark.slow
 def test_common_luck_across_policies():
-    """Policies that pull the same arms earn the same: the bandit's luck is the seed's and the round's."""
+    """Policies that pull the same arms earn the same: the bandit's random numbers depend on the seed and the round alone."""
     bandit = INSTANCES["bernoulli"]
     oracle = batch(bj.Oracle(), bandit, 30, keys(20))
     sure = batch(bj.EpsilonFirst(epsilon=1e-6), bandit, 30, keys(20))  # pulls every arm once and commits

@@ -124,9 +124,9 @@ def test_the_first_party_is_halved_if_others_follow(monkeypatch):
         whole = Grid(policies, bandits, [5, 9], 10, 0)
         results = begin(whole.attributes(), 10, None)
         calls = schedule.calls(whole, results, results.missing, most=2**15)
-        parties = schedule.fused(whole, results, calls, 2**15)
-        assert [len(party) for party in parties] == sizes
-        assert sorted(unit for party in parties for call in party for unit in call.units) == sorted(results.missing)
+        fusions = schedule.fuse(whole, results, calls, 2**15)
+        assert [len(fused) for fused in fusions] == sizes
+        assert sorted(unit for fused in fusions for call in fused for unit in call.units) == sorted(results.missing)
 
 
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
@@ -627,11 +627,11 @@ def wait_for(store, units):
 @pytest.mark.slow
 def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, folder):
     """SIGKILL at random moments, Ctrl-C, and at last two processes at once."""
-    store, luck = folder / "long.zarr", random.Random(0)
+    store, chance = folder / "long.zarr", random.Random(0)
     for kill in range(2):
         process = command()
-        wait_for(store, 8 * kill + luck.randrange(1, 6))
-        time.sleep(luck.random() / 20)
+        wait_for(store, 8 * kill + chance.randrange(1, 6))
+        time.sleep(chance.random() / 20)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL

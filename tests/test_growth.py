@@ -54,7 +54,7 @@ def made_up(monkeypatch):
         def compile(self):
             return self
 
-    monkeypatch.setattr(playing, "_batches", lambda grid, results, party, _: [of_a_call(grid, results, call) for call in party])
+    monkeypatch.setattr(playing, "_batches", lambda grid, results, fused, _: [of_a_call(grid, results, call) for call in fused])
     monkeypatch.setattr(playing, "lower", lambda _: Lowered())
     monkeypatch.setattr(playing, "play", lambda batches: batches)
 

@@ -100,14 +100,14 @@ class Optimist:
 
 
 def relaxed(optimism, temperature, rounds):
-    """What `Optimist` comes to in the relaxed game in expectation: all of the luck gone through, in plain Python."""
+    """What `Optimist` comes to in the relaxed game in expectation: summed over all outcomes, in plain Python."""
 
     def outcomes(means):
-        """Both arms have the same luck: the worse wins only if the better does."""
+        """Both arms use the same random numbers: the worse wins only if the better does."""
         low, high = min(means), max(means)
         return [(low, (1, 1)), (high - low, tuple(int(m == high) for m in means)), (1 - high, (0, 0))]
 
-    luck = [(p * q, won, paid) for (p, won), (q, paid) in product(outcomes(REWARD), outcomes(COST))]
+    all_outcomes = [(p * q, won, paid) for (p, won), (q, paid) in product(outcomes(REWARD), outcomes(COST))]
 
     def ahead(earned, spent, left, t):
         if t == rounds or left == 0:
@@ -115,7 +115,7 @@ def relaxed(optimism, temperature, rounds):
         score = [((earned[i] + optimism) / (spent[i] + 1)) ** (1 / temperature) for i in range(2)]
         weight = [s / sum(score) for s in score]
         counts, total = min(left, 1), 0.0
-        for chance, won, paid in luck:
+        for chance, won, paid in all_outcomes:
             after = ahead([earned[i] + weight[i] * won[i] for i in range(2)],
                           [spent[i] + weight[i] * paid[i] for i in range(2)],
                           left - counts * (weight[0] * paid[0] + weight[1] * paid[1]), t + 1)
@@ -325,8 +325,8 @@ def test_bad_input_is_refused_by_name(call, named):
 @pytest.mark.slow
 def test_memory_grows_as_the_root_of_the_rounds():
     """A hundred times as many rounds, and about ten times the memory: twenty at most."""
-    settled = jax.tree.map(game.settle, (Optimist(), copies(2)))
-    arguments = {"optimism": jnp.float32(1)}, *settled, game.money(BUDGET), KEY, jnp.float32(0.2)
+    canonical = jax.tree.map(game.canonicalize, (Optimist(), copies(2)))
+    arguments = {"optimism": jnp.float32(1)}, *canonical, game.fixed_point(BUDGET), KEY, jnp.float32(0.2)
     need = [
         _pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
         for rounds in (100, 10_000)

@@ -427,8 +427,8 @@ def test_random_gamma_of_jax_is_replaced():
 def test_built_in_policies_are_vectorised_by_rules(name):
     """None of their operations is mapped by `jax.vmap`."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])
-    policy = jax.tree.map(lambda x: jnp.asarray(game.settle(x)), bj.POLICIES[name]())
-    setting = game.prepare(policy, bandit, game.money(5.0), jax.random.key(0), game.money(np.array([5.0])), None)
+    policy = jax.tree.map(lambda x: jnp.asarray(game.canonicalize(x)), bj.POLICIES[name]())
+    setting = game.prepare(policy, bandit, game.fixed_point(5.0), jax.random.key(0), game.fixed_point(np.array([5.0])), None)
     own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
     played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
     step = played.step

@@ -159,7 +159,7 @@ def operations(name, family):
             for inner in jaxprs_in_params(equation.params):
                 yield from names(inner)
 
-    policy, bandit = jax.tree.map(game.settle, (bj.POLICIES[name](), INSTANCES[family]))
+    policy, bandit = jax.tree.map(game.canonicalize, (bj.POLICIES[name](), INSTANCES[family]))
     return set(names(jax.make_jaxpr(play)(policy, bandit, KEYS[0]).jaxpr))
 
 

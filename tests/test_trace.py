@@ -1,4 +1,4 @@
-"""Traces: by hand on arms without luck, and bit for bit the runs of `simulate`."""
+"""Traces: by hand on deterministic arms, and bit for bit the runs of `simulate`."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax import game
 from bts_jax.contract import side_info
-from bts_jax.engine.fixed_point import UNIT, Sum, coins
+from bts_jax.engine.fixed_point import UNIT, Sum, quantize
 from bts_jax.trace import _trace as trace_on
 from bts_jax.trace import why_nan
 
@@ -74,8 +74,8 @@ def test_the_end_by_hand():
 
 
 def totals(trace, checkpoint, arms=5):
-    """What a trace comes to at a checkpoint, by the rules, with whole coins: reward, cost, rounds and pulls."""
-    amounts = np.asarray(jnp.stack([coins(trace.reward), coins(trace.cost)]), np.int64)[:, : int(trace.length)]
+    """What a trace comes to at a checkpoint, by the rules, with whole quanta: reward, cost, rounds and pulls."""
+    amounts = np.asarray(jnp.stack([quantize(trace.reward), quantize(trace.cost)]), np.int64)[:, : int(trace.length)]
     earned, paid = np.cumsum(amounts, axis=1)
     goal = round(checkpoint * UNIT)
     rounds = min(int(np.searchsorted(paid, goal)) + 1, int(trace.length))
@@ -85,7 +85,7 @@ def totals(trace, checkpoint, arms=5):
 
 
 def assert_agrees(trace, run):
-    """At each checkpoint of the run; money to the last coin."""
+    """At each checkpoint of the run; amounts to the last quantum."""
     budgets = np.asarray(run.budget, np.float64).round(4)
     for i, checkpoint in enumerate(budgets):
         reward, cost, rounds, pulls = totals(trace, checkpoint, run.pulls.shape[-1])
@@ -93,7 +93,7 @@ def assert_agrees(trace, run):
         for total, found in ((reward, run.reward[i]), (cost, run.cost[i])):
             assert Sum(*map(jnp.int32, divmod(total, UNIT))).value() == found
     assert trace.length == run.rounds[-1] and trace.truncated == run.truncated[-1]
-    paid = np.asarray(coins(trace.cost), np.int64).sum()
+    paid = np.asarray(quantize(trace.cost), np.int64).sum()
     left = round(budgets[-1] * UNIT) - paid
     assert trace.remaining[-1] == Sum(*map(jnp.int32, divmod(int(left), UNIT))).value()
 
@@ -140,7 +140,7 @@ def test_some_policies_are_told_the_budget():
 
 @pytest.mark.slow
 def test_other_arms():
-    """Money that is no whole number, also too dear at the end, and arms that draw by rejection."""
+    """Amounts that are no whole numbers, also too dear at the end, and arms that draw by rejection."""
     bandit = INSTANCES["beta"]
     play = jax.vmap(lambda key: (bj.trace(bj.KUBE(), bandit, 9.6, key, rounds=200),
                                  bj.simulate(bj.KUBE(), bandit, 9.6, key, checkpoints=[2, 9.6])))
@@ -226,6 +226,6 @@ def test_traced_budgets_need_rounds():
 @pytest.mark.slow
 def test_programs_for_gpus_agree_as_well():
     """Made for a GPU, and played on whatever there is: steps come in two halves there."""
-    arguments = *jax.tree.map(game.settle, (bj.BTS(), BERNOULLI)), game.money(10), KEY
+    arguments = *jax.tree.map(game.canonicalize, (bj.BTS(), BERNOULLI)), game.fixed_point(10), KEY
     trace = trace_on("gpu", 64, False, *arguments)[0]
-    assert_agrees(trace, game._simulate("gpu", *arguments, game.money([4, 10]), None))
+    assert_agrees(trace, game._simulate("gpu", *arguments, game.fixed_point([4, 10]), None))

@@ -16,7 +16,7 @@ from common import INSTANCES, assert_same_bits, batch, keys, take
 import bts_jax as bj
 from bts_jax import game, learn, theory
 from bts_jax.contract import Means, scales
-from bts_jax.engine.fixed_point import LARGEST_SCALE, UNIT, Coinage, Sum
+from bts_jax.engine.fixed_point import LARGEST_SCALE, UNIT, Resolution, Sum
 from bts_jax.sweeps import gridfile
 from bts_jax.sweeps.run import stored
 
@@ -42,8 +42,8 @@ class Dollars:
         return self.price / 2
 
     def pull(self, key, arm):
-        luck = jax.random.uniform(key, (2,))
-        return jnp.where(luck[0] < self.chance[arm], 2.0, 0.0), jnp.where(luck[1] < 0.5, self.price[arm], 0.0)
+        uniform = jax.random.uniform(key, (2,))
+        return jnp.where(uniform[0] < self.chance[arm], 2.0, 0.0), jnp.where(uniform[1] < 0.5, self.price[arm], 0.0)
 
 
 def dollars(*price):
@@ -58,29 +58,29 @@ def dollars(*price):
     (1e6, 1), (8e6, 0), (0.5, 4), (0.3, 4), (0.01, 4), (1e-3, 4), (2e-5, 4),
 ])
 def test_amounts_with_so_many_decimals_are_counted_exactly(scale, decimals):
-    coinage = Coinage.of(scale, np)
-    size = Fraction(int(coinage.times), int(coinage.parts))
+    resolution = Resolution.of(scale, np)
+    size = Fraction(int(resolution.times), int(resolution.parts))
     assert size >= Fraction(float(np.float32(scale))) or size == Fraction(str(scale))
     assert size <= max(6 * scale, 1 / 16_000)
-    per_unit = Fraction(float(coinage.per_unit))  # as it is computed with
+    per_unit = Fraction(float(resolution.per_unit))  # as it is computed with
     assert per_unit == UNIT / size
     assert (per_unit / 10**decimals).denominator == 1
     step = Fraction(1, 10**decimals)
     amounts = [step * int(share * scale / step) for share in np.linspace(0, 1, 57)]
-    found = np.asarray(Coinage.of(scale).coins(jnp.float32([float(x) for x in amounts])))
+    found = np.asarray(Resolution.of(scale).quantize(jnp.float32([float(x) for x in amounts])))
     assert found.tolist() == [int(x * per_unit) for x in amounts]
 
 
 @pytest.mark.parametrize("scale", [1, 2, 5, 70, 250, 5000, 0.1, 0.004])
 def test_budgets_keep_their_value(scale):
-    coinage = Coinage.of(scale)
+    resolution = Resolution.of(scale)
     amounts = np.float32([1, 3, 7.5, 12.2, 100, 99.99, 1234, 20_000])
     sums = Sum.of(amounts)
-    counted = coinage.counted(sums)
-    exact = [Fraction(str(x)) * Fraction(float(coinage.per_unit)) for x in (1, 3, 7.5, 12.2, 100, 99.99, 1234, 20_000)]
-    coins = [int(whole) * UNIT + int(rest) for whole, rest in zip(*map(np.asarray, counted), strict=True)]
-    assert all(abs(found - wanted) <= Fraction(1, 2) for found, wanted in zip(coins, exact, strict=True))
-    np.testing.assert_allclose(counted.value(jax.tree.map(lambda x: jnp.broadcast_to(x, (8,)), coinage)), amounts, rtol=2e-7)
+    counted = resolution.counted(sums)
+    exact = [Fraction(str(x)) * Fraction(float(resolution.per_unit)) for x in (1, 3, 7.5, 12.2, 100, 99.99, 1234, 20_000)]
+    quanta = [int(whole) * UNIT + int(rest) for whole, rest in zip(*map(np.asarray, counted), strict=True)]
+    assert all(abs(found - wanted) <= Fraction(1, 2) for found, wanted in zip(quanta, exact, strict=True))
+    np.testing.assert_allclose(counted.value(jax.tree.map(lambda x: jnp.broadcast_to(x, (8,)), resolution)), amounts, rtol=2e-7)
 
 
 # Pulls, by hand.

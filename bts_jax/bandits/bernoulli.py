@@ -44,8 +44,8 @@ class Bernoulli(Arms):
         return jnp.asarray(self.cost)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.bits(key)
-        return trial(luck[0], self.reward_mean[arm]), trial(luck[1], self.cost_mean[arm])
+        words = random.bits(key)
+        return trial(words[0], self.reward_mean[arm]), trial(words[1], self.cost_mean[arm])
 
     @classmethod
     def random(

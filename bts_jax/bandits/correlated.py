@@ -21,7 +21,7 @@ class Correlated(Arms):
 
     The chance that both are 1 is μ^r μ^c + φ σ^r σ^c, φ being their correlation and σ their standard deviations. It lies
     between max{0, μ^r + μ^c − 1} and min{μ^r, μ^c} (Fréchet), so that the means limit the correlation: see `limits`. With
-    φ = 0 these are Bernoulli arms, and share their luck: the same key gives the same reward and cost.
+    φ = 0 these are Bernoulli arms, and use common random numbers: the same key gives the same reward and cost.
 
     Args:
         reward: expected reward of each arm, in [0, 1]. [K]
@@ -74,16 +74,16 @@ class Correlated(Arms):
         return jnp.stack([1 - reward - cost + both, cost - both, reward - both, both], -1)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck = random.bits(key)
+        words = random.bits(key)
         mean, cost, correlation = self.reward_mean[arm], self.cost_mean[arm], jnp.asarray(self.correlation)[arm]
-        reward = trial(luck[0], mean)
+        reward = trial(words[0], mean)
         # The expected cost given the reward: μ^c + φ σ^c (reward − μ^r) / σ^r.
         miss = 1 - mean
         odds = jnp.where(reward > 0, miss, mean) / jnp.where(reward > 0, mean, jnp.where(miss > 0, miss, 1))
         shift = correlation * jnp.sqrt(cost * (1 - cost) * odds)
         chance = cost + jnp.where(reward > 0, shift, -shift)
         nearest = jnp.clip(chance, 0, 1)
-        return reward, trial(luck[1], jnp.where(abs(chance - nearest) < 1e-3, nearest, jnp.nan))
+        return reward, trial(words[1], jnp.where(abs(chance - nearest) < 1e-3, nearest, jnp.nan))
 
     @classmethod
     def from_probs(cls, probs: ArrayLike) -> "Correlated":

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Coinage
+from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted
 
@@ -211,10 +211,11 @@ class Loaded:
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """The mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
-    coinage = Coinage.of(scale[..., None, None])
-    whole = jnp.where(there, coinage.coins(values), 0)
+    resolution = Resolution.of(scale[..., None, None])
+    whole = jnp.where(there, resolution.quantize(values), 0)
     high, low = (whole >> 12).sum(-1, dtype=jnp.int32), (whole & 0xFFF).sum(-1, dtype=jnp.int32)
-    return (high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)) / (rows.astype(jnp.float32) * coinage.per_unit[..., 0])
+    total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
+    return total / (rows.astype(jnp.float32) * resolution.per_unit[..., 0])
 
 
 def _columns(table: Any, names: list[str]) -> dict[str, Any]:

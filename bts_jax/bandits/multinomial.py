@@ -65,9 +65,9 @@ class Multinomial(Arms):
         return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        luck, support = random.bits(key), jnp.asarray(self.support)
+        words, support = random.bits(key), jnp.asarray(self.support)
         rows = jnp.asarray(self.reward_probs)[arm], jnp.asarray(self.cost_probs)[arm]
-        reward, cost = (_draw(word, probs, support) for word, probs in zip(luck, rows, strict=True))
+        reward, cost = (_draw(word, probs, support) for word, probs in zip(words, rows, strict=True))
         return reward, cost
 
     @classmethod
@@ -101,16 +101,16 @@ def _mean(probs: jax.Array, support: jax.Array) -> jax.Array:
 
 def _draw(word: jax.Array, probs: jax.Array, support: jax.Array) -> jax.Array:
     """The point that a random word picks; NaN if those are no probabilities, which ends the run. `probs`, `support`: [M]"""
-    luck = (word >> 2).astype(jnp.int32)
+    level = (word >> 2).astype(jnp.int32)
     # The last point takes what the others leave, so that rounding cannot lead out of range.
     if len(support) <= WRITTEN_OUT:
         point, reached, good = support[0], jnp.int32(0), probs[-1] >= 0
         for i in range(len(support) - 1):
             reached, good = reached + _whole(probs[i]), good & (probs[i] >= 0)
-            point = jnp.where(luck >= reached, support[i + 1], point)
+            point = jnp.where(level >= reached, support[i + 1], point)
     else:
         reached, good = jnp.cumsum(_whole(probs[:-1])), (probs >= 0).all()
-        point = support[jnp.sum(luck >= reached, dtype=jnp.int32)]
+        point = support[jnp.sum(level >= reached, dtype=jnp.int32)]
     return jnp.where(good, point, jnp.nan)
 
 

@@ -1,18 +1,17 @@
-"""Exact sums of rewards and costs.
+"""Exact sums of rewards and costs, in fixed point.
 
-A float32 running sum stops being right after about 10⁷ pulls, and 0.1 is not a binary number: ten pulls at 0.1 each
-should spend a budget of 1 exactly. So money is counted here in whole coins, `UNIT` = 15 120 000 = 2⁷·3³·5⁴·7 to the
-unit. Tenths, hundredths, thousandths, ten-thousandths, quarters, thirds, sevenths, … are whole numbers of coins,
-sums of them are exact, and since `UNIT` < 2²⁴ the float32 nearest to j/m rounds to the right number of coins whenever m divides
-`UNIT`.
+A float32 running sum becomes inexact after about 10⁷ pulls. And 0.1 is not a binary number, but ten pulls at 0.1 must spend a
+budget of 1 exactly. So amounts are counted in whole quanta. A unit has `UNIT` = 15 120 000 = 2⁷·3³·5⁴·7 quanta. Tenths,
+hundredths, thousandths, ten-thousandths, quarters, thirds and sevenths are whole numbers of quanta, and their sums are exact.
+`UNIT` is below 2²⁴. So, if m divides `UNIT`, the float32 nearest to j/m rounds to the right number of quanta.
 
-Any other value is rounded to the nearest coin, 6.6·10⁻⁸, as float32 itself does to numbers near 1. Small values lose more
-by it than they would in float32: a pull that always costs 10⁻⁵ is counted 0.14% too low, one of 10⁻⁶ 0.8%, and one below
-half a coin costs nothing. Random costs are rounded up as often as down.
+Any other value is rounded to the nearest quantum, 6.6·10⁻⁸, as float32 itself rounds numbers near 1. Very small deterministic
+costs lose precision: a pull that always costs 10⁻⁵ is counted 0.14% too low, one of 10⁻⁶ 0.8%, and one below half a quantum
+costs nothing. Random costs are rounded up as often as down.
 
-Amounts in another unit, such as dollars, with a known maximum, the scale, are counted likewise. A sum's whole is then not one
-dollar but at least the scale, and has `UNIT` coins (`Coinage`). Its size is chosen so that cents are whole numbers of coins for
-scales up to $130,000, and dollars up to $8 million.
+Amounts in another unit, such as dollars, have a known maximum, the scale. There, the whole of a sum is not one dollar but at
+least the scale, and has `UNIT` quanta (`Resolution`). Its size is chosen so that cents are whole numbers of quanta for scales
+up to $130,000, and dollars for scales up to $8 million.
 """
 
 import math
@@ -44,7 +43,7 @@ class Sum(NamedTuple):
         """The sum that a number ≥ 0 stands for. `xp` is the array library to compute with, `jax.numpy` or `numpy`.
 
         A whole number is taken as it is. A float32 stands for the number with the fewest decimals, up to four, that it is
-        nearest to: 12.2 is 12.2, though float32 has 12.19999981. Failing that, it is rounded to the nearest coin.
+        nearest to: 12.2 is 12.2, though float32 has 12.19999981. Failing that, it is rounded to the nearest quantum.
         """
         value = xp.asarray(value)
         if xp.issubdtype(value.dtype, np.integer):
@@ -52,24 +51,24 @@ class Sum(NamedTuple):
         value = value.astype(np.float32)
         floor = xp.floor(value)
         start = cls(whole=_integers(floor, xp), rest=xp.zeros_like(floor, dtype=np.int32))
-        total = start.add(coins(value - floor, xp))
+        total = start.add(quantize(value - floor, xp))
         for scale in (10_000, 1_000, 100, 10):
             decimal = start.add(_integers(xp.round((value - floor) * np.float32(scale)), xp) * (UNIT // scale))
             total = jax.tree.map(partial(xp.where, decimal.value(xp=xp) == value), decimal, total)
         return total
 
     def add(self, amount: jax.Array) -> "Sum":
-        """This sum and `amount` coins, −UNIT ≤ amount ≤ UNIT."""
+        """This sum and `amount` quanta, −UNIT ≤ amount ≤ UNIT."""
         rest = self.rest + amount
         carry = (rest >= UNIT).astype(np.int32) - (rest < 0).astype(np.int32)
         return Sum(whole=self.whole + carry, rest=rest - carry * UNIT)
 
-    def value(self, coinage: "Coinage | None" = None, xp: Any = jnp) -> jax.Array:
-        """The nearest float32, give or take one rounding; in the unit of the `coinage`, give or take two."""
-        if coinage is not None:
-            whole = round_product(self.whole.astype(jnp.float32) * coinage.times.astype(jnp.float32))
-            per = (UNIT // coinage.times).astype(jnp.float32)
-            return (whole + self.rest.astype(jnp.float32) / per) / coinage.parts.astype(jnp.float32)
+    def value(self, resolution: "Resolution | None" = None, xp: Any = jnp) -> jax.Array:
+        """The nearest float32, give or take one rounding; in the unit of the `resolution`, give or take two."""
+        if resolution is not None:
+            whole = round_product(self.whole.astype(jnp.float32) * resolution.times.astype(jnp.float32))
+            per = (UNIT // resolution.times).astype(jnp.float32)
+            return (whole + self.rest.astype(jnp.float32) / per) / resolution.parts.astype(jnp.float32)
         # XLA replaces a quotient by a constant with a product, which rounds differently: so the divisor is no constant.
         unit = xp.where(self.rest < 0, np.float32(1), np.float32(UNIT))
         return self.whole.astype(np.float32) + self.rest.astype(np.float32) / unit
@@ -79,8 +78,8 @@ class Sum(NamedTuple):
         return (self.whole > other.whole) | ((self.whole == other.whole) & (self.rest >= other.rest))
 
 
-def coins(value: Any, xp: Any = jnp) -> jax.Array:
-    """A number in [0, 1] as a whole number of coins."""
+def quantize(value: Any, xp: Any = jnp) -> jax.Array:
+    """A number in [0, 1] as a whole number of quanta."""
     return _integers(xp.round(xp.asarray(value, np.float32) * np.float32(UNIT)), xp)
 
 
@@ -96,7 +95,7 @@ def _integers(value: Any, xp: Any) -> Any:
 SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23
 
 
-class Coinage(NamedTuple):
+class Resolution(NamedTuple):
     """How amounts in [0, scale] are counted: a whole is `times` units, or one of `parts` parts of a unit."""
 
     scale: jax.Array  # float32, the largest amount of one pull
@@ -104,8 +103,8 @@ class Coinage(NamedTuple):
     parts: jax.Array  # int32, 1 for scales above 1/2
 
     @classmethod
-    def of(cls, scale: Any, xp: Any = jnp) -> "Coinage":
-        """The coinage for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
+    def of(cls, scale: Any, xp: Any = jnp) -> "Resolution":
+        """The resolution for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
         scale = xp.asarray(scale, np.float32)
         place = xp.minimum((scale[..., None] > _SCALES).sum(-1, dtype=np.int32), len(_SCALES) - 1)
         return cls(scale=scale, times=xp.asarray(_TIMES)[place], parts=xp.asarray(_PARTS)[place])
@@ -117,16 +116,16 @@ class Coinage(NamedTuple):
 
     @property
     def per_unit(self) -> jax.Array:
-        """How many coins a unit has: exact in float32."""
+        """How many quanta a unit has: exact in float32."""
         return (UNIT // self.times).astype(np.float32) * self.parts.astype(np.float32)
 
-    def coins(self, amount: jax.Array) -> jax.Array:
-        """An amount in [0, scale] as a whole number of coins."""
+    def quantize(self, amount: jax.Array) -> jax.Array:
+        """An amount in [0, scale] as a whole number of quanta."""
         whole = jnp.floor(amount)  # apart, so that the product is small and hardly rounded
         return whole.astype(jnp.int32) * (UNIT // self.times) + jnp.round((amount - whole) * self.per_unit).astype(jnp.int32)
 
     def counted(self, sum: Sum) -> Sum:
-        """A sum of units as a sum of wholes of this coinage."""
+        """A sum of units as a sum of wholes of this resolution."""
         part = UNIT // self.parts
         whole = sum.whole // self.times * self.parts + sum.rest // part
         rest = (sum.rest % part * self.parts + self.times // 2) // self.times
@@ -140,7 +139,7 @@ def _decimals(number: int) -> int:
 def _sizes() -> list[tuple[int, int]]:
     """What wholes there are, as (times, parts), the smallest first.
 
-    A whole of several units is left out if one of up to four times the size has coins that fit more decimals of a unit.
+    A whole of several units is left out if one of up to four times the size has quanta that fit more decimals of a unit.
     """
     divisors = sorted(2**a * 3**b * 5**c * 7**d for a in range(8) for b in range(4) for c in range(5) for d in range(2))
     decimals = {number: _decimals(UNIT // number) for number in divisors}
@@ -154,8 +153,8 @@ def _sizes() -> list[tuple[int, int]]:
 def _table() -> dict[float, tuple[int, int]]:
     """The size of a whole by the largest scale that it is for.
 
-    A float32 is off by up to 2⁻²⁵ of the power of two above it, and its product with the number of coins in a unit by half its
-    last place. If both together are below half a coin, the number of coins is right.
+    A float32 is off by up to 2⁻²⁵ of the power of two above it, and its product with the number of quanta in a unit by half its
+    last place. If both together are below half a quantum, the number of quanta is right.
     """
     table: dict[float, tuple[int, int]] = {}
     for times, parts in _sizes():

@@ -65,10 +65,10 @@ def through_logits(estimate, policy, bandits, budget, key, ranges, objective, ru
         raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
                          "it must return is in bts_jax.learn")
     rounds = horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
-    policy, bandits = jax.tree.map(game.settle, (policy, bandits))
+    policy, bandits = jax.tree.map(game.canonicalize, (policy, bandits))
     with jax.numpy_dtype_promotion("standard"):  # the relaxed game has floats where a policy expects integers
-        value, truncated, each = estimate(space.values(), policy, bandits, game.money(budget), key, jnp.float32(temperature),
-                                          runs=runs, rounds=rounds, objective=objective)
+        value, truncated, each = estimate(space.values(), policy, bandits, game.fixed_point(budget), key,
+                                          jnp.float32(temperature), runs=runs, rounds=rounds, objective=objective)
     return estimated(value.mean(), each, truncated.mean())
 
 
@@ -97,7 +97,7 @@ def worth_of(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]
     return lambda reward: ratio(*means).max() * means[1] - means[0]
 
 
-class Luck(NamedTuple):
+class Round(NamedTuple):
     """The random numbers of one round. None depends on a hyperparameter."""
 
     plays: jax.Array  # bool: the round is one of those to be played, not one that fills the last block
@@ -108,15 +108,15 @@ class Luck(NamedTuple):
 
 
 def scan_rounds(step: Callable, carry: Any, words: random.Words, rounds: int, num_arms: int) -> tuple[Any, Any]:
-    """`lax.scan` of `step` over the rounds' luck, in √rounds blocks, of which only the starts are kept to go back."""
+    """`lax.scan` of `step` over the rounds, in √rounds blocks, of which only the starts are kept to go back."""
     size = math.isqrt(rounds - 1) + 1
     count = -(-rounds // size)
 
     @jax.vmap
-    def luck(t: jax.Array) -> Luck:
+    def round_at(t: jax.Array) -> Round:
         decide, choose, pull, update = (random.derive(words, t, purpose) for purpose in range(4))
-        return Luck(t < rounds, decide, pull, update, noise=random.gumbel(random.bits(choose, (num_arms,))[0]))
+        return Round(t < rounds, decide, pull, update, noise=random.gumbel(random.bits(choose, (num_arms,))[0]))
 
-    block = jax.checkpoint(lambda carry, first: lax.scan(step, carry, luck(first + jnp.arange(size))))
+    block = jax.checkpoint(lambda carry, first: lax.scan(step, carry, round_at(first + jnp.arange(size))))
     carry, out = lax.scan(block, carry, size * jnp.arange(count))
     return carry, jax.tree.map(lambda x: x.reshape(count * size, *x.shape[2:]), out)

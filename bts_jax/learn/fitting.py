@@ -30,7 +30,7 @@ class Fit:
     start: Any  # what it began with
     objective: str
     before: np.ndarray  # [fresh] the objective of `start` on problems that neither training nor stopping has seen
-    after: np.ndarray  # [fresh] that of `policy` on the same problems with the same luck
+    after: np.ndarray  # [fresh] that of `policy` on the same problems with common random numbers
     gain: Interval  # how much better `policy` is on these: more reward or less regret, with limits
     level: float  # of that interval
     steps: list[dict[str, Any]]  # of each: "step", the hyperparameters, "objective" on its batch, "held_out" where measured

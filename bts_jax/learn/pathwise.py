@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
-from bts_jax.learn.estimates import Estimate, Luck, scan_rounds, through_logits, worth_of
+from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values
 
 
@@ -62,13 +62,13 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
         worth, num_arms = worth_of(bandit, objective), jnp.shape(bandit.cost_mean)[0]
         arms = jnp.arange(num_arms)
 
-        def step(carry, luck: Luck):
+        def step(carry, now: Round):
             state, left, total = carry
-            logits = policy.logits(state, luck.decide) + (luck.noise if getattr(policy, "softmax", False) else 0)
+            logits = policy.logits(state, now.decide) + (now.noise if getattr(policy, "softmax", False) else 0)
             weight = jax.nn.softmax(logits / temperature)
-            reward, cost = jax.vmap(bandit.pull, (None, 0))(luck.pull, arms)
-            counts = jnp.where(luck.plays, jnp.minimum(left, 1), 0)
-            states = jax.vmap(policy.update, (None, 0, 0, 0, None))(state, arms, reward, cost, luck.update)
+            reward, cost = jax.vmap(bandit.pull, (None, 0))(now.pull, arms)
+            counts = jnp.where(now.plays, jnp.minimum(left, 1), 0)
+            states = jax.vmap(policy.update, (None, 0, 0, 0, None))(state, arms, reward, cost, now.update)
             state = jax.tree.map(lambda x: jnp.tensordot(weight, x.astype(jnp.float32), 1), states)
             return (state, left - counts * (weight @ cost), total + counts * (weight @ worth(reward))), None
 

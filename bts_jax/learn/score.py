@@ -10,8 +10,8 @@ from jax import lax
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
-from bts_jax.engine.fixed_point import Sum, coins
-from bts_jax.learn.estimates import Estimate, Luck, scan_rounds, through_logits, worth_of
+from bts_jax.engine.fixed_point import Sum, quantize
+from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values
 
 
@@ -61,20 +61,20 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
         """One run: for each round the logarithm of its arm's probability, its worth and what was spent before it; cut off."""
         worth, num_arms, goal = worth_of(bandit, objective), jnp.shape(bandit.cost_mean)[0], budget[1]
 
-        def step(carry, luck: Luck):
+        def step(carry, now: Round):
             state, spent, over = carry
-            logits = policy.logits(state, luck.decide) / temperature
-            arm = lax.argmax(lax.stop_gradient(logits) + luck.noise, 0, jnp.int32)
-            reward, cost = bandit.pull(luck.pull, arm)
-            paid = spent.add(coins(cost))
-            plays = ~over & luck.plays
+            logits = policy.logits(state, now.decide) / temperature
+            arm = lax.argmax(lax.stop_gradient(logits) + now.noise, 0, jnp.int32)
+            reward, cost = bandit.pull(now.pull, arm)
+            paid = spent.add(quantize(cost))
+            plays = ~over & now.plays
             earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)  # a pull too dear earns nothing
             out = (
                 jnp.where(plays, jax.nn.log_softmax(logits)[arm], 0),
                 jnp.where(earns, jnp.broadcast_to(worth(reward), (num_arms,))[arm], 0),
                 spent.value(),
             )
-            state = policy.update(state, arm, reward, cost, luck.update)
+            state = policy.update(state, arm, reward, cost, now.update)
             spent = jax.tree.map(partial(jnp.where, plays), paid, spent)
             return (state, spent, over | spent.reaches(goal)), out
 

@@ -26,7 +26,7 @@ def smoothed_gradient(
 
     Each hyperparameter is drawn from a normal distribution of standard deviation `spread` on the scale u that `fit` uses:
     about the share by which it varies, in the middle of its range. Runs come in pairs, with opposite draws, on one
-    instance and with the same luck; half the difference of what they come to, times the draw over `spread`, is the
+    instance and with common random numbers; half the difference of what they come to, times the draw over `spread`, is the
     estimate (evolution strategies; the score function of that draw). It is exact for the mean objective over such
     draws, which differs from the objective by the order of spread².
 

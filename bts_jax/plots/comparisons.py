@@ -41,7 +41,7 @@ def difference(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """How much more regret each policy has than `reference`, on the same luck: mean paired difference and its interval.
+    """How much more regret each policy has than `reference`: mean paired difference and its interval, common random numbers.
 
     Args:
         reference: the policy to compare with, the line at 0.

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.engine.fixed_point import Sum, coins
+from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
 
@@ -86,5 +86,5 @@ class EpsilonFirst:
         arms = state.arms.record(arm, reward, cost)
         return state._replace(
             arms=jax.tree.map(lambda new, old: jnp.where(exploring, new, old), arms, state.arms),
-            spent=state.spent.add(jnp.where(exploring, coins(cost), 0)),
+            spent=state.spent.add(jnp.where(exploring, quantize(cost), 0)),
         )

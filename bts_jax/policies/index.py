@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.engine.fixed_point import Sum, coins
+from bts_jax.engine.fixed_point import Sum, quantize
 
 
 class ArmStatistics(NamedTuple):
@@ -60,7 +60,7 @@ class ArmStatistics(NamedTuple):
             amounts += [x * (1 - x) for x in amounts]
 
         def added(total: Sum, amount: jax.Array) -> Sum:
-            new = Sum(total.whole[arm], total.rest[arm]).add(coins(amount))
+            new = Sum(total.whole[arm], total.rest[arm]).add(quantize(amount))
             return Sum(total.whole.at[arm].set(new.whole), total.rest.at[arm].set(new.rest))
 
         totals = tuple(added(total, amount) for total, amount in zip(self.totals, amounts, strict=True))

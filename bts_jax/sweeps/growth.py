@@ -164,7 +164,7 @@ def with_sources(path: Path, root: Root) -> Results:
     return results
 
 
-def settle(results: Results) -> None:
+def drop_sources(results: Results) -> None:
     """Copies what the sources have and the grid does not; removes them if that is all they had."""
     if results.path is None or not (results.path / FOLDER).is_dir():
         return

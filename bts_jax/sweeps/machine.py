@@ -1,6 +1,6 @@
 """How the worker processes of one machine share it: its cores, its GPUs, and a cache of compiled programs.
 
-All of this is settled in each worker by itself, before JAX starts there.
+Each worker decides all of this by itself, before JAX starts in it.
 """
 
 import contextlib

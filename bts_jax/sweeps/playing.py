@@ -27,9 +27,9 @@ from bts_jax.random import fold_in_words
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Results, Unit
-from bts_jax.sweeps.schedule import Call, calls, fused, work_of
+from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
 
-UNDER_WAY = 2  # parties at a time
+UNDER_WAY = 2  # programs at a time
 
 
 class Counts(NamedTuple):
@@ -47,13 +47,13 @@ def play_units(
 
     `widest`: see `schedule.calls`.
     """
-    parties = fused(grid, results, calls(grid, results, todo, most, widest), most)
+    fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
     amounts: Counter[Any] = Counter()  # of work, for each program
-    for call in (call for party in parties for call in party):
+    for call in (call for fused in fusions for call in fused):
         num_arms = len(grid.means[results.bandits(call.units[0])[0]].cost_mean)
         pulls = sum(work_of(grid, results, unit) for unit in call.units) * results.chunk / num_arms
         amounts[call.program] += batch.work_of(pulls, num_arms)
-    parties = [[call._replace(quickly=is_little(amounts[call.program])) for call in party] for party in parties]
+    fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
@@ -61,15 +61,15 @@ def play_units(
     # and 5 s alone.
     turn = nullcontext() if devices[0].platform == "cpu" else Lock()
     with threads(UNDER_WAY) as players, compiling() as programs:
-        waiting, under_way = iter(parties), deque()
-        for _ in parties:
-            for party in islice(waiting, AHEAD - len(under_way)):
-                key = tuple(call.program for call in party)
-                program = programs.begin(key, partial(_trace, grid, results, party, devices))
-                work = players.submit(_play_and_save, program, turn, grid, results, party, devices)
-                under_way.append((party, program, work))
-            party, program, work = under_way.popleft()
-            units = [unit for call in party for unit in call.units]
+        waiting, under_way = iter(fusions), deque()
+        for _ in fusions:
+            for fused in islice(waiting, AHEAD - len(under_way)):
+                key = tuple(call.program for call in fused)
+                program = programs.begin(key, partial(_trace, grid, results, fused, devices))
+                work = players.submit(_play_and_save, program, turn, grid, results, fused, devices)
+                under_way.append((fused, program, work))
+            fused, program, work = under_way.popleft()
+            units = [unit for call in fused for unit in call.units]
             bar.say(units, "" if program.done() else "compiling ")
             patiently(program, bar.tick)
             bar.say(units)
@@ -82,29 +82,29 @@ def play_units(
     return counts
 
 
-def _trace(grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]) -> Any:
+def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> Any:
     try:
-        return lower(_batches(grid, results, party, devices))
+        return lower(_batches(grid, results, fused, devices))
     except Exception as error:
-        names = sorted({list(grid.policies)[call.units[0].policy] for call in party})
+        names = sorted({list(grid.policies)[call.units[0].policy] for call in fused})
         error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
         raise
 
 
 def _play_and_save(
-    program: Future, turn: AbstractContextManager, grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]
+    program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
         return []
-    batches = _batches(grid, results, party, devices)
+    batches = _batches(grid, results, fused, devices)
     with turn:
         played = play(batches)
     outcome = []
     with on_the_host():
-        for call, (runs, _, _) in zip(party, played, strict=True):
+        for call, (runs, _, _) in zip(fused, played, strict=True):
             gaps = [results.gap(unit) for unit in call.units]
             shape = call.size, results.group, results.chunk, len(gaps[0].budgets)
             runs = jax.tree.map(lambda x, shape=shape: x.reshape(*shape, *x.shape[2:]), runs)
@@ -117,11 +117,11 @@ def _play_and_save(
     return outcome
 
 
-def _batches(grid: Grid, results: Results, party: list[Call], devices: Sequence[Any]) -> list[Batch]:
-    """The calls of a party, laid out."""
-    devices = devices[: party[0].size * results.runs]  # a call may have more runs than another, but none has fewer
+def _batches(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> list[Batch]:
+    """The fused calls, laid out."""
+    devices = devices[: fused[0].size * results.runs]  # a call may have more runs than another, but none has fewer
     with on_the_host():
-        return [_lay_out(grid, results, call, devices) for call in party]
+        return [_lay_out(grid, results, call, devices) for call in fused]
 
 
 def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -> Batch:

@@ -29,7 +29,7 @@ from bts_jax.policies import POLICIES
 from bts_jax.sweeps import executors
 from bts_jax.sweeps.bar import progress_bar, store_bar
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.growth import settle
+from bts_jax.sweeps.growth import drop_sources
 from bts_jax.sweeps.opening import begin, read_specification
 from bts_jax.sweeps.playing import Counts, play_units
 from bts_jax.sweeps.results import Results, Unit
@@ -176,7 +176,7 @@ def fill(
             counts, _ = executors.play_elsewhere(executor, grid, results, todo, seconds, count, bar)
         results.check_current()
     if shard_count == 1:
-        settle(results)
+        drop_sources(results)
     _warn(grid, counts)
     return results
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from bts_jax.sweeps.grid import Grid, kind_of
 from bts_jax.sweeps.results import Results, Unit
 
-PARTY = 6  # batches in a program: with more it takes long to compile
+MAX_FUSED = 6  # batches in a program: with more it takes long to compile
 LARGEST_GROUP = 256  # bandits in a unit
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
 FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many units
@@ -157,25 +157,25 @@ def calls(grid: Grid, results: Results, units: list[Unit], most: int, widest: in
     return sorted(calls, key=lambda call: -sum(work_of(grid, results, unit) for unit in call.units))
 
 
-def fused(grid: Grid, results: Results, calls: list[Call], most: int) -> list[list[Call]]:
-    """Calls that are played side by side in one program: small ones of several policies on the same bandits.
+def fuse(grid: Grid, results: Results, calls: list[Call], most: int) -> list[list[Call]]:
+    """Groups of calls that are compiled into one program: small ones of several policies on the same bandits.
 
-    The first party is halved, if others follow: its programs compile sooner, and the device need not wait for the others'.
+    If there are several groups, the first is halved: its programs compile sooner, so that the device starts earlier.
     """
     same: dict[Any, list[Call]] = {}
     for place, call in enumerate(calls):
         alone = not _is_small(grid, call.units[0], call.size * results.runs, most)
         same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
-    parties = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
-    parties = [party[start : start + PARTY] for party in parties for start in range(0, len(party), PARTY)]
-    if len(parties) > 2 and len(parties[0]) > 2:
-        parties[:1] = parties[0][::2], parties[0][1::2]
-    return parties
+    fusions = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
+    fusions = [fused[start : start + MAX_FUSED] for fused in fusions for start in range(0, len(fused), MAX_FUSED)]
+    if len(fusions) > 2 and len(fusions[0]) > 2:
+        fusions[:1] = fusions[0][::2], fusions[0][1::2]
+    return fusions
 
 
 def _is_small(grid: Grid, unit: Unit, seeds: int, most: int) -> bool:
     """Whether a call of so many seeds leaves room on the device for others."""
-    return seeds * (len(grid.budgets) if grid.requires_budget(unit) else 1) <= _small_call(grid) and seeds <= most // PARTY
+    return seeds * (len(grid.budgets) if grid.requires_budget(unit) else 1) <= _small_call(grid) and seeds <= most // MAX_FUSED
 
 
 def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:

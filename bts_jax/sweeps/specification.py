@@ -214,7 +214,7 @@ def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
 
 
 def listed(leaf: Any) -> Any:
-    return np.asarray(game.settle(leaf)).tolist()
+    return np.asarray(game.canonicalize(leaf)).tolist()
 
 
 def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: Mapping[str, type] | None = None) -> Any:
