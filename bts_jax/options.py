@@ -216,8 +216,8 @@ bts-jax cache
 bts-jax cache --clear""")
     cache.add_argument("--clear", action="store_true", help="remove all programs; they are compiled again when needed")
 
-    add("policies", "list the policies and what each is side information", """
-Lists the policies by the names that bts-jax run, grid files and bts_jax.sweep take, with what each is side information.
+    add("policies", "list the policies and their side information", """
+Lists the policies by the names that bts-jax run, grid files and bts_jax.sweep take, with their side information.
 """, """
 bts-jax policies""")
     for name in PLAYING:

@@ -12,6 +12,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
+from bts_jax.contract import side_info
 
 KEY = jax.random.key(0)
 
@@ -330,6 +331,15 @@ class NoUpdate:
 @chex.dataclass(frozen=True)
 class Curious(Always):
     requires = ("everything",)
+
+
+def test_the_old_name_of_side_information_works_with_a_warning():
+    class Old:
+        told = ("budget",)
+
+    with pytest.warns(DeprecationWarning, match="`told` of a policy is now called `requires`"):
+        assert side_info(Old()) == ("budget",)
+    assert side_info(bj.EpsilonFirst) == ("budget",) and side_info(Always) == ()
 
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [

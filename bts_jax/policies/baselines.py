@@ -43,7 +43,7 @@ class UniformState(NamedTuple):
 class Uniform:
     """Pulls an arm chosen uniformly at random in every round: what a policy that learns nothing achieves.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none. Regret is linear in B unless all arms are equally good.
 

@@ -29,7 +29,7 @@ class BTS:
     pulled. A reward or cost in [0, 1] becomes a success with that probability; for Bernoulli arms this changes nothing,
     so one policy serves all bandits.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source), for the uniform priors, which are the default.
     For other priors: none known to us.

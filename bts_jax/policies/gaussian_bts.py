@@ -27,7 +27,7 @@ class GaussianBTS:
 
     and V_i^c likewise from the costs. With `learn = 0` it is `variance` throughout.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none known to us.
 

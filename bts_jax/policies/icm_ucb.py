@@ -30,7 +30,7 @@ class IUCB(_Family):
 
         r̄_i / c̄_i + e_i,   e_i = α √(ln(t − 1) / n_i).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: regret sublinear in B, and O(ln B) for a suitable α, says the source. Whether the default α is suitable is not
     known to us.
@@ -61,7 +61,7 @@ class CUCB(_Family):
 
         (r̄_i + e_i) / c̄_i,   e_i = α √(ln(t − 1) / n_i).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
 
@@ -91,7 +91,7 @@ class MUCB(_Family):
 
         min{r̄_i + e_i, 1} / (c̄_i − e_i),   e_i = α √(ln(t − 1) / n_i).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
 
@@ -122,7 +122,7 @@ class BGreedy(IndexPolicy):
 
         argmax_i r̄_i / c̄_i.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: regret sublinear in B, and O(ln B) for suitable parameters, says the source. Whether the default scale is
     suitable is not known to us.

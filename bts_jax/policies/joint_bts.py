@@ -28,7 +28,7 @@ class JointBTS:
     and the arm with the largest θ_i^r / θ_i^c is pulled. A reward in [0, 1] becomes a success with that probability, and so
     does a cost, by a trial each; what correlation the pair has, the trials keep. On Bernoulli feedback they change nothing.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none known to us.
 

@@ -19,7 +19,7 @@ class KLUCBSC(IndexPolicy):
 
         max{x/y : n_i [kl(r̄_i, x) + kl(c̄_i, y)] ≤ ln(t / n_i^tuned)},   kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default: none
     known to us.

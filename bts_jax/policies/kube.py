@@ -17,7 +17,7 @@ class KUBE(IndexPolicy):
 
         (r̄_i + √(scale · ln t / n_i)) / c̄_i.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none known to us for this variant. (The source's is O(ln B), for costs that are fixed and known.)
 

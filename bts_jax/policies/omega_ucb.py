@@ -50,7 +50,7 @@ class OmegaUCB(_Omega):
 
         ω±(x̄) = Bq / 2A ± √((Bq / 2A)² − C / A),   A = n + z²,   Bq = 2n x̄ + z²,   C = n x̄²,   z = √(2ρ ln(t + 1)).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: regret O(ln B) in the source for ρ ≥ 1. For the default ρ = 1/4 there is no logarithmic bound.
 
@@ -84,7 +84,7 @@ class OmegaStarUCB(_Omega):
 
     and s² is the sample variance of the arm's rewards, or its costs. On Bernoulli arms η̂ = 1, and this is ω-UCB.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: that of ω-UCB on Bernoulli arms, where the two are the same: O(ln B) for ρ ≥ 1. None known to us on other arms.
 

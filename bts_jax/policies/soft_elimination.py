@@ -24,7 +24,7 @@ class SoftElimination:
     δ_i is how far both estimates of arm i, of its reward and of its cost, must be off for its ratio to be the best
     (the paper's δ_i(γ) at γ = 1); the source has the gap between mean rewards in its place.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none known to us for budgets. (The source's is for bandits without costs.)
 

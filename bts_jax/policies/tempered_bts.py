@@ -35,7 +35,7 @@ class TemperedBTS(BTS):
     starts with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about budgets larger than the one
     it is given, so learn at the largest budget that matters (notebook 05).
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: that of `BTS` for κ = 1 and uniform priors, which are the default. Else none known to us.
 

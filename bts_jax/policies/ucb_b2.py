@@ -22,7 +22,7 @@ class UCBB2(IndexPolicy):
     η_i being the same as ε_i with the variance V̂_i^c of the cost. An arm is explored before the others (see `index.choose`)
     unless it passes a test of stability: η_i < r̄_i with `reward_test = 1`, or η_i < c̄_i (λ − 1)/λ with `reward_test = 0`.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: regret O(ln B) in the source, for α > 2, rewards and costs that are not correlated, and the source's test
     (`reward_test = 0`). With `reward_test = 1`, the default: none known to us. An arm that never earns anything is then

@@ -17,7 +17,7 @@ class UCBBV2(IndexPolicy):
 
         r̄_i / c̄_i + (1/λ_t) · (1 + 1/(λ_t − e_i)) · e_i,   e_i = √(ln(t − 1) / n_i),   λ_t = min_j c̄_j.
 
-    Side information: nothing. It is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
+    Side information: none. It is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
     et al. 2015 says of both that they need the smallest expected cost. That is so for UCB-BV1 alone.)
 
     Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t:

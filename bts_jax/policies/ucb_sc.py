@@ -19,7 +19,7 @@ class UCBSCPlus(IndexPolicy):
     the largest x/y over the disc of radius √a_i around (r̄_i, c̄_i). It is computed as the slope of the disc's tangent,
     [r̄c̄ + √a √(r̄² + c̄² − a)] / (c̄² − a), which is the same, without cancellation.
 
-    Side information: nothing.
+    Side information: none.
 
     Guarantee: none known to us.
 
