@@ -569,7 +569,7 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
     for part in parts:
         places = {unit[1:]: {other.policy for other in part if other[1:] == unit[1:]} for unit in part}
         assert all(policies == {0, 1, 2} for policies in places.values())
-        fused = schedule.fused(grid, results, schedule.calls(grid, results, part, 2**15), 2**15)
+        fused = schedule.fuse(grid, results, schedule.calls(grid, results, part, 2**15), 2**15)
         assert max(map(len, fused)) == 3
 
 
