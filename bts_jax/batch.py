@@ -280,7 +280,7 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
     general = not _GENERAL.isdisjoint(kinds)
     rest = devices, general, _shapes(shares)
-    carefully = tuple(kind._replace(quickly=False) for kind in kinds)
+    carefully = tuple(map(_careful, kinds))
     if (carefully, *rest) in _PROGRAMS.kept:  # a faster program is there already
         kinds = carefully
     return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), shares
@@ -299,7 +299,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         platform = _platform(devices)
         played, fallbacks = loop.play(games, game.rules(platform, general), platform)
-        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
+        _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
         return [(record, calls, blocks[None], beyond) for record, calls, blocks, beyond in played]
 
     mesh = Mesh(np.array(devices), ("device",))
@@ -332,18 +332,26 @@ class _OnDisk(NamedTuple):
         if found is None:
             return None
         program, fallbacks = found
-        _FALLBACKS.update({kind: tuple(names) for kind, names in zip(self.kinds, fallbacks, strict=True)})
+        _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(self.kinds, fallbacks, strict=True)})
         return program
 
     def save(self, program: Any) -> None:
-        self.place.save(program, [_FALLBACKS[kind] for kind in self.kinds])
+        self.place.save(program, [_FALLBACKS.get(_careful(kind), ()) for kind in self.kinds])
+
+    def remove(self) -> None:
+        self.place.remove()
+
+
+def _careful(kind: Kind) -> Kind:
+    """The kind of the same batch, compiled with full optimisation."""
+    return kind._replace(quickly=False)
 
 
 def _fallbacks(batch: Batch) -> tuple[str, ...]:
     """What could not be done as it should be, of this batch; see `Report`."""
     program, _ = _program_of([batch])
     failed = program.failed if isinstance(program, Graphed) else []
-    return (*sorted(_FALLBACKS.get(batch.kind, ())), *graphs(batch.devices[0])[1], *failed)
+    return (*sorted(_FALLBACKS.get(_careful(batch.kind), ())), *graphs(batch.devices[0])[1], *failed)
 
 
 def _platform(devices: Sequence) -> str:

@@ -19,6 +19,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -188,6 +189,10 @@ def programs(top: Path) -> list[Program]:
 
 def tidy(folder: Path, max_bytes: int) -> None:
     """Removes damaged programs from a folder; then, from all, those whose last use is longest ago, down to a size."""
+    for path in folder.glob(".*"):  # a process that was killed has not finished it
+        with contextlib.suppress(OSError):
+            if path.is_file() and path.stat().st_mtime < time.time() - 3600:
+                _remove(path)
     kept = []
     for program in programs(folder.parent):
         if program.checked or program.path.parent != folder or _is_whole(program.path):

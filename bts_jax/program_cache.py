@@ -1,40 +1,45 @@
 """Compiled programs of built-in policies and bandits, on disk: a later process loads them, and need not trace them.
 
 JAX's own cache finds a compiled program by what it was traced to. So every process has to trace the program first, which takes
-about half a second. The files here are found by what the program is made from instead: the source of this package, the classes
-of policy and bandit, shapes, devices and JAX's settings. That is known for classes of this package alone. Programs with a class
-of a user's own are traced in every process.
+about half a second. The files here are found by what the program is made from instead: the source of this package, its
+functions and classes as they are in this process, the structure of policy and bandit, shapes, devices and JAX's settings. That
+is known for classes of this package alone. Programs with a class of a user's own are traced in every process.
 
-The files are in the folder of JAX's cache (`cache`), which is private: to load a program is to run it.
-A file that cannot be loaded is ignored, and the program is traced.
+The files are in the folder of JAX's cache (`cache`), which is private: to load a program is to run it. A file that cannot be
+loaded is removed, and the program is traced. If JAX's cache has it, it is not written here again (`engine.programs`).
 """
 
 import contextlib
 import hashlib
 import json
 import logging
+import marshal
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from functools import cache as once
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from bts_jax import cache, files
+from bts_jax import cache, files, pytrees
 
 _LOG = logging.getLogger("bts_jax")
 _PACKAGE = Path(__file__).parent
-_PLAIN = (str, int, float, bool, bytes, type(None))
+_PLAIN = (str, int, float, complex, bool, bytes, type(None), pytrees.Alike)
+_VERSIONED = {"builtins", "chex", "dataclasses", "functools", "jax", "jaxlib", "numpy", "typing"}  # not looked into
+_MADE_OF = {"bandits", "contract", "engine", "game", "policies", "pytrees", "random"}  # modules that programs are made of
 
 
 class ProgramFile(NamedTuple):
     """The file of a program, which may not exist yet."""
 
     path: Path
-    source: str  # digest of the package's source when the path was chosen
     devices: tuple
 
     def load(self, arguments: list, results: Any) -> tuple[Any, Any] | None:
@@ -52,17 +57,21 @@ class ProgramFile(NamedTuple):
             return None
         except Exception as error:  # whatever is wrong with it, the program can be compiled again
             _LOG.info("%s cannot be loaded, and is compiled again (%s)", self.path.name, str(error).split("\n")[0][:200])
+            self.remove()
             return None
 
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
     def save(self, program: Any, notes: Any) -> None:
-        """Writes the program, if JAX can and if the source of this package has not changed since it was imported."""
+        """Writes the program, if JAX can. If the source of this package has changed meanwhile, nothing is written."""
         from jax.experimental.serialize_executable import serialize
 
-        if self.source != _source_now():
+        if _source() != _source_now():
             return
         try:
             files.replace(self.path, _packed(notes, serialize(program)[0]))
-            self.path.chmod(cache.CHECKED)
         except Exception as error:  # a full disk, or a program that JAX cannot write
             _LOG.info("%s cannot be kept (%s)", self.path.name, str(error).split("\n")[0][:200])
 
@@ -77,14 +86,16 @@ def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | N
         return None
     try:
         parts = [list(_parts(structure)) for structure in structures]
+        settings = [(name, repr(getattr(jax.config, name, None))) for name in sorted(jax.config.values) if "cache" not in name]
+        kinds = [(device.platform, device.device_kind, device.id, device.client.platform_version) for device in devices]
     except _Foreign:
         return None
-    settings = [(name, repr(getattr(jax.config, name, None))) for name in sorted(jax.config.values) if "cache" not in name]
-    settings = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))  # addresses of objects, which differ from process to process
-    kinds = [(device.platform, device.device_kind, device.id) for device in devices]
-    everything = [_source(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")]
-    name = hashlib.sha256(repr(everything).encode()).hexdigest()
-    return ProgramFile(folder / f"{name}{cache.TRACED}", _source(), devices)
+    except Exception as error:  # another version of JAX may lack some of this
+        _LOG.info("programs are traced in every process (%s)", str(error).split("\n")[0][:200])
+        return None
+    everything = repr([_source(), _live(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")])
+    everything = re.sub(r" at 0x[0-9a-f]+", "", everything)  # addresses of objects, which differ from process to process
+    return ProgramFile(folder / f"{hashlib.sha256(everything.encode()).hexdigest()}{cache.TRACED}", devices)
 
 
 class _Foreign(Exception):
@@ -92,7 +103,7 @@ class _Foreign(Exception):
 
 
 def _parts(structure: Any) -> Iterator[str]:
-    """What a structure consists of: the classes, each with the code of its methods, and fields that are not arrays."""
+    """What a structure consists of: its classes, and fields that are not arrays."""
     node = structure.node_data()
     if node is None:
         yield "*"
@@ -101,7 +112,7 @@ def _parts(structure: Any) -> Iterator[str]:
     own = kind.__module__.partition(".")[0] == "bts_jax"
     if not (own or kind in (tuple, list, dict, type(None))) or not _is_plain(fields):
         raise _Foreign
-    yield f"{kind.__module__}.{kind.__qualname__} {fields!r} {_code(kind) if own else ''} {structure.num_nodes}"
+    yield f"{kind.__module__}.{kind.__qualname__} {fields!r} {len(structure.children())}"
     for child in structure.children():
         yield from _parts(child)
 
@@ -110,27 +121,50 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, (tuple, list)) else type(value) in _PLAIN
 
 
-def _code(kind: type) -> str:
-    """A digest of the methods and numbers of a class, which somebody may have replaced."""
-    digest = hashlib.sha256()
-    for base in kind.__mro__:
-        for name, value in sorted(vars(base).items()):
-            function = getattr(value, "__func__", getattr(value, "fget", value))
-            code = getattr(function, "__code__", None)
-            content = (code.co_code, code.co_names, _constants(code)) if code else value if _is_plain(value) else None
-            digest.update(repr((name, content)).encode())
-    return digest.hexdigest()
+def _live() -> str:
+    """A digest of the code that programs are made of, as it is in this process: somebody may have replaced or reloaded some."""
+    found: list[bytes] = []
+    seen: dict[int, Any] = {}  # by their addresses, and kept alive: another object must not get the same address
+    for name, module in sorted(sys.modules.items()):
+        package, _, rest = name.partition(".")
+        if package == "bts_jax" and rest.partition(".")[0] in _MADE_OF:
+            for key, value in sorted(vars(module).items()):
+                found.append(f"{name}.{key}".encode())
+                _describe(value, found, seen)
+    return hashlib.sha256(b"\n".join(found)).hexdigest()
 
 
-def _constants(code: Any) -> tuple:
-    """The constants of a function, and of functions in it, so that their `repr` is the same in every process."""
-
-    def lasting(one: Any) -> Any:
-        if hasattr(one, "co_code"):
-            return one.co_code, one.co_names, _constants(one)
-        return sorted(map(repr, one)) if isinstance(one, frozenset) else one
-
-    return tuple(map(lasting, code.co_consts))
+def _describe(value: Any, found: list[bytes], seen: dict[int, Any]) -> None:
+    """Adds functions, classes of this package, numbers and texts, and what they contain; of anything else the type alone."""
+    if id(value) in seen:
+        return
+    if _is_plain(value) and not isinstance(value, list):  # lists may grow while programs are played
+        found.append(repr(value).encode())
+        return
+    seen[id(value)] = value
+    inside: Any = ()
+    code, module = getattr(value, "__code__", None), str(getattr(value, "__module__", "")).partition(".")[0]
+    if module in _VERSIONED:
+        found.append(f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode())
+    elif code is not None:
+        found.append(marshal.dumps(code, 2))  # version 2 has no references, which differ from process to process
+        inside = value.__defaults__, value.__kwdefaults__, *(cell.cell_contents for cell in value.__closure__ or ())
+    elif isinstance(value, type):
+        found.append(f"{value.__module__}.{value.__qualname__}".encode())
+        inside = (one for _, one in sorted(vars(value).items())) if module == "bts_jax" else ()
+    elif isinstance(value, property):
+        inside = value.fget, value.fset
+    elif isinstance(value, partial):
+        inside = value.func, value.args, value.keywords
+    elif isinstance(value, np.ndarray):
+        found.append(value.tobytes())
+    elif isinstance(value, (tuple, dict)):
+        inside = value if isinstance(value, tuple) else value.items() if all(isinstance(key, str) for key in value) else ()
+    else:
+        found.append(type(value).__name__.encode())
+        inside = getattr(value, "__func__", None), getattr(value, "__wrapped__", None)
+    for one in inside:
+        _describe(one, found, seen)
 
 
 @once

@@ -47,14 +47,14 @@ class Names(tuple):
         return f"Names({', '.join(map(repr, self))})"
 
 
-class _Alike:
+class Alike:
     """What a pytree keeps of names: equal to that of any others."""
 
     def __init__(self, names: Names):
         self.names = names
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Alike)
+        return isinstance(other, Alike)
 
     def __hash__(self) -> int:
         return 0
@@ -63,4 +63,4 @@ class _Alike:
         return "names"
 
 
-jax.tree_util.register_pytree_node(Names, lambda names: ((), _Alike(names)), lambda kept, _: kept.names)
+jax.tree_util.register_pytree_node(Names, lambda names: ((), Alike(names)), lambda kept, _: kept.names)

@@ -4,14 +4,19 @@ import dataclasses
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import jax
+import numpy as np
 import pytest
 from common import INSTANCES, assert_same_bits, keys
 
 import bts_jax as bj
-from bts_jax import batch, cache, program_cache
+from bts_jax import batch, cache, game, program_cache
 from bts_jax.engine import loop
+from bts_jax.engine.programs import OnCPU
+from bts_jax.policies import kube
 from bts_jax.pytrees import pytree
 
 BANDIT = INSTANCES["bernoulli"]
@@ -76,12 +81,6 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
     monkeypatch.setattr(cache, "in_use", lambda: cache.place())
     with jax.numpy_dtype_promotion("strict"):
         names.append(name())
-    monkeypatch.setattr(bj.BTS, "__call__", lambda self, state, key: (0, state))
-    names.append(name())
-    monkeypatch.setattr(bj.BTS, "__call__", lambda self, state, key: (1, state))
-    names.append(name())
-    monkeypatch.setattr(bj.BTS, "requires", ("budget",))
-    names.append(name())
     monkeypatch.setattr(program_cache, "_source", lambda: "another")
     names.append(name())
     assert len(set(names)) == len(names) and None not in names
@@ -89,12 +88,36 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
 
 
 def test_names_are_the_same_in_every_process():
-    """Python orders sets of strings by chance, unless PYTHONHASHSEED is set."""
-    code = ("import bts_jax\nfrom bts_jax import program_cache\n"
-            "print([program_cache._code(one) for one in [*bts_jax.POLICIES.values(), bts_jax.Bernoulli, bts_jax.Beta]])")
+    """Python orders sets of strings by chance, unless PYTHONHASHSEED is set; nor does it matter what was played before."""
+    code = ("import jax, bts_jax\nfrom bts_jax import program_cache\nbefore = program_cache._live()\n"
+            "bandit = bts_jax.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.5])\n"
+            "bts_jax.simulate_batch(bts_jax.BTS(), bandit, 2, jax.random.split(jax.random.key(0), 2))\n"
+            "assert program_cache._live() == before\nprint(before)")
     names = {subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,
                             capture_output=True).stdout for seed in "12"}
     assert len(names) == 1
+
+
+def make(number):
+    return lambda self, state, key: (number, state)
+
+
+def test_whatever_was_replaced_is_in_the_name(monkeypatch):
+    """A method, its default values or what it closes over, a function of a module, a number of a class."""
+    digests = [program_cache._live()]
+    for place, name, value in ((bj.BTS, "__call__", make(0)), (bj.BTS, "__call__", make(1)), (bj.BTS, "requires", ("budget",)),
+                               (bj.BTS, "update", jax.jit(lambda self, state, *rest: state)),
+                               (kube, "over", lambda a, b: -b), (kube, "over", lambda a, b, c=2: -b),
+                               (kube, "over", lambda a, b, c=3: -b), (game, "canonicalize", lambda leaf: leaf)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            digests.append(program_cache._live())
+    assert len(set(digests)) == len(digests) and program_cache._live() == digests[0]
+
+
+def test_all_built_in_classes_have_a_name(folder):
+    for one in (*(policy() for policy in bj.POLICIES.values()), *INSTANCES.values()):
+        assert program_cache.program_file([jax.tree.structure(one)], tuple(jax.devices()), 0) is not None, one
 
 
 @pytree
@@ -146,6 +169,37 @@ def test_a_program_that_fails_is_compiled_again(folder, monkeypatch):
     monkeypatch.setattr(batch._OnDisk, "load", lambda self, batches: fail)
     assert_same_bits(first, bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4)))
     assert len(traced) == 1
+
+
+def test_two_threads_may_fail_at_once():
+    """Both play the program that is compiled in its place; and the file is gone."""
+    both = Barrier(2)
+
+    class Disk:
+        there = True
+
+        def has(self):
+            return self.there
+
+        def load(self, batches):
+            def fail(batches):
+                both.wait(20)
+                raise jax.errors.JaxRuntimeError("NOT_FOUND: a function")
+
+            return fail
+
+        def save(self, program): ...
+
+        def remove(self):
+            self.there = False
+
+    disk = Disk()
+    program = OnCPU(lambda batches: [x + 1 for x in batches], False, disk)
+    with ThreadPoolExecutor(2) as pool:
+        assert [out[0].tolist() for out in pool.map(program, [[np.ones(1)]] * 2)] == [[2], [2]]
+    assert not disk.there
+    program.clear_cache()
+    assert program([np.ones(1)])[0].tolist() == [2]
 
 
 def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):

@@ -42,9 +42,9 @@ class Programs:
         return program
 
 
-# With XLA's older emitters a program compiles in two thirds of the time, and takes 1.2 to 1.7 times as long to run (jaxlib
-# 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give the same bits with both emitters:
-# `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were not compared.
+# With XLA's older emitters and LLVM's level 1 a program compiles in 55 to 65% of the CPU time, and takes 1.2 to 1.4 times as
+# long to run (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give the same bits in both
+# ways: `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were not compared.
 QUICKLY = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}
 SAME_BITS = {*"""
     abs add and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate cond convert_element_type
@@ -66,6 +66,8 @@ class Disk(Protocol):
 
     def save(self, program: Any) -> None: ...
 
+    def remove(self) -> None: ...
+
 
 class OnCPU:
     """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit."""
@@ -73,6 +75,7 @@ class OnCPU:
     def __init__(self, share: Callable, quickly: bool, disk: Disk | None = None):
         self.program: Any = jax.jit(share)
         self.quickly, self.disk, self.ready, self.lock = quickly, disk, None, RLock()
+        self.loaded: list[Any] = []  # from disk
 
     def lower(self, batches: list) -> "LoweredOnCPU | OnDisk":
         return OnDisk(self, batches) if self.disk and self.disk.has() else self.trace(batches)
@@ -83,20 +86,22 @@ class OnCPU:
         return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
 
     def __call__(self, batches: list) -> Any:
-        if self.ready is None:
-            self.lower(batches).compile()
+        program = self.ready or self.lower(batches).compile()
         try:
-            return jax.block_until_ready(self.ready(batches))  # type: ignore
+            return jax.block_until_ready(program(batches))
         except jax.errors.JaxRuntimeError as error:
-            if self.disk is None:
-                raise
-            _LOG.info("a program failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
-        with self.lock:
-            self.disk, self.ready = None, None  # in case that what was loaded is at fault
+            with self.lock:
+                if program not in self.loaded:
+                    raise
+                _LOG.info("a program from disk failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
+                if self.ready is program and self.disk:
+                    self.disk.remove()
+                    self.disk = self.ready = None
         return self(batches)
 
     def clear_cache(self) -> None:
         self.ready = None
+        self.loaded.clear()
         self.program.clear_cache()
 
 
@@ -111,7 +116,7 @@ class LoweredOnCPU(NamedTuple):
         with self.program.lock:
             if self.program.ready is None:
                 self.program.ready = _compiled(self.lowered, self.options, self.program.disk)
-        return self.program.ready
+            return self.program.ready
 
 
 class OnDisk(NamedTuple):
@@ -124,6 +129,7 @@ class OnDisk(NamedTuple):
         with self.program.lock:
             if not self.program.ready and self.program.disk:
                 self.program.ready = self.program.disk.load(self.batches)
+                self.program.loaded.append(self.program.ready)
             return self.program.ready or self.program.trace(self.batches).compile()
 
 
@@ -179,7 +185,7 @@ class Graphed:
     """
 
     def __init__(self, share: Callable, options: dict, disk: Disk | None = None):
-        self.disk = disk
+        self.disk, self.loaded = disk, []  # as in `OnCPU`
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the way that has been compiled
@@ -212,7 +218,9 @@ class Graphed:
         reason = str(error).split("\n")[0]
         with self.lock:
             if way is not self.ways[0]:
-                if way is self.ready:  # loaded from disk
+                if way is self.ready and way in self.loaded and self.disk:
+                    _LOG.info("a program from disk failed, and is compiled again (%s)", reason[:200])
+                    self.disk.remove()
                     self.ready, self.disk = (), None
                 return
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
@@ -222,6 +230,8 @@ class Graphed:
         _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
 
     def clear_cache(self) -> None:
+        self.ready = ()
+        self.loaded.clear()
         for way in self.ways:
             way.clear_cache()
 

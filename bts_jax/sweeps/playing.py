@@ -29,7 +29,7 @@ from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Results, Unit
 from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
 
-UNDER_WAY = 2  # programs at a time
+UNDER_WAY = 2  # programs at a time; on a GPU one plays, and results of the other are saved
 
 
 class Counts(NamedTuple):
