@@ -30,7 +30,7 @@ HASTY = {f"test_{name}" for name in """
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
-    conformance.check_bandit conformance.check_policy comparison.compare game.simulate learn.fitting.fit
+    batch.simulate_batch conformance.check_bandit conformance.check_policy comparison.compare game.simulate learn.fitting.fit
     learn.pathwise.pathwise_gradient
     learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap tables.regret_table trace.trace
     """.split()}

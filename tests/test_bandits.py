@@ -98,6 +98,7 @@ def test_multinomial_means_by_hand():
     np.testing.assert_allclose(points.cost_mean, 0.3, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.with_care  # the same bits under jit and without
 @pytest.mark.parametrize("family", bj.BANDITS.values())
 def test_random_instances_come_alone_and_in_batches(family):
@@ -258,6 +259,7 @@ def test_parquet_without_pyarrow_is_refused_kindly(tmp_path, monkeypatch):
         bj.Empirical.load(tmp_path / "t.parquet")
 
 
+@pytest.mark.slow
 def test_scaled_costs_by_hand():
     bandit = INSTANCES["scaled"]
     np.testing.assert_allclose(bandit.cost_mean, [0.325, 0.25, 0.35, 0.9875, 0.5], rtol=1e-6)

@@ -49,6 +49,7 @@ def programs(place, meanwhile=""):
     return json.loads(ended(start(place, PROGRAMS.format(meanwhile=meanwhile))))
 
 
+@pytest.mark.slow
 def test_a_later_command_compiles_nothing(tmp_path):
     code = ("import collections, sys, jax\nfrom bts_jax import cli\ndone = collections.Counter()\n"
             "jax.monitoring.register_event_listener(lambda name, **_: done.update([name.rpartition('/')[2]]))\n"
@@ -65,6 +66,7 @@ def test_a_later_command_compiles_nothing(tmp_path):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bts-jax", folder)] == [0o700] * 2
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_and_whatever_happens_to_their_programs(tmp_path):
     """Nothing is said about it; and of what was repaired, later processes read all."""
     both = [start(tmp_path, PROGRAMS.format(meanwhile="")) for _ in range(2)]

@@ -65,6 +65,7 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
     assert time.perf_counter() - started < 10, "nor is it waited for"
 
 
+@pytest.mark.slow
 def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     """One of each policy, in the order given."""
     made, make = [], batch._program

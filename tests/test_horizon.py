@@ -36,6 +36,7 @@ def test_a_thousand_rounds_instead_of_a_budget():
     assert_same_bits(bj.simulate_batch(bj.Uniform(), DOLLARS, np.inf, keys(3), **limits), runs)
 
 
+@pytest.mark.slow
 def test_an_infinite_budget_needs_a_limit():
     with pytest.raises(ValueError, match=r"budget = inf .* max_rounds"):
         bj.simulate(bj.Uniform(), ARMS, np.inf, KEY)
@@ -150,6 +151,6 @@ def test_what_is_wrong_is_named(options, message):
         bj.sweep(["uniform"], {"arms": ARMS}, **{"seeds": 1, **options}, quiet=True)
 
 
-def test_policies_that_are_told_the_budget_are_refused():
+def test_policies_that_require_the_budget_are_refused():
     with pytest.raises(ValueError, match=r"policies\['epsilon-first'\] requires the budget.* max_rounds"):
         bj.sweep(["uniform", "epsilon-first"], {"arms": ARMS}, seeds=1, rounds=[10], quiet=True)

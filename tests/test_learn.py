@@ -177,6 +177,7 @@ def tempered_state(policy):
         pulls=jnp.array(PULLS, jnp.int32))
 
 
+@pytest.mark.slow
 def test_tempered_bts_chooses_by_the_tempered_posterior_and_so_do_its_logits():
     """Against brute force with NumPy's Beta, at 6.5 standard errors for each of 10 numbers."""
     policy, count = bj.TemperedBTS(reward_alpha=2.0, cost_beta=0.5, sharpness=0.3), 20_000

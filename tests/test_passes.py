@@ -410,6 +410,7 @@ def test_draws_know_what_they_depend_on():
     assert [len(kept.parameters) for kept in step.none()] == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 def test_random_gamma_of_jax_is_replaced():
     def function(key, shape):
         return jax.random.gamma(key, shape), jax.random.loggamma(key, shape), jax.vmap(jax.random.gamma)(

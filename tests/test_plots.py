@@ -132,6 +132,7 @@ def test_axes_have_units():
     assert figure.get_supxlabel() == "budget (units of cost)" and figure.get_supylabel() == "pseudo-regret (units of reward)"
 
 
+@pytest.mark.slow
 def test_theory_is_drawn_beside_the_simulation():
     means = [0.9, 0.2, 0.1, 0.05], [0.5, 0.9, 1, 0.9]
     sample = data(names=["kube", "BTS", "uniform"])
@@ -366,6 +367,7 @@ def test_styles_and_labels_are_the_users():
             plots.regret(data(), **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 2.0, 7.0])
 def test_pngs_are_wide_enough(width, tmp_path):
     from matplotlib.image import imread

@@ -266,6 +266,7 @@ def test_kl_ucb_sc_by_hand():
     np.testing.assert_allclose(index[6], 1000 / 4, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_kl_ucb_sc_without_exploration_is_the_plain_ratio():
     """t = n to float32 after 2²⁵ pulls of one arm: ln(t/n) = 0, and the index is r̄/c̄ to the bit; a level of 0, and around."""
     state = statistics([2**25, 1], [2**24, 1], [3 * 2**22, 1])
@@ -536,6 +537,7 @@ def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     ]))
 
 
+@pytest.mark.slow
 def test_gaussian_bts_learns_variances():
     """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
     policy = bj.GaussianBTS(variance=0.2, learn=0.5)
@@ -634,7 +636,7 @@ def test_uniform_is_uniform():
     assert (np.abs(np.bincount(arm, minlength=7) / 70_000 - 1 / 7) < 6 * np.sqrt(6 / 49 / 70_000)).all()
 
 
-def test_policies_know_only_what_they_are_told():
+def test_policies_know_only_what_they_require():
     class Nosy:
         requires = ("budget",)
 

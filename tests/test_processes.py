@@ -225,6 +225,7 @@ def test_ctrl_c_during_the_import_shows_no_traceback():
     assert process.communicate(timeout=60) == ("", "") and process.returncode == -signal.SIGINT
 
 
+@pytest.mark.slow
 def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch):
     process = start("-c", COMMAND, "policies", env={"BTS_JAX_WORKERS": "-1"})
     _, err = process.communicate()

@@ -87,6 +87,7 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
     assert name() == name()
 
 
+@pytest.mark.slow
 def test_names_are_the_same_in_every_process():
     """Python orders sets of strings by chance, unless PYTHONHASHSEED is set; nor does it matter what was played before."""
     code = ("import jax, bts_jax\nfrom bts_jax import program_cache\nbefore = program_cache._live()\n"
@@ -125,6 +126,7 @@ class Mine(bj.KUBE):
     """A class of a user's own."""
 
 
+@pytest.mark.slow
 def test_programs_of_other_classes_are_not_kept(folder):
     bj.simulate_batch(Mine(), BANDIT, 5, keys(4))
     bj.simulate_batch(bj.Uniform(), bj.Scaled(Yours(**vars(BANDIT)), scale=2.0), 5, keys(4))
@@ -142,6 +144,7 @@ DAMAGES = [lambda content: content[:-5], lambda content: b"", lambda content: co
            lambda content: program_cache._packed([[]], b"no program")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_program_is_compiled_again(folder, monkeypatch, damage):
     bandit = bj.Bernoulli.random(jax.random.key(0), 20 + DAMAGES.index(damage))  # each its own: see the test after the next
@@ -202,6 +205,7 @@ def test_two_threads_may_fail_at_once():
     assert program([np.ones(1)])[0].tolist() == [2]
 
 
+@pytest.mark.slow
 def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):
     """XLA would write it without its code, and fail when it is played."""
     counts = []
@@ -215,6 +219,7 @@ def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):
     assert counts == [1, 0]
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_it_cannot_be_or_must_not_be(folder, monkeypatch):
     monkeypatch.setattr(program_cache, "_source_now", lambda: "edited since")  # what was imported is not what the files say
     bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4))

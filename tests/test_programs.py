@@ -24,6 +24,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_functions_have_the_same_bits_in_all_shapes():
     """Each alone, twice in one fusion, and under a comparison; in lanes that are vectors, and with some left over."""
     shapes = (2,), (12,), (250,), (10, 4), (7, 40), (100, 64)
@@ -44,6 +45,7 @@ def test_functions_have_the_same_bits_in_all_shapes():
     assert floats == exact | FUNCTIONS.keys(), "every function that may be compiled quickly is compared here"
 
 
+@pytest.mark.slow
 def test_sums_of_products_have_the_same_bits():
     """A compiler may round a product and a sum at once, or one after the other. In what the engine gives it, it has no choice.
 
@@ -73,6 +75,7 @@ def test_sums_of_products_have_the_same_bits():
     assert different[0] > 0 and different[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bts", "kube", "tempered-bts"])
 def test_runs_have_the_same_bits(name):
     policy, bandit = bj.POLICIES[name](), INSTANCES["bernoulli"]

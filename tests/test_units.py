@@ -157,7 +157,8 @@ class Spy(bj.Uniform):
         return problem.budget, problem.min_cost, problem.cost_mean, problem.best_arm
 
 
-def test_what_policies_are_told_is_in_shares_too():
+@pytest.mark.slow
+def test_side_information_is_in_shares_too():
     budget, least, means, best = game.first_state(Spy(), FIVE, jnp.float32(100))
     assert (float(budget), int(best)) == (20, 1)
     assert means.tolist() == [1, np.float32(0.6)] and least == means[1]
@@ -223,6 +224,7 @@ def test_runs_without_units_are_as_they_were(name):
     assert digest.hexdigest()[:16] == DIGESTS[name]
 
 
+@pytest.mark.slow
 def test_scales_that_are_traced_and_wrong():
     def play(scale):
         return bj.simulate(bj.Uniform(), bj.Empirical(reward=[[1.0], [0.0]], cost=[[1.0], [1.0]], cost_scale=scale), 9, KEY)
