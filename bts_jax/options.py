@@ -63,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
 
     run = add("run", "play policies on a bandit and print a table", """
 Plays policies on one bandit, with common random numbers, and prints a row for each as soon as it is finished: mean regret and
-its 95% interval, pulls, and how long it took: "compile s" is the wait for its program. While one plays, other programs are
-compiled. The bandit is drawn at random, or given by --reward and --cost.
+its 95% interval, pulls, and how long it took. "compile s" is how long the policy waited for its program to be compiled. The
+programs of the next policies are compiled meanwhile. The bandit is drawn at random, or given by --reward and --cost.
 """, """
 bts-jax run --policy bts kube --arms 10 --budget 1000
 bts-jax run --policy all --reward 0.5 0.9 --cost 0.3 0.8
@@ -76,7 +76,7 @@ bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""")
     run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
     run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
     run.add_argument("--seed", type=int, default=0, metavar="S",
-                     help="where all randomness comes from: the bandit, then the runs (default: %(default)s)")
+                     help="random seed of the bandit and of the runs (default: %(default)s)")
 
     sweep = add("sweep", "run a grid from a TOML file, and save it as it goes", """
 Plays every policy on every bandit with every budget, as a TOML file says, and saves finished parts in a store. If it is
@@ -160,7 +160,7 @@ bts-jax figure1 --scale paper --instances 20 --out twenty""")
     figure1.add_argument("--scale", default="quick", choices=["quick", "paper"],
                          help="30 runs up to a budget of 2,000, or 500 up to 50,000 (default: %(default)s)")
     figure1.add_argument("--seed", type=int, default=0, metavar="S",
-                         help="where all randomness comes from (default: %(default)s)")
+                         help="the random seed (default: %(default)s)")
     figure1.add_argument("--instances", type=int, default=1, metavar="N",
                          help="random instances of each panel (default: %(default)s)")
     figure1.add_argument("--means", type=float, nargs=2, default=(0.1, 0.9), metavar=("LOW", "HIGH"),
@@ -181,7 +181,7 @@ bts-jax study omega --scale full --instances 1000""")
                        help="random problems of each kind (default: as many as the scale has); the report says about how many "
                             "it would take to decide what is undecided")
     study.add_argument("--seed", type=int, default=0, metavar="S",
-                       help="where all randomness comes from (default: %(default)s)")
+                       help="the random seed (default: %(default)s)")
     study.add_argument("--out", metavar="DIR",
                        help="folder for figures, table, report and runs (default: NAME-SCALE, or NAME-SCALE-N)")
 
@@ -204,7 +204,7 @@ measures instead how long commands take from start to end, the first time and ag
 bts-jax bench --json > bench.json
 bts-jax bench --latency""")
     bench.add_argument("--latency", nargs="?", const="quick", choices=["quick", "full"],
-                       help="measure how long commands take; full: those of half an hour, too")
+                       help="measure how long commands take; full: also those that take half an hour")
     bench.add_argument("--json", action="store_true", help="print all numbers as JSON")
     bench.add_argument("--quiet", action="store_true", help="do not say what is being measured")
 

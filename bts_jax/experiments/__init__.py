@@ -49,7 +49,7 @@ def study(
         instances: how many random problems of each kind, if not as many as the scale has. The first are the same whatever
             their number. A round number, such as 500, is saved faster: problems are saved in groups of equal size. The report
             says about how many it would take to decide what is undecided. The worst case has no random problems.
-        seed: where all randomness comes from, that of the problems and that of the runs.
+        seed: the random seed, of the problems and of the runs.
         out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; by default
             "omega-quick", or "omega-quick-500" with 500 instances.
         quiet: no progress bar.

@@ -67,7 +67,7 @@ def figure1(
 
     Args:
         scale: "quick", 30 runs with budgets up to 2,000; or "paper", 500 runs with budgets up to 50,000.
-        seed: where all randomness comes from, that of the instances and that of the runs.
+        seed: the random seed, of the instances and of the runs.
         instances: how many random instances each of the four panels has. The first are the same whatever their number.
         means: the range of the expected rewards and costs of Bernoulli arms; see the top of this module.
         out: a folder for `figure1.png`, `figure1.pdf`, `table.csv`, `report.txt`, and `runs.zarr` with all runs;

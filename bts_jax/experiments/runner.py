@@ -55,7 +55,7 @@ def run(
     Args:
         scale: one of the experiment's.
         instances: how many of each kind, if not as many as the scale has.
-        seed: where all randomness comes from.
+        seed: the random seed.
         out: a folder; `default_folder` by default.
         quiet: no progress bar.
 

@@ -14,7 +14,7 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class GaussianBTS:
-    """Budgeted Thompson sampling with normal posteriors: an idea that Xia et al. (IJCAI 2015) leave to the future.
+    """Budgeted Thompson sampling with normal posteriors: future work of Xia et al. (IJCAI 2015).
 
     Each round, for every arm i,
 

@@ -19,7 +19,7 @@ class JointBTSState(NamedTuple):
 
 @pytree
 class JointBTS:
-    """Budgeted Thompson sampling for rewards and costs that may be correlated (left to the future by Xia et al., IJCAI 2015).
+    """Budgeted Thompson sampling for rewards and costs that may be correlated (future work of Xia et al., IJCAI 2015).
 
     A pull has one of four outcomes, as it earned or not and cost or not. With N their counts, each round, for every arm i,
 

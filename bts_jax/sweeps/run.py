@@ -77,7 +77,7 @@ def sweep(
             list of budgets, which all of its policies play. A store of another seed, or with other settings under the same
             name, is refused. Of a class of your own the code is compared too, without comments, but not that of what it calls;
             if it has changed, its runs are played again, and a warning says so.
-        seed: where all randomness comes from; see the keys in `bts_jax.sweeps.run`.
+        seed: the random seed. The keys of the runs also depend on the names of the bandits.
         relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
             many pulls. The axis `budget` has the multiples.
         bandit_coords: further coordinates of the bandits, by name: one number or text for each bandit, such as
