@@ -663,14 +663,18 @@ def test_the_line_of_an_interruption_names_the_store_if_there_is_one(folder, cap
 
     monkeypatch.setattr(gridfile, "read_toml", interrupted)
     monkeypatch.setattr(os, "_exit", exit_)
-    for there in (False, True):
-        ended.clear()
-        with pytest.raises(SystemExit):
-            main(["sweep", "small.toml"])
-        hint = "; to go on: bts-jax sweep --resume small.zarr" if there else ""
-        assert ended.code == 130 and capfd.readouterr().err.startswith(f"bts-jax: interrupted{hint}\n")
-        (folder / "small.zarr").mkdir(exist_ok=True)
-        (folder / "small.zarr" / "zarr.json").touch()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
+    try:
+        for there in (False, True):
+            ended.clear()
+            with pytest.raises(SystemExit):
+                main(["sweep", "small.toml"])
+            hint = "; to go on: bts-jax sweep --resume small.zarr" if there else ""
+            assert ended.code == 130 and capfd.readouterr().err.startswith(f"bts-jax: interrupted{hint}\n")
+            (folder / "small.zarr").mkdir(exist_ok=True)
+            (folder / "small.zarr" / "zarr.json").touch()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_full_disk_ends_with_one_line(folder, capsys, monkeypatch):
