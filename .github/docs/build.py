@@ -27,6 +27,7 @@ PAGES = {
     ".github/CONTRIBUTING.md": "contributing.md",
     ".github/SUPPORT.md": "support.md",
 }
+OWN = {f".github/docs/{page.name}": page.name for page in HERE.glob("*.md")}  # pages that are written in this folder
 CONTENTS = """
 ```{toctree}
 :hidden:
@@ -106,7 +107,8 @@ def relinked(text: str, path: str, page: str, source: Path) -> str:
         if ":" in target:  # a scheme
             return match.group()
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if target not in PAGES and not target.endswith(".ipynb"):
+        target = OWN.get(target, target)
+        if target not in PAGES and target not in OWN.values() and not target.endswith(".ipynb"):
             if not (ROOT / target).is_file():
                 raise SystemExit(f"{path} links to {target}, which does not exist")
             (source / target).parent.mkdir(parents=True, exist_ok=True)
