@@ -143,12 +143,13 @@ def _describe(value: Any, found: list[bytes], seen: dict[int, Any]) -> None:
         return
     seen[id(value)] = value
     inside: Any = ()
+    function: Any = value
     code, module = getattr(value, "__code__", None), str(getattr(value, "__module__", "")).partition(".")[0]
     if module in _VERSIONED:
         found.append(f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode())
     elif code is not None:
         found.append(marshal.dumps(code, 2))  # version 2 has no references, which differ from process to process
-        inside = value.__defaults__, value.__kwdefaults__, *(cell.cell_contents for cell in value.__closure__ or ())
+        inside = function.__defaults__, function.__kwdefaults__, *(cell.cell_contents for cell in function.__closure__ or ())
     elif isinstance(value, type):
         found.append(f"{value.__module__}.{value.__qualname__}".encode())
         inside = (one for _, one in sorted(vars(value).items())) if module == "bts_jax" else ()
