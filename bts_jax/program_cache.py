@@ -1,12 +1,12 @@
-"""Compiled programs of built-in policies and bandits, on disk: a later process loads them, and need not trace them.
+"""Compiled programs of built-in policies and bandits, on disk. A later process loads them without tracing.
 
-JAX's own cache finds a compiled program by what it was traced to. So every process has to trace the program first, which takes
-about half a second. The files here are found by what the program is made from instead: the source of this package, its
-functions and classes as they are in this process, the structure of policy and bandit, shapes, devices and JAX's settings. That
-is known for classes of this package alone. Programs with a class of a user's own are traced in every process.
+JAX's own cache finds a compiled program by its lowered code. So every process has to trace the program first, which takes about
+half a second. Here the name of a file is a digest of everything that the program is made from: the source of this package, its
+functions and classes as they are in this process, the structure of policy and bandit, shapes, devices and JAX's settings. This
+is only known for classes of this package. Programs with a class of a user's own are traced in every process.
 
-The files are in the folder of JAX's cache (`cache`), which is private: to load a program is to run it. A file that cannot be
-loaded is removed, and the program is traced. If JAX's cache has it, it is not written here again (`engine.programs`).
+The files are in the folder of JAX's cache (`cache`). The folder is private, because loading a program runs code. A file that
+cannot be loaded is removed, and the program is traced. It is not written again if JAX's cache has it (`engine.programs`).
 """
 
 import contextlib
@@ -28,12 +28,13 @@ import jax
 import numpy as np
 
 from bts_jax import cache, files, pytrees
+from bts_jax.text import reason
 
 _LOG = logging.getLogger("bts_jax")
 _PACKAGE = Path(__file__).parent
 _PLAIN = (str, int, float, complex, bool, bytes, type(None), pytrees.Alike)
 _VERSIONED = {"builtins", "chex", "dataclasses", "functools", "jax", "jaxlib", "numpy", "typing"}  # not looked into
-_MADE_OF = {"bandits", "contract", "engine", "game", "policies", "pytrees", "random"}  # modules that programs are made of
+_MADE_OF = {"bandits", "batch", "contract", "engine", "game", "policies", "pytrees", "random"}  # modules
 
 
 class ProgramFile(NamedTuple):
@@ -43,9 +44,9 @@ class ProgramFile(NamedTuple):
     devices: tuple
 
     def load(self, arguments: list, results: Any) -> tuple[Any, Any] | None:
-        """The program and its notes; None if there is none that can be loaded.
+        """Loads the program and its notes. Returns None if there is no file, or if the file cannot be loaded.
 
-        `arguments`: such as it is called with; `results`: of the structure of what it returns.
+        The program takes arguments with the shapes of `arguments`, and returns a pytree with the structure of `results`.
         """
         from jax.experimental.serialize_executable import deserialize_and_load
 
@@ -56,7 +57,7 @@ class ProgramFile(NamedTuple):
         except FileNotFoundError:
             return None
         except Exception as error:  # whatever is wrong with it, the program can be compiled again
-            _LOG.info("%s cannot be loaded, and is compiled again (%s)", self.path.name, str(error).split("\n")[0][:200])
+            _LOG.info("%s cannot be loaded, and is compiled again (%s)", self.path.name, reason(error))
             self.remove()
             return None
 
@@ -65,7 +66,7 @@ class ProgramFile(NamedTuple):
             self.path.unlink(missing_ok=True)
 
     def save(self, program: Any, notes: Any) -> None:
-        """Writes the program, if JAX can. If the source of this package has changed meanwhile, nothing is written."""
+        """Writes the program and its notes. Writes nothing if the source of this package has changed meanwhile."""
         from jax.experimental.serialize_executable import serialize
 
         if _source() != _source_now():
@@ -73,13 +74,14 @@ class ProgramFile(NamedTuple):
         try:
             files.replace(self.path, _packed(notes, serialize(program)[0]))
         except Exception as error:  # a full disk, or a program that JAX cannot write
-            _LOG.info("%s cannot be kept (%s)", self.path.name, str(error).split("\n")[0][:200])
+            _LOG.info("%s cannot be kept (%s)", self.path.name, reason(error))
 
 
 def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | None:
-    """The file for a program with these structures of policy and bandit; None if it has to be traced in every process.
+    """The file of a program. Returns None if the cache is off, or if policy or bandit is a class of a user's own.
 
-    `rest`: whatever else the program depends on. Its `repr` says all.
+    `structures` are pytree structures of policy and bandit. `rest` is everything else that the program depends on. Two programs
+    with the same `repr` of `rest` must be the same.
     """
     folder = cache.in_use()
     if folder is None:
@@ -91,7 +93,7 @@ def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | N
     except _Foreign:
         return None
     except Exception as error:  # another version of JAX may lack some of this
-        _LOG.info("programs are traced in every process (%s)", str(error).split("\n")[0][:200])
+        _LOG.info("programs are traced in every process (%s)", reason(error))
         return None
     everything = repr([_source(), _live(), parts, kinds, rest, settings, os.environ.get("XLA_FLAGS", "")])
     everything = re.sub(r" at 0x[0-9a-f]+", "", everything)  # addresses of objects, which differ from process to process
@@ -99,7 +101,7 @@ def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | N
 
 
 class _Foreign(Exception):
-    """A class that is not of this package, or a field that has no lasting name, such as a function."""
+    """A class of a user's own, or a field whose `repr` differs from process to process, such as a function."""
 
 
 def _parts(structure: Any) -> Iterator[str]:
@@ -122,7 +124,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _live() -> str:
-    """A digest of the code that programs are made of, as it is in this process: somebody may have replaced or reloaded some."""
+    """A digest of the code that programs are made of, as it is in this process. A user may have replaced or reloaded a part."""
     found: list[bytes] = []
     seen: dict[int, Any] = {}  # by their addresses, and kept alive: another object must not get the same address
     for name, module in sorted(sys.modules.items()):
@@ -135,21 +137,20 @@ def _live() -> str:
 
 
 def _describe(value: Any, found: list[bytes], seen: dict[int, Any]) -> None:
-    """Adds functions, classes of this package, numbers and texts, and what they contain; of anything else the type alone."""
-    if id(value) in seen:
+    """Adds code of functions, classes of this package, numbers and strings to `found`. Of other objects, adds only the type."""
+    if id(value) in seen or isinstance(value, list):  # lists may change while programs are played
         return
-    if _is_plain(value) and not isinstance(value, list):  # lists may grow while programs are played
+    if _is_plain(value):
         found.append(repr(value).encode())
         return
     seen[id(value)] = value
     inside: Any = ()
-    function: Any = value
     code, module = getattr(value, "__code__", None), str(getattr(value, "__module__", "")).partition(".")[0]
     if module in _VERSIONED:
         found.append(f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode())
     elif code is not None:
         found.append(marshal.dumps(code, 2))  # version 2 has no references, which differ from process to process
-        inside = function.__defaults__, function.__kwdefaults__, *(cell.cell_contents for cell in function.__closure__ or ())
+        inside = value.__defaults__, value.__kwdefaults__, *(cell.cell_contents for cell in value.__closure__ or ())
     elif isinstance(value, type):
         found.append(f"{value.__module__}.{value.__qualname__}".encode())
         inside = (one for _, one in sorted(vars(value).items())) if module == "bts_jax" else ()
@@ -189,7 +190,7 @@ def _packed(notes: Any, program: bytes) -> bytes:
 
 
 def _unpacked(content: bytes) -> tuple[Any, bytes]:
-    """The opposite of `_packed`. A file that was cut off, or changed, raises an error before anything in it is used."""
+    """Inverse of `_packed`. Raises an error if the file is incomplete or was changed."""
     if hashlib.sha256(content[32:]).digest() != content[:32]:
         raise ValueError("the file is damaged")
     notes, _, program = zlib.decompress(content[32:]).partition(b"\n")

@@ -11,6 +11,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def reason(error: BaseException) -> str:
+    """The first line of what an exception says, cut to a length that suits a message: XLA's may have pages."""
+    return str(error).split("\n")[0][:200]
+
+
 def printable(text: str, keep: str = "") -> str:
     """The text with control characters as escapes, which a terminal does not obey; `keep` names those that stay."""
     if text.isprintable():

@@ -2,8 +2,10 @@
 
 from contextlib import contextmanager
 
+import chex
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 import bts_jax as bj
 
@@ -114,3 +116,15 @@ kind = "bernoulli"
 reward = [0.9, 0.2]
 cost = [0.5, 0.5]
 """
+
+
+@chex.dataclass(frozen=True)
+class Constant:
+    """Arms that always pay the same."""
+
+    reward_mean: ArrayLike
+    cost_mean: ArrayLike
+    factor: ArrayLike = 1.0
+
+    def pull(self, key, arm):
+        return self.reward_mean[arm], self.factor * self.cost_mean[arm]

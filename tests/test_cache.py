@@ -232,3 +232,12 @@ def test_cpus_are_told_apart_by_their_features(text, tmp_path):
 
     assert cpu(mhz=1, flag="avx") == cpu(mhz=2, flag="avx") != cpu(mhz=1, flag="sve")
     assert cache._cpu(tmp_path / "none")
+
+
+def test_files_that_were_never_finished_are_removed(tmp_path):
+    old, new = tmp_path / ".old", tmp_path / ".new"
+    for path in (old, new):
+        path.write_bytes(b"half of a program")
+    os.utime(old, (0, 0))
+    cache.tidy(tmp_path, 2**30)
+    assert not old.exists() and new.exists(), "another process may be writing the new one"

@@ -4,8 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
-from common import INSTANCES
-from jax.typing import ArrayLike
+from common import INSTANCES, Constant
 
 import bts_jax as bj
 
@@ -63,18 +62,6 @@ def test_what_is_wrong_with_a_policy_is_said(policy, named):
         bj.check_policy(policy, BANDIT)
     for words in named:
         assert error.match(words)
-
-
-@chex.dataclass(frozen=True)
-class Constant:
-    """Arms that always pay the same."""
-
-    reward_mean: ArrayLike
-    cost_mean: ArrayLike
-    factor: ArrayLike = 1.0
-
-    def pull(self, key, arm):
-        return self.reward_mean[arm], self.factor * self.cost_mean[arm]
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ DAMAGES = [lambda content: content[:-5], lambda content: b"", lambda content: co
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_program_is_compiled_again(folder, monkeypatch, damage):
-    bandit = bj.Bernoulli.random(jax.random.key(0), 20 + DAMAGES.index(damage))  # each its own: see the test after the next
+    bandit = bj.Bernoulli.random(jax.random.key(0), 20 + DAMAGES.index(damage))  # JAX's cache must not have the program
     first = bj.simulate_batch(bj.Uniform(), bandit, 5, keys(4))
     path, = files(folder)
     whole = path.read_bytes()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from common import INSTANCES, assert_same_bits, keys, take
+from common import INSTANCES, Constant, assert_same_bits, keys, take
 from jax.typing import ArrayLike
 
 import bts_jax as bj
@@ -162,15 +162,8 @@ def test_a_state_may_hold_keys():
 
 
 @chex.dataclass(frozen=True)
-class Broken:
+class Broken(Constant):
     """Arms that pay other costs than their means promise."""
-
-    reward_mean: ArrayLike
-    cost_mean: ArrayLike
-    factor: ArrayLike = 1.0
-
-    def pull(self, key, arm):
-        return self.reward_mean[arm], self.factor * self.cost_mean[arm]
 
 
 def test_a_run_that_breaks_the_rules_is_nan_and_says_why():

@@ -50,10 +50,6 @@ support
 changelog
 ```
 """
-NO_ENGINE_NOTES = """# Engine notes
-
-This version has no engine notes yet. The first line of each module in `bts_jax/engine` says what it does.
-"""
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 
 
@@ -78,10 +74,7 @@ def collect(source: Path) -> None:
     """Puts all pages into one folder, where links between them lead to pages."""
     shutil.copytree(HERE, source, ignore=shutil.ignore_patterns(*NOT_PAGES))
     for path, page in PAGES.items():
-        if (ROOT / path).exists():
-            (source / page).write_text(relinked((ROOT / path).read_text(), path, page, source))
-    if not (source / "engine.md").exists():
-        (source / "engine.md").write_text(NO_ENGINE_NOTES)
+        (source / page).write_text(relinked((ROOT / path).read_text(), path, page, source))
     with (source / "index.md").open("a") as front:
         front.write(CONTENTS)
 

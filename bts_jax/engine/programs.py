@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax.extend import core
 
+from bts_jax import text
+
 _LOG = logging.getLogger("bts_jax")
 
 
@@ -93,7 +95,7 @@ class OnCPU:
             with self.lock:
                 if program not in self.loaded:
                     raise
-                _LOG.info("a program from disk failed, and is compiled again (%s)", str(error).split("\n")[0][:200])
+                _LOG.info("a program from disk failed, and is compiled again (%s)", text.reason(error))
                 if self.ready is program and self.disk:
                     self.disk.remove()
                     self.disk = self.ready = None
@@ -215,19 +217,19 @@ class Graphed:
 
     def give_up(self, way: Any, error: Exception) -> None:
         """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
-        reason = str(error).split("\n")[0]
+        reason = text.reason(error)
         with self.lock:
             if way is not self.ways[0]:
                 if way is self.ready and way in self.loaded and self.disk:
-                    _LOG.info("a program from disk failed, and is compiled again (%s)", reason[:200])
+                    _LOG.info("a program from disk failed, and is compiled again (%s)", reason)
                     self.disk.remove()
                     self.ready, self.disk = (), None
                 return
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
                 raise error
             self.ways, self.ready = self.ways[1:], ()
-            self.failed.append(reason[:200])
-        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason[:200])
+            self.failed.append(reason)
+        _LOG.warning("a GPU program failed and is compiled without some optimisations (%s)", reason)
 
     def clear_cache(self) -> None:
         self.ready = ()
@@ -305,6 +307,6 @@ def graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
         except jax.errors.JaxRuntimeError as error:
             refused += some
             _LOG.warning("the compiler for %s does not accept %s, and programs are slower without (%s)", device.device_kind,
-                         ", ".join(some), str(error).split("\n")[0][:200])
+                         ", ".join(some), text.reason(error))
     options = {name: value for name, value in (_GRAPHS | _REGISTERS).items() if name not in refused}
     return (options if _GRAPHS.keys() <= options.keys() else None), tuple(refused)
