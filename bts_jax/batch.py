@@ -22,6 +22,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, ratio, scales
+from bts_jax.deprecated import renamed
 from bts_jax.engine import loop, programs
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
 from bts_jax.game import Run
@@ -64,6 +65,7 @@ class Report:
         return self.calls / self.computed
 
 
+@renamed(report="on_report")
 def simulate_batch(
     policy: Policy,
     bandit: Bandit,
@@ -74,7 +76,7 @@ def simulate_batch(
     max_rounds: ArrayLike | None = None,
     lanes: int | None = None,
     devices: Sequence[Any] | None = None,
-    report: Callable[["Report"], Any] | None = None,
+    on_report: Callable[["Report"], Any] | None = None,
 ) -> Run:
     """Plays many runs on all devices; the same bits as `jax.vmap(simulate)`, and faster.
 
@@ -91,7 +93,7 @@ def simulate_batch(
         lanes: how many runs each device plays at a time, from 2 on; by default as many as suit it.
         devices: which to use; by default all that this process has of JAX's default kind. JAX has a device for each CPU core
             only if `bts_jax` is imported before JAX starts.
-        report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
+        on_report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
 
     Returns:
         The `Run`, with N first in every array. If a run is NaN (see `simulate`), a `RuntimeWarning` says why.
@@ -101,7 +103,7 @@ def simulate_batch(
         >>> from bts_jax import BTS, Bernoulli, simulate_batch
         >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
         >>> reports = []
-        >>> runs = simulate_batch(BTS(), bandit, 100, jax.random.split(jax.random.key(0), 50), report=reports.append)
+        >>> runs = simulate_batch(BTS(), bandit, 100, jax.random.split(jax.random.key(0), 50), on_report=reports.append)
         >>> runs.reward.shape, reports[0].rounds == runs.rounds.sum()
         ((50, 1), Array(True, dtype=bool))
     """
@@ -112,11 +114,11 @@ def simulate_batch(
     if len(lost):
         reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
         warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
-                      RuntimeWarning, stacklevel=2)
-    if report is not None:
+                      RuntimeWarning, stacklevel=3)
+    if on_report is not None:
         size, count = len(batch.back), len(batch.devices)
         width = min(batch.kind.width, loop.lane_count(-(-size // count)))
-        report(Report(
+        on_report(Report(
             runs=size,
             devices=count,
             lanes=width,

@@ -128,7 +128,7 @@ def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs:
 
     def play(policy: Policy, budget: float, seed: int) -> Report:
         reports: list[Report] = []
-        simulate_batch(policy, bandit, budget, jax.random.split(jax.random.key(seed), runs), report=reports.append)
+        simulate_batch(policy, bandit, budget, jax.random.split(jax.random.key(seed), runs), on_report=reports.append)
         return reports[0]
 
     def compiled(policy: Policy) -> float:

@@ -265,11 +265,11 @@ def _sweep(arguments: argparse.Namespace) -> None:
             results = fill(**what, out=store, devices=arguments.devices, shard=shard, quiet=arguments.quiet)
         except TasksFailed as error:
             raise OSError(str(error)) from error
-    total = len(results.units)
+    total = len(results.chunks)
     missing = total - results.saved()
     if missing:
         which = f"shard {shard[0]}/{shard[1]}" if shard else "this"
-        print(f"{store}: {which} is done; {missing} of {total} units are still missing, of other shards")
+        print(f"{store}: {which} is done; {missing} of {total} chunks are still missing, of other shards")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")

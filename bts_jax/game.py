@@ -120,7 +120,7 @@ def simulate(
     policy: Policy,
     bandit: Bandit,
     budget: ArrayLike,
-    key: jax.Array | None = None,
+    key: jax.Array,
     *,
     checkpoints: ArrayLike | None = None,
     max_rounds: ArrayLike | None = None,

@@ -60,7 +60,7 @@ def paired(
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
         >>> pair = paired(results, "kube", "uniform")
         >>> pair.difference.sel(bandit="two", budget=20).item() < 0
         True
@@ -120,7 +120,7 @@ def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) 
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
         >>> ranking(results).mean_rank.sel(budget=20).values.tolist()
         [1.0, 2.0]
     """

@@ -57,7 +57,7 @@ def regret_table(
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {f"two-{i}": Bernoulli(reward=[0.9, 0.5 + i / 10], cost=[0.5, 0.5]) for i in range(3)}
-        >>> table = regret_table(sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5))
+        >>> table = regret_table(sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5))
         >>> table[["bandits", "budget", "policy", "over", "count"]].values[0].tolist()
         ['Bernoulli, 2 arms', 10.0, 'kube', 'bandit', 3]
     """

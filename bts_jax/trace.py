@@ -78,7 +78,7 @@ def trace(
     policy: Policy,
     bandit: Bandit,
     budget: ArrayLike,
-    key: jax.Array | None = None,
+    key: jax.Array,
     *,
     rounds: int | None = None,
     record: Callable[[State], Any] | bool | None = None,

@@ -107,7 +107,7 @@ def made_up(regret, budgets, names=None, arms=4):
 def grid_file(seeds, budgets):
     """A grid file with one policy and one bandit; tables may follow."""
     return f"""
-seeds = {seeds}
+num_seeds = {seeds}
 budgets = {budgets}
 [policies.any]
 kind = "uniform"

@@ -220,7 +220,7 @@ def test_a_table_is_loaded_and_what_is_dropped_is_said(tmp_path):
     (tmp_path / "ads.csv").write_text(TABLE.replace(", ", ","), encoding="utf-8")
     said = []
     columns = {"arm": "ad", "reward": "clicks", "cost": "price"}
-    bandit = bj.Empirical.load(tmp_path / "ads.csv", **columns, min_rows=2, report=said.append)
+    bandit = bj.Empirical.load(tmp_path / "ads.csv", **columns, min_rows=2, on_report=said.append)
     (loaded,) = said
     assert loaded.arms == ("b", "a") and (loaded.rows, loaded.total) == (4, 12)
     np.testing.assert_array_equal(bandit.reward, [[1, 0], [0, 1]])
@@ -286,14 +286,14 @@ def test_a_store_keeps_every_family(family):
 @pytest.mark.slow
 def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
     bandits = {"scaled": INSTANCES["scaled"], "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25)}
-    whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk=2)
+    whole = bj.sweep(["kube"], bandits, [3, 5], 4, out=tmp_path / "store", chunk_size=2)
     (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
     assert "incomplete" in bj.open_results(tmp_path / "store").state
     assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
 
 
 FILE = """
-seeds = 5
+num_seeds = 5
 budgets = [5, 10]
 [policies.any]
 kind = "uniform"

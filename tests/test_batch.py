@@ -39,7 +39,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
         pytest.skip("one device")
     reports = []
     runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices],
-                             report=reports.append)
+                             on_report=reports.append)
     assert_same_bits(runs, twenty_three_runs())
     (report,) = reports
     assert report.runs == 23 and report.devices == devices
@@ -81,7 +81,7 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
         if "budget" in side_info(policy):
             reports = []
             bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
-            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), report=reports.append)
+            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
             assert reports[0].utilisation > 0.9, (name, reports[0])
 
 

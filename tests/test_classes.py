@@ -94,7 +94,7 @@ class Wrong:
 number = 3
 '''
 GRID = '''
-seeds = 2
+num_seeds = 2
 budgets = [2, 6]
 policies.mine = {kind = "MODULE:Turns", start = 1}
 policies.kube.kind = "kube"
@@ -223,7 +223,7 @@ def test_a_store_asks_for_no_import_but_the_user_may(module, capsys, monkeypatch
     assert "bandits['sure'] is a Sure" in refused(["sweep", "--resume", store, "--import", f"{module}:Turns"], capsys)
     played = []
     put = Results.put
-    monkeypatch.setattr(Results, "put", lambda self, unit, values: (played.append(unit), put(self, unit, values)))
+    monkeypatch.setattr(Results, "put", lambda self, chunk, values: (played.append(chunk), put(self, chunk, values)))
     main(["sweep", "--resume", store, "--import", f"{module}:Turns", f"{module}:Sure"])
     assert not played
     for chunk in Path(store, "checksum").glob("c*"):

@@ -29,8 +29,8 @@ from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 
 TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
-SMALL = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 10], "seeds": 7, "chunk": 2}  # four chunks
-LONG = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 1000], "seeds": 1500, "chunk": 100}  # fifteen
+SMALL = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 10], "num_seeds": 7, "chunk_size": 2}  # four chunks
+LONG = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 1000], "num_seeds": 1500, "chunk_size": 100}  # fifteen
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [pool, dask, jobs])
 def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path, monkeypatch):
-    grid = {**LONG, "chunk": 500} if cluster is jobs else LONG  # each task is a process
+    grid = {**LONG, "chunk_size": 500} if cluster is jobs else LONG  # each task is a process
     store, state = tmp_path / "store", executors._state
 
     def interrupted(*arguments):
@@ -118,7 +118,7 @@ def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(clu
 @pytest.mark.slow
 def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
     """One of two workers is killed, and another joins. What the killed one had saved is not played again."""
-    grid = {**LONG, "seeds": 4000}
+    grid = {**LONG, "num_seeds": 4000}
     whole, store, played = bj.sweep(**grid), tmp_path / "store", []
     work = executors.play_elsewhere
 
@@ -225,11 +225,11 @@ def test_threads_work_too(small, tmp_path):
 @pytest.mark.slow
 def test_a_store_that_grows_is_played_by_workers(tmp_path):
     store = tmp_path / "store"
-    bj.sweep(["uniform"], TWO, [5, 10], 3, chunk=2, out=store)
+    bj.sweep(["uniform"], TWO, [5, 10], 3, chunk_size=2, out=store)
     inline = Inline()
     more = {"three": bj.Bernoulli(reward=[0.5, 0.7, 0.1], cost=[0.5, 0.2, 0.2])}
-    grown = bj.sweep(["kube"], more, [5, 10], 4, chunk=2, out=store, executor=inline)
-    assert_same(grown, bj.sweep(["kube"], more, [5, 10], 4, chunk=2))
+    grown = bj.sweep(["kube"], more, [5, 10], 4, chunk_size=2, out=store, executor=inline)
+    assert_same(grown, bj.sweep(["kube"], more, [5, 10], 4, chunk_size=2))
     assert inline.orders[0].asked == (["kube"], ["three"])
     assert_same(bj.sweep(["uniform"], TWO, [5, 10], 3, out=store), bj.sweep(["uniform"], TWO, [5, 10], 3))
 
@@ -314,7 +314,7 @@ def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small,
              r"is gone\).*start the same sweep again")
     with pytest.raises(RuntimeError, match=named):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=always)
-    assert bj.open_results(tmp_path / "store").state == "incomplete: 1 of 4 units are missing (regret NaN)"
+    assert bj.open_results(tmp_path / "store").state == "incomplete: 1 of 4 chunks are missing (regret NaN)"
     assert_same(bj.sweep(**SMALL, out=tmp_path / "store"), small)
 
 
@@ -524,16 +524,16 @@ CPU, GPU = Worker("cpu", "core", 1), Worker("gpu", "H200", 1)
 def test_tasks_are_a_partition_and_the_longest_come_first(device):
     grid, results = many(device)
     for seconds in (60, 1e-4):
-        divided, widest = schedule.tasks(grid, results, results.units, seconds, 1)
-        assert sorted(unit for task in divided for unit in task) == results.units
-        works = [sum(schedule.work_of(grid, results, unit) for unit in task) for task in divided]
+        divided, widest = schedule.tasks(grid, results, results.chunks, seconds, 1)
+        assert sorted(chunk for task in divided for chunk in task) == results.chunks
+        works = [sum(schedule.work_of(grid, results, chunk) for chunk in task) for task in divided]
         assert works == sorted(works, reverse=True)
-        assert widest == max(max(Counter(unit.policy for unit in task).values()) for task in divided)
+        assert widest == max(max(Counter(chunk.policy for chunk in task).values()) for task in divided)
         if device is CPU:
-            assert len(divided) >= 64 and all(len({unit.policy for unit in task}) == 1 for task in divided)
+            assert len(divided) >= 64 and all(len({chunk.policy for chunk in task}) == 1 for task in divided)
             programs = {call.program for task in divided for call in schedule.calls(grid, results, task, 100, widest)}
             assert len(programs) == 6, "three policies and two kinds of bandits, whatever the tasks"
-    short, usual = (len(schedule.tasks(grid, results, results.units, seconds, 1)[0]) for seconds in (1e-5, 60))
+    short, usual = (len(schedule.tasks(grid, results, results.chunks, seconds, 1)[0]) for seconds in (1e-5, 60))
     assert short > 2 * usual if device is CPU else short == usual == 2, "a GPU plays as few runs as these at once"
 
 
@@ -542,20 +542,20 @@ def test_a_task_for_a_gpu_fills_it():
     """Not less than 8,192 runs of a policy at a time, and several full calls if they take no longer than a task should."""
     grid, results = many(GPU, seeds=4000)
     for seconds, full in ((60, False), (1e-6, True)):
-        divided, _ = schedule.tasks(grid, results, results.units, seconds, 1)
-        runs = [min(Counter(unit.policy for unit in task).values()) * results.chunk for task in divided]
+        divided, _ = schedule.tasks(grid, results, results.chunks, seconds, 1)
+        runs = [min(Counter(chunk.policy for chunk in task).values()) * results.chunk_size for task in divided]
         assert sum(number < 8192 for number in runs) <= 6, "what is left over, of each policy and kind of bandit"
         assert not full or max(runs) < 2 * 8192
     grid, results = many(GPU, seeds=400)
-    results.chunk = 2**15  # as if there were so many seeds
-    divided, _ = schedule.tasks(grid, results, results.units, 60, 1)
+    results.chunk_size = 2**15  # as if there were so many seeds
+    divided, _ = schedule.tasks(grid, results, results.chunks, 60, 1)
     assert max(map(len, divided)) > 2
 
 
 def test_a_task_takes_about_as_long_as_it_should():
     grid, results = many(CPU, seeds=400)
-    divided, _ = schedule.tasks(grid, results, results.units, 0.02, 1)
-    expected = [sum(schedule.work_of(grid, results, unit) for unit in task) * results.chunk / schedule.CPU_SPEED
+    divided, _ = schedule.tasks(grid, results, results.chunks, 0.02, 1)
+    expected = [sum(schedule.work_of(grid, results, chunk) for chunk in task) * results.chunk_size / schedule.CPU_SPEED
                 for task in divided]
     assert np.median(expected) == pytest.approx(0.02, rel=0.1) and len(divided) > 64
 
@@ -564,10 +564,10 @@ def test_a_task_takes_about_as_long_as_it_should():
 def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
     """So that their batches are fused into one program."""
     grid, results = many(GPU)
-    parts = (schedule.tasks(grid, results, results.units, 60, 1)[0] if deal == "tasks"
-             else schedule.shards(grid, results, results.units, 4))
+    parts = (schedule.tasks(grid, results, results.chunks, 60, 1)[0] if deal == "tasks"
+             else schedule.shards(grid, results, results.chunks, 4))
     for part in parts:
-        places = {unit[1:]: {other.policy for other in part if other[1:] == unit[1:]} for unit in part}
+        places = {chunk[1:]: {other.policy for other in part if other[1:] == chunk[1:]} for chunk in part}
         assert all(policies == {0, 1, 2} for policies in places.values())
         fused = schedule.fuse(grid, results, schedule.calls(grid, results, part, 2**15), 2**15)
         assert max(map(len, fused)) == 3
@@ -577,8 +577,8 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
 def test_a_slow_worker_does_not_hold_up_the_others():
     """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal."""
     grid, results = many(CPU)
-    works = [sum(schedule.work_of(grid, results, unit) for unit in task)
-             for task in schedule.tasks(grid, results, results.units, 60, 1)[0]]
+    works = [sum(schedule.work_of(grid, results, chunk) for chunk in task)
+             for task in schedule.tasks(grid, results, results.chunks, 60, 1)[0]]
     ends = [(0.0, 1.0), (0.0, 0.5)]
     for task in works:
         end, speed = heappop(ends)

@@ -89,7 +89,7 @@ def test_a_bandit_with_fewer_arms_is_filled_up(whole):
 
 
 @pytest.mark.parametrize(("policies", "bandits", "how"), [
-    (["KUBE", "ε-first"], ["a", "b"], {"chunk": 3}), (["KUBE"], ["two"], {"memory": 1}),
+    (["KUBE", "ε-first"], ["a", "b"], {"chunk_size": 3}), (["KUBE"], ["two"], {"memory_bytes": 1}),
 ])
 def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
     chosen = {name: POLICIES[name] for name in policies}, {name: BANDITS[name] for name in bandits}
@@ -126,7 +126,7 @@ def test_the_first_party_is_halved_if_others_follow(monkeypatch):
         calls = schedule.calls(whole, results, results.missing, most=2**15)
         fusions = schedule.fuse(whole, results, calls, 2**15)
         assert [len(fused) for fused in fusions] == sizes
-        assert sorted(unit for fused in fusions for call in fused for unit in call.units) == sorted(results.missing)
+        assert sorted(chunk for fused in fusions for call in fused for chunk in call.chunks) == sorted(results.missing)
 
 
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
@@ -216,12 +216,13 @@ def test_policies_of_ones_own(tmp_path):
     ({"budgets": ["much"]}, "budgets = .'much'."),
     ({"budgets": ["5"]}, "budgets = .'5'. is not a number"),
     ({"budgets": [True]}, "budgets = .True. are not numbers"),
-    ({"seeds": 0}, "seeds = 0"),
-    ({"seeds": 2.5}, "seeds = 2.5"),
+    ({"num_seeds": 0}, "num_seeds = 0"),
+    ({"num_seeds": 2.5}, "num_seeds = 2.5"),
     ({"seed": "x"}, "seed = 'x'"),
-    ({"relative": "min"}, "relative = 'min'"),
-    ({"relative": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}}, "'a'. has an arm that costs"),
-    ({"chunk": 0}, "chunk = 0"),
+    ({"relative_to_min_cost": "min"}, "relative_to_min_cost = 'min'"),
+    ({"relative_to_min_cost": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}},
+     "'a'. has an arm that costs"),
+    ({"chunk_size": 0}, "chunk_size = 0"),
     ({"memory": -1}, "memory = -1"),
     ({"devices": 0}, "devices = 0, and there "),
     ({"devices": 99}, "devices = 99, and there .*BTS_JAX_CPU_DEVICES"),
@@ -237,7 +238,7 @@ def test_policies_of_ones_own(tmp_path):
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
     monkeypatch.setattr(playing, "play", lambda *_, **__: pytest.fail("played"))
-    arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "out": tmp_path / "store"}
+    arguments = {"policies": POLICIES, "bandits": BANDITS, "budgets": BUDGETS, "num_seeds": SEEDS, "out": tmp_path / "store"}
     with pytest.raises(ValueError, match=named):
         bj.sweep(**{**arguments, **changes})
     assert not list(tmp_path.iterdir())
@@ -249,7 +250,7 @@ def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypa
     results = begin(whole.attributes(), 4, None)
     calls = schedule.calls(whole, results, results.missing, most=8)
     assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
-    assert sorted(unit for call in calls for unit in call.units) == results.missing
+    assert sorted(chunk for call in calls for chunk in call.chunks) == results.missing
 
 
 # Groups of bandits.
@@ -259,7 +260,8 @@ MANY = {  # stretches of 4 and 6; ten arms, since NumPy adds eight numbers and m
     f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms, count in ((3, 4), (10, 6)) for i in range(count)
 }
 ANY = {"any": bj.Uniform()}
-MANY_GRID = {"policies": {**ANY, "ε-first": POLICIES["ε-first"]}, "bandits": MANY, "budgets": [3, 10.5], "seeds": 2, "seed": 4}
+MANY_GRID = {"policies": {**ANY, "ε-first": POLICIES["ε-first"]}, "bandits": MANY, "budgets": [3, 10.5], "num_seeds": 2,
+             "seed": 4}
 
 
 @pytest.fixture
@@ -275,8 +277,8 @@ def ungrouped():
 
 def group_of(bandits, seeds, **options):
     plan = Grid(["uniform"], bandits, [5], seeds, 0)
-    usual, _ = schedule.sizes(plan, options.get("memory"), 1)
-    return schedule.group_size(plan, options.get("chunk", seeds), usual)
+    usual, _ = schedule.sizes(plan, options.get("memory_bytes"), 1)
+    return schedule.group_size(plan, options.get("chunk_size", seeds), usual)
 
 
 def test_how_many_bandits_a_group_has(monkeypatch):
@@ -289,13 +291,13 @@ def test_how_many_bandits_a_group_has(monkeypatch):
             return self.reward_mean[arm], self.cost_mean[arm]
 
     same = lambda count, arms=2: {f"{arms}-{i}": bj.Bernoulli([0.5] * arms, [0.5] * arms) for i in range(count)}  # noqa: E731
-    assert group_of(same(10), 1) == 1, "a small grid has as many units as ever"
+    assert group_of(same(10), 1) == 1, "a small grid has as many chunks as ever"
     assert group_of(same(320), 1) == 20, "16 groups"
     monkeypatch.setattr(schedule, "FEWEST_GROUPS", 1)
     assert group_of(same(320), 1) == 80, "a divisor, with at most 100 runs"
-    assert group_of(same(320), 25) == 4 and group_of(same(320), 51) == 1, "seeds that fill a unit"
-    assert group_of(same(320), 4, chunk=2) == 1, "seeds in several ranges"
-    assert group_of(same(320), 1, memory=1) == 1
+    assert group_of(same(320), 25) == 4 and group_of(same(320), 51) == 1, "seeds that fill a chunk"
+    assert group_of(same(320), 4, chunk_size=2) == 1, "seeds in several ranges"
+    assert group_of(same(320), 1, memory_bytes=1) == 1
     assert group_of(MANY, 2) == 2, "stretches of 4 and 6"
     assert group_of({**same(4), **same(6, 3), **same(1, 4)}, 1) == 1
     mine = {f"{i}": Own(reward_mean=np.full(2, 0.5), cost_mean=np.full(2, 0.5)) for i in range(4)}
@@ -307,7 +309,7 @@ def test_how_many_bandits_a_group_has(monkeypatch):
 
 @pytest.mark.slow
 def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
-    """The bits are those without groups, in memory and on disk, after units are lost or damaged, and shared out."""
+    """The bits are those without groups, in memory and on disk, after chunks are lost or damaged, and shared out."""
     store = tmp_path / "store"
     results = bj.sweep(**MANY_GRID, out=store)
     assert json.loads((store / "zarr.json").read_text())["attributes"]["group"] == 2
@@ -322,7 +324,7 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     damaged = store / "pulls" / "c.1.4.0.0.0"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     part = bj.open_results(store)
-    assert part.state == "incomplete: 2 of 10 units are missing (regret NaN)"
+    assert part.state == "incomplete: 2 of 10 chunks are missing (regret NaN)"
     lost = np.isnan(part.regret.values).all((2, 3))
     assert np.argwhere(lost).tolist() == [[0, 2], [0, 3], [1, 8], [1, 9]] and np.isnan(part.regret.values).sum() == 4 * 2 * 2
     calls = []
@@ -332,7 +334,7 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
         assert_same(bj.sweep(**MANY_GRID, out=store), ungrouped)
     assert sorted(calls) == [2 * 2, 2 * 2 * 2], "two bandits with two seeds, once for each budget if that is told"
     shared = lambda share: bj.sweep(**{**MANY_GRID, "policies": ANY}, out=tmp_path / "shared", shard=share)  # noqa: E731
-    assert re.fullmatch("incomplete: [23] of 5 units .*", shared((2, 2)).state)
+    assert re.fullmatch("incomplete: [23] of 5 chunks .*", shared((2, 2)).state)
     assert_same(shared((1, 2)).drop_attrs(), ungrouped.sel(policy=["any"]).drop_attrs())
 
 
@@ -462,7 +464,7 @@ def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
     """Bit for bit the runs with those budgets; told or not, several instances in one call; and a store goes on with them."""
     bandits = {name: bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, cost]) for name, cost in (("two", 0.25), ("cheap", 0.05))}
     names = ["kube", "epsilon-first"]
-    results = bj.sweep(names, bandits, [20, 40], 3, relative=True, out=tmp_path / "store", chunk=2)
+    results = bj.sweep(names, bandits, [20, 40], 3, relative_to_min_cost=True, out=tmp_path / "store", chunk_size=2)
     assert results.budget.values.tolist() == [20, 40]
     for name, cost in (("two", 0.25), ("cheap", float(np.float32(0.05)))):
         alone = bj.sweep(names, {name: bandits[name]}, [20 * cost, 40 * cost], 3)
@@ -496,13 +498,13 @@ def test_the_example_describes_a_sweep(capsys, tmp_path):
     assert arguments["policies"]["KUBE, less curious"].scale == 0.5
     expected = bj.Bernoulli.random(jax.random.fold_in(jax.random.key(1), 2), 10, cost_range=(0.1, 1.0))
     assert (arguments["bandits"]["ten-2"].cost == expected.cost).all()
-    Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "seeds", "seed")})
+    Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "num_seeds", "seed")})
 
 
 def test_sweep_table_and_plot(folder, capsys):
     """The example, reduced: fewer seeds, budgets, policies and bandits."""
     example = gridfile.EXAMPLE.read_text(encoding="utf-8")
-    example = re.sub(r"(?m)^seeds = \d+", "seeds = 4", re.sub(r"(?m)^budgets = .*", "budgets = [5, 10]", example))
+    example = re.sub(r"(?m)^num_seeds = \d+", "num_seeds = 4", re.sub(r"(?m)^budgets = .*", "budgets = [5, 10]", example))
     parts = re.split(r"(?m)^(?=\[)", example)
     parts = [part for part in parts if not part.startswith(("[policies.BTS", '[policies."ε', "[bandits.th", "[bandits.out"))]
     (folder / "grid.toml").write_text("".join(parts), encoding="utf-8")
@@ -536,10 +538,10 @@ ARMS = "reward = [0.9, 0.2]\ncost = [0.5, 0.5]"
 
 
 @pytest.mark.parametrize(("old", "new", "named"), [
-    ("seeds = 5", "seeds = 5\nsedes = 6", "unknown key 'sedes': there are seed, seeds, budgets"),
-    ("seeds = 5", "", "the key 'seeds' is missing"),
-    ("seeds = 5", "seeds = 0", "seeds = 0"),
-    ("seeds = 5", "seeds = ", "is not TOML"),
+    ("num_seeds = 5", "num_seeds = 5\nnum_sedes = 6", "unknown key 'num_sedes': there are seed, num_seeds, budgets"),
+    ("num_seeds = 5", "", "the key 'num_seeds' is missing"),
+    ("num_seeds = 5", "num_seeds = 0", "num_seeds = 0"),
+    ("num_seeds = 5", "num_seeds = ", "is not TOML"),
     ("[5, 10]", "[10, 5]", "budgets has 10 before 5"),
     ("[5, 10]", "[]", "budgets = [] is not a list"),
     ('kind = "uniform"', "", "the key 'kind' is missing in policies.any"),
@@ -598,7 +600,7 @@ def refused(arguments, named, capsys):
 # Whatever happens on the way.
 
 
-LONG = SMALL.replace("seeds = 5", "seeds = 20000")  # two hundred units
+LONG = SMALL.replace("num_seeds = 5", "num_seeds = 20000")  # two hundred chunks
 
 
 # In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
@@ -619,8 +621,8 @@ def command(folder):
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(store, units):
-    while len(list(store.glob("checksum/c*"))) < units:
+def wait_for(store, chunks):
+    while len(list(store.glob("checksum/c*"))) < chunks:
         time.sleep(0.01)
 
 
@@ -645,7 +647,7 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
     for process in both:
         out, err = process.communicate()
         assert process.returncode == 0 and out.startswith("long.zarr: 1 × 1") and err == "", err
-    assert_same(bj.open_results(store), bj.sweep(**gridfile.read_toml(folder / "long.toml"), chunk=500))
+    assert_same(bj.open_results(store), bj.sweep(**gridfile.read_toml(folder / "long.toml"), chunk_size=500))
 
 
 @pytest.mark.slow

@@ -38,13 +38,13 @@ def made_up(monkeypatch):
     """Made-up runs take the place of played ones: numbers that depend on policy, bandit, budget and seed alone."""
 
     def of_a_call(grid, results, call):
-        units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
-        arms = max(len(grid.means[place].cost_mean) for place in results.bandits(units[0]))
-        gaps = [results.gap(unit) for unit in units]
-        numbers = np.array([[[[zlib.crc32(f"{list(grid.policies)[unit.policy]} {list(grid.bandits)[place]} "
+        chunks = [*call.chunks, *[call.chunks[-1]] * (call.size - len(call.chunks))]
+        arms = max(len(grid.means[place].cost_mean) for place in results.bandits(chunks[0]))
+        gaps = [results.gap(chunk) for chunk in chunks]
+        numbers = np.array([[[[zlib.crc32(f"{list(grid.policies)[chunk.policy]} {list(grid.bandits)[place]} "
                                          f"{grid.amounts[place, budget]:g} {seed}".encode()) % 997
-                               for budget in gap.budgets] for seed in np.resize(gap.seeds, results.chunk)]
-                             for place in results.bandits(unit)] for unit, gap in zip(units, gaps, strict=True)])
+                               for budget in gap.budgets] for seed in np.resize(gap.seeds, results.chunk_size)]
+                             for place in results.bandits(chunk)] for chunk, gap in zip(chunks, gaps, strict=True)])
         numbers = numbers.reshape(-1, len(gaps[0].budgets)).astype(np.int32)  # [runs, budgets]
         pulls = np.stack([numbers] + [0 * numbers] * (arms - 1), -1)
         return Run(budget=numbers, reward=np.float32(numbers / 8), cost=np.float32(numbers / 16), rounds=numbers, pulls=pulls,
@@ -66,11 +66,11 @@ def same(one, other):
         np.testing.assert_array_equal(one[name].values, other[name].values, name)
 
 
-WHOLE = {"policies": ["uniform", "epsilon-first", "kube"], "bandits": {**TWO, **THREE}, "budgets": [5, 10, 20], "seeds": 14}
-PART = {"policies": ["uniform", "epsilon-first"], "bandits": TWO, "budgets": [5, 20], "seeds": 9}
+WHOLE = {"policies": ["uniform", "epsilon-first", "kube"], "bandits": {**TWO, **THREE}, "budgets": [5, 10, 20], "num_seeds": 14}
+PART = {"policies": ["uniform", "epsilon-first"], "bandits": TWO, "budgets": [5, 20], "num_seeds": 9}
 
 
-@pytest.mark.parametrize("axis", ["policies", "bandits", "budgets", "seeds", "all"])
+@pytest.mark.parametrize("axis", ["policies", "bandits", "budgets", "num_seeds", "all"])
 @pytest.mark.parametrize("chunk", [3, 4, 9])
 def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, played, made_up):
     grows(axis, chunk, tmp_path, played)
@@ -88,7 +88,7 @@ def grows(axis, chunk, tmp_path, played, grid=WHOLE, part=PART):
     whole = bj.sweep(**grid)
     played.clear()
     start = {**grid, **({axis: part[axis]} if axis != "all" else part)}
-    bj.sweep(**start, out=tmp_path / "store", chunk=chunk)
+    bj.sweep(**start, out=tmp_path / "store", chunk_size=chunk)
     already = sum(played)
     played.clear()
     results = bj.sweep(**grid, out=tmp_path / "store")
@@ -105,7 +105,7 @@ def grows(axis, chunk, tmp_path, played, grid=WHOLE, part=PART):
 
 
 def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_results(tmp_path, made_up):
-    first = {"policies": ["kube"], "bandits": {"b": TWO["b"]}, "budgets": [5], "seeds": 2}
+    first = {"policies": ["kube"], "bandits": {"b": TWO["b"]}, "budgets": [5], "num_seeds": 2}
     bj.sweep(**first, out=tmp_path / "store")
     results = bj.sweep(["uniform", "kube"], TWO, [5], 2, out=tmp_path / "store")
     assert results.policy.values.tolist() == ["uniform", "kube"] and results.bandit.values.tolist() == ["a", "b"]
@@ -216,10 +216,10 @@ def test_a_changed_class_is_played_again_and_no_other(tmp_path, played, monkeypa
 
 
 def test_what_cannot_be_one_grid_is_refused(tmp_path, made_up):
-    arguments = {"policies": {"kube": bj.KUBE(scale=1.0)}, "bandits": TWO, "budgets": [5], "seeds": 2}
+    arguments = {"policies": {"kube": bj.KUBE(scale=1.0)}, "bandits": TWO, "budgets": [5], "num_seeds": 2}
     bj.sweep(**arguments, out=tmp_path / "store")
     before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
-    for other, message in (({"seed": 1}, "seed: 0 in the store, 1 asked for"), ({"relative": True}, "relative"),
+    for other, message in (({"seed": 1}, "seed: 0 in the store, 1 asked for"), ({"relative_to_min_cost": True}, "relative"),
                            ({"policies": {"kube": bj.KUBE(scale=2.0)}}, r"policies\.kube\.fields\.scale: 1.0 in the store"),
                            ({"bandits": {"a": TWO["b"]}}, r"bandits\.a")):
         with pytest.raises(ValueError, match=message):
@@ -264,7 +264,7 @@ def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Results, "put", overtaken)
         with pytest.raises(ValueError, match="another grid from another process"):
-            bj.sweep(["uniform", "kube"], TWO, [5], 3, out=tmp_path / "store", chunk=1)
+            bj.sweep(["uniform", "kube"], TWO, [5], 3, out=tmp_path / "store", chunk_size=1)
     stored = bj.open_results(tmp_path / "store")
     assert stored.policy.values.tolist() == ["uniform", "kube", "oracle"]
     whole = bj.sweep(["uniform", "kube", "oracle"], TWO, [5, 9], 4, out=tmp_path / "store")
@@ -342,7 +342,7 @@ def test_merge_refuses(tmp_path, made_up):
 
 def test_lazy_results_are_the_same(tmp_path, made_up):
     pytest.importorskip("dask")
-    results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "store", chunk=2)
+    results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "store", chunk_size=2)
     lazy = bj.open_results(tmp_path / "store", lazy=True)
     assert lazy.regret.chunks is not None and lazy.regret.data.numblocks == (2, 2, 1, 2)
     assert lazy.compute().identical(results)
@@ -366,10 +366,10 @@ class Turns:
 def test_task_j(tmp_path, played):
     """A policy and 100 seeds more in a finished store: nothing twice, and the bits of one sweep."""
     store, policies = tmp_path / "store", {"kube": bj.KUBE(), "turns": Turns()}
-    bj.sweep({"kube": bj.KUBE()}, TWO, [10, 20], seeds=100, out=store)
+    bj.sweep({"kube": bj.KUBE()}, TWO, [10, 20], num_seeds=100, out=store)
     played.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        results = bj.sweep(policies, TWO, [10, 20], seeds=200, out=store)
+        results = bj.sweep(policies, TWO, [10, 20], num_seeds=200, out=store)
     assert sum(played) == 2 * 2 * (200 + 100)
-    same(results, bj.sweep(policies, TWO, [10, 20], seeds=200))
+    same(results, bj.sweep(policies, TWO, [10, 20], num_seeds=200))

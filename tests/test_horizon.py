@@ -68,23 +68,23 @@ def test_regret_of_a_truncated_run_is_not_a_number():
 @pytest.mark.slow
 def test_sweeps_end_after_so_many_rounds(tmp_path):
     names, bandits = ["uniform", "epsilon-first"], {"arms": ARMS, "dollars": DOLLARS}
-    data = bj.sweep(names, bandits, budgets=[4, 100], seeds=3, max_rounds=12, out=tmp_path / "s", quiet=True)
+    data = bj.sweep(names, bandits, budgets=[4, 100], num_seeds=3, max_rounds=12, out=tmp_path / "s", quiet=True)
     assert (data.rounds.sel(budget=100) == 12).all() and data.truncated.sel(budget=100).all()
     np.testing.assert_array_equal(np.isnan(data.regret), data.truncated)
     assert not data.truncated.sel(bandit="dollars", budget=4).any() and np.isfinite(data.pseudo_regret).all()
-    free = bj.sweep(names, bandits, budgets=[4, 100], seeds=3, quiet=True)
+    free = bj.sweep(names, bandits, budgets=[4, 100], num_seeds=3, quiet=True)
     short = ~data.truncated.values
     np.testing.assert_array_equal(data.reward.values[short], free.reward.values[short])
     assert stored(tmp_path / "s")["max_rounds"] == 12
     assert bj.sweep(**stored(tmp_path / "s"), out=tmp_path / "s", quiet=True).identical(data)
     with pytest.raises(ValueError, match="another grid"):
-        bj.sweep(names, bandits, budgets=[4, 100], seeds=3, max_rounds=13, out=tmp_path / "s", quiet=True)
+        bj.sweep(names, bandits, budgets=[4, 100], num_seeds=3, max_rounds=13, out=tmp_path / "s", quiet=True)
 
 
 @pytest.mark.slow
 def test_checkpoints_in_rounds(tmp_path):
     bandits = {"arms": ARMS, "dollars": DOLLARS}
-    data = bj.sweep(["uniform", "kube"], bandits, seeds=3, rounds=[10, 25, 100], out=tmp_path / "s", quiet=True)
+    data = bj.sweep(["uniform", "kube"], bandits, num_seeds=3, rounds=[10, 25, 100], out=tmp_path / "s", quiet=True)
     assert data.budget.values.tolist() == [10, 25, 100]
     assert (data.rounds == data.budget).all() and (data.pulls.sum("arm") == data.budget).all()
     assert np.isnan(data.regret).all() and (data.pseudo_regret.sel(policy="uniform") > 0).all()
@@ -102,7 +102,7 @@ def test_checkpoints_in_rounds(tmp_path):
 
 def test_a_run_that_costs_the_most_in_every_round_is_recorded_too():
     dear = bj.Scaled(bj.Bernoulli(reward=[1, 1], cost=[1, 1]), scale=5)
-    data = bj.sweep(["uniform"], {"dear": dear}, seeds=1, rounds=[3, 20], quiet=True)
+    data = bj.sweep(["uniform"], {"dear": dear}, num_seeds=1, rounds=[3, 20], quiet=True)
     assert data.cost.values.ravel().tolist() == [15, 100] and data.rounds.values.ravel().tolist() == [3, 20]
 
 
@@ -131,26 +131,26 @@ def test_grid_files_have_horizons(tmp_path):
 def test_a_limit_that_nobody_asked_for_is_a_warning():
     free = bj.Bernoulli(reward=[0.9, 0.5], cost=[0, 1])
     with pytest.warns(RuntimeWarning, match=r"policies\['oracle'\] on bandits\['free'\] hit the limit of rounds for 2 seeds"):
-        data = bj.sweep(["oracle", "uniform"], {"free": free}, budgets=[5], seeds=2, quiet=True)
+        data = bj.sweep(["oracle", "uniform"], {"free": free}, budgets=[5], num_seeds=2, quiet=True)
     assert np.isnan(data.regret.sel(policy="oracle")).all() and not np.isnan(data.regret.sel(policy="uniform")).any()
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"rounds": [10], "budgets": [10]}, "rounds and budgets are both given"),
     ({"rounds": [10], "max_rounds": 10}, "rounds and max_rounds are both given"),
-    ({"rounds": [10], "relative": True}, "rounds and relative are both given"),
+    ({"rounds": [10], "relative_to_min_cost": True}, "rounds and relative_to_min_cost are both given"),
     ({"rounds": [10, 5]}, "rounds has 10 before 5"),
     ({"rounds": [1.5]}, "rounds = .* not whole"),
     ({"rounds": "10"}, "rounds = '10'"),
     ({}, "budgets = None"),
     ({"budgets": [10], "max_rounds": 0}, "max_rounds = 0"),
-    ({"budgets": [10], "seeds": None}, "seeds = None"),
+    ({"budgets": [10], "num_seeds": None}, "num_seeds = None"),
 ])
 def test_what_is_wrong_is_named(options, message):
     with pytest.raises(ValueError, match=message):
-        bj.sweep(["uniform"], {"arms": ARMS}, **{"seeds": 1, **options}, quiet=True)
+        bj.sweep(["uniform"], {"arms": ARMS}, **{"num_seeds": 1, **options}, quiet=True)
 
 
 def test_policies_that_require_the_budget_are_refused():
     with pytest.raises(ValueError, match=r"policies\['epsilon-first'\] requires the budget.* max_rounds"):
-        bj.sweep(["uniform", "epsilon-first"], {"arms": ARMS}, seeds=1, rounds=[10], quiet=True)
+        bj.sweep(["uniform", "epsilon-first"], {"arms": ARMS}, num_seeds=1, rounds=[10], quiet=True)

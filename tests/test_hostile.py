@@ -32,7 +32,7 @@ from bts_jax.sweeps.store import seal_of
 
 BANDITS = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5]),
            "deep": bj.Scaled(bandit=bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.5, 0.5, 0.25]), scale=0.5)}
-GRID = {"policies": {"any": bj.Uniform(), "kube": bj.KUBE()}, "bandits": BANDITS, "budgets": [5, 10], "seeds": 3, "seed": 0}
+GRID = {"policies": {"any": bj.Uniform(), "kube": bj.KUBE()}, "bandits": BANDITS, "budgets": [5, 10], "num_seeds": 3, "seed": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +61,9 @@ def little_memory():
 
 def fill(results):
     rng = np.random.default_rng(0)
-    for unit in results.missing:
-        shape = len(GRID["budgets"]), results.seeds(unit).stop - results.seeds(unit).start
-        results.put(unit, {name: (100 * rng.random((*shape, *[3] * (name == "pulls")))) for name in VARIABLES})
+    for chunk in results.missing:
+        shape = len(GRID["budgets"]), results.seeds(chunk).stop - results.seeds(chunk).start
+        results.put(chunk, {name: (100 * rng.random((*shape, *[3] * (name == "pulls")))) for name in VARIABLES})
     return results
 
 
@@ -137,12 +137,12 @@ def test_exchanged_files_are_found_and_written_anew(how, store, saved, tmp_path,
         exchange(store / name, how, outside)
     whole = bj.open_results(saved)
     found = bj.open_results(store)
-    assert found.state.startswith("incomplete: 3 of 4 units")
+    assert found.state.startswith("incomplete: 3 of 4 chunks")
     assert np.isnan(found.regret.values).sum() == 3 * 6 and (found.regret[1, 1] == whole.regret[1, 1]).all()
     results = begin(attributes(), 3, store)
     assert len(results.missing) == 3
-    for unit in results.missing:
-        results.put(unit, {name: whole[name].values[unit.policy, unit.bandit] for name in VARIABLES})
+    for chunk in results.missing:
+        results.put(chunk, {name: whole[name].values[chunk.policy, chunk.bandit] for name in VARIABLES})
     assert_same(bj.open_results(store), whole)
     here = {file.relative_to(store): content for file, content in snapshot(store).items() if file.name != "mine"}
     assert here == {file.relative_to(saved): content for file, content in snapshot(saved).items()}
@@ -266,7 +266,7 @@ def test_a_sealed_specification_is_checked(what, store, capsys, little_memory):
 @pytest.mark.parametrize("chunk", [0, -1, 4, 10**30, "3", 3.0, None, True, [3]])
 def test_a_sealed_chunk_is_checked(chunk, store):
     rewrite(store, lambda found: None, chunk)
-    with pytest.raises(ValueError, match=r"is not a store.*(chunk = |changed)"):
+    with pytest.raises(ValueError, match=r"is not a store.*(chunk_size = |changed)"):
         bj.open_results(store)
 
 
@@ -284,7 +284,7 @@ def test_a_sealed_group_is_checked(group, store):
 @pytest.mark.slow
 def test_a_group_is_sealed_and_counted(store, monkeypatch):
     rewrite(store, lambda found: None, group=2)
-    assert bj.open_results(store).state == "incomplete: 2 of 2 units are missing (regret NaN)", "these are not the units"
+    assert bj.open_results(store).state == "incomplete: 2 of 2 chunks are missing (regret NaN)", "these are not the chunks"
     root = json.loads((store / "zarr.json").read_text())
     for changed in ({"group": 1}, {"chunk": 1}):
         (store / "zarr.json").write_text(json.dumps({**root, "attributes": {**root["attributes"], **changed}}))
@@ -379,7 +379,7 @@ def test_names_from_a_store_do_not_reach_the_terminal_raw(store, capsys):
 
 
 SMALL = """
-seeds = 5
+num_seeds = 5
 budgets = [5, 10]
 [policies.any]
 kind = "kube"
@@ -404,11 +404,11 @@ def folder(tmp_path, monkeypatch):
 
 
 FILES = {
-    "digits": ("seeds = 5", "seeds = " + "9" * 5000, "is not TOML .Exceeds the limit"),
-    "hexadecimal": ("seeds = 5", "seeds = 0x" + "f" * 5000, "seeds = <int of too many digits> is not allowed"),
-    "labels": ("seeds = 5", "seeds = 2147483647", "the labels take 17,179,869,300 bytes"),
-    "chunks": ("seeds = 5", "seeds = 9_000_000\nrelative = true", "there are 90,000 chunks"),
-    "date": ("seeds = 5", "seeds = 1979-05-27", "seeds = datetime.date"),
+    "digits": ("num_seeds = 5", "num_seeds = " + "9" * 5000, "is not TOML .Exceeds the limit"),
+    "hexadecimal": ("num_seeds = 5", "num_seeds = 0x" + "f" * 5000, "num_seeds = <int of too many digits> is not allowed"),
+    "labels": ("num_seeds = 5", "num_seeds = 2147483647", "the labels take 17,179,869,300 bytes"),
+    "chunks": ("num_seeds = 5", "num_seeds = 9_000_000\nrelative_to_min_cost = true", "there are 90,000 chunks"),
+    "date": ("num_seeds = 5", "num_seeds = 1979-05-27", "num_seeds = datetime.date"),
     "huge budget": ("[5, 10]", "[5, 1" + "0" * 400 + "]", "budgets = .5, 1000.* is not a number"),
     "hexadecimal budget": ("[5, 10]", "[0x" + "f" * 5000 + "]", "budgets = <list of too many digits>"),
     "infinite": ("[5, 10]", "[5, 1e400]", r"budgets\[1\] = inf"),

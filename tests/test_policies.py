@@ -498,7 +498,7 @@ def decisions(policy, start, runs, rounds):
     bandit = bj.Bernoulli(reward=np.full(num_arms, 0.5), cost=np.ones(num_arms))
     reports = []
     played = bj.simulate_batch(Frozen(policy, start), bandit, rounds, jax.random.split(KEY, runs),
-                               checkpoints=np.arange(1, rounds + 1), report=reports.append)
+                               checkpoints=np.arange(1, rounds + 1), on_report=reports.append)
     pulls = np.diff(np.asarray(played.pulls), axis=1, prepend=0)
     assert (pulls.sum(-1) == 1).all() and reports[0].rounds == runs * rounds
     return pulls.argmax(-1), reports[0].calls / reports[0].rounds

@@ -167,7 +167,7 @@ def test_ctrl_c_comes_out_of_a_sweep_and_the_next_sweep_goes_on(tmp_path, monkey
 # In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
 COMMAND = "import signal; signal.signal(2, signal.default_int_handler); from bts_jax_command import main; main()"
 GRID = """
-seeds = 3000
+num_seeds = 3000
 budgets = [5, 1000]
 policies.any.kind = "uniform"
 bandits.two = {kind = "bernoulli", reward = [0.9, 0.2], cost = [0.5, 0.5]}
@@ -302,7 +302,7 @@ from bts_jax.sweeps.run import sweep
 
 def play(store):
     if not (child := os.fork()):
-        sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 40, chunk=1, out=store)
+        sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 40, chunk_size=1, out=store)
         os._exit(0)
     return child
 

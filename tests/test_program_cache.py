@@ -52,10 +52,10 @@ def later(monkeypatch):
 
 def test_a_program_on_disk_is_loaded_and_not_traced(folder, monkeypatch):
     reports, traced = [], traces(monkeypatch)
-    first = bj.simulate_batch(bj.KUBE(), BANDIT, 20, keys(18), report=reports.append)
+    first = bj.simulate_batch(bj.KUBE(), BANDIT, 20, keys(18), on_report=reports.append)
     assert len(files(folder)) == len(traced) == 1
     later(monkeypatch)
-    again = bj.simulate_batch(bj.KUBE(), BANDIT, 20, keys(18), report=reports.append)
+    again = bj.simulate_batch(bj.KUBE(), BANDIT, 20, keys(18), on_report=reports.append)
     assert len(traced) == 1 and batch._FALLBACKS, "what a trace has noted comes with the program"
     assert_same_bits(first, again)
     assert [dataclasses.replace(report, seconds=0) for report in reports[1:]] == [dataclasses.replace(reports[0], seconds=0)]

@@ -19,21 +19,21 @@ import bts_jax.sweeps.results
 from bts_jax.pytrees import pytree
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
-from bts_jax.sweeps.results import VARIABLES, Results, Unit
+from bts_jax.sweeps.results import VARIABLES, Chunk, Results
 
 BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
 BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}
 
 
 def attributes(**changes):
-    arguments = {"policies": ["kube", "epsilon-first"], "bandits": BANDITS, "budgets": BUDGETS, "seeds": SEEDS, "seed": 0}
+    arguments = {"policies": ["kube", "epsilon-first"], "bandits": BANDITS, "budgets": BUDGETS, "num_seeds": SEEDS, "seed": 0}
     return Grid(**{**arguments, **changes}).attributes()
 
 
-def made_up(results, unit):
-    """Numbers for one unit, the same whenever asked for."""
-    rng = np.random.default_rng(unit)
-    seeds = results.seeds(unit)
+def made_up(results, chunk):
+    """Numbers for one chunk, the same whenever asked for."""
+    rng = np.random.default_rng(chunk)
+    seeds = results.seeds(chunk)
     values = {}
     for name, (dtype, _) in VARIABLES.items():
         shape = len(BUDGETS), seeds.stop - seeds.start, *([5] if name == "pulls" else [])
@@ -41,9 +41,9 @@ def made_up(results, unit):
     return values
 
 
-def fill(results, units=None):
-    for unit in results.missing if units is None else units:
-        results.put(unit, made_up(results, unit))
+def fill(results, chunks=None):
+    for chunk in results.missing if chunks is None else chunks:
+        results.put(chunk, made_up(results, chunk))
     return results
 
 
@@ -100,18 +100,18 @@ def test_what_is_saved_comes_back(store, whole):
 
 def test_the_store_keeps_its_own_chunks(store, whole):
     results = begin(attributes(), 2, store)
-    assert results.chunk == CHUNK and results.missing == []
+    assert results.chunk_size == CHUNK and results.missing == []
 
 
 def test_groups_of_bandits_and_ranges_of_seeds(tmp_path):
-    """The same numbers, in units of two bandits and three seeds, and in units of one bandit with all seeds."""
+    """The same numbers, in chunks of two bandits and three seeds, and in chunks of one bandit with all seeds."""
     described = attributes(bandits={f"{i}": BANDITS["bernoulli"] for i in range(4)})
     single, grouped = begin(described, SEEDS, None), begin(described, CHUNK, tmp_path / "store", group=2)
     assert single.done.shape == (2, 4, 1) and grouped.done.shape == (2, 2, 3) and (single.runs, grouped.runs) == (7, 6)
     whole = fill(single).dataset()
-    for unit in grouped.missing:
-        mine = whole.isel(policy=unit.policy, bandit=list(grouped.bandits(unit)), seed=grouped.seeds(unit))
-        grouped.put(unit, {name: mine[name].values for name in VARIABLES})
+    for chunk in grouped.missing:
+        mine = whole.isel(policy=chunk.policy, bandit=list(grouped.bandits(chunk)), seed=grouped.seeds(chunk))
+        grouped.put(chunk, {name: mine[name].values for name in VARIABLES})
     assert_same(bj.open_results(tmp_path / "store"), whole)
     with pytest.raises(ValueError, match="group = 3 does not divide the number of bandits, 4"):
         begin(described, CHUNK, tmp_path / "other", group=3)
@@ -119,10 +119,10 @@ def test_groups_of_bandits_and_ranges_of_seeds(tmp_path):
 
 
 def test_a_part_is_masked(tmp_path, whole):
-    units = [Unit(0, 0, 0), Unit(0, 0, 2), Unit(1, 1, 1)]
-    fill(begin(attributes(), CHUNK, tmp_path / "store"), units)
+    chunks = [Chunk(0, 0, 0), Chunk(0, 0, 2), Chunk(1, 1, 1)]
+    fill(begin(attributes(), CHUNK, tmp_path / "store"), chunks)
     part = bj.open_results(tmp_path / "store")
-    assert part.state == "incomplete: 9 of 12 units are missing (regret NaN)"
+    assert part.state == "incomplete: 9 of 12 chunks are missing (regret NaN)"
     there = np.zeros(whole.regret.shape, bool)
     there[0, 0, :, [0, 1, 2, 6]] = there[1, 1, :, 3:6] = True
     assert (np.isnan(part.regret.values) == ~there).all()
@@ -156,7 +156,7 @@ def test_a_damaged_chunk_is_found_and_nothing_else(damage, name, store, whole):
     file.write_bytes({"cut": content[: len(content) // 2], "empty": b""}.get(damage, content))
     if damage == "missing":
         file.unlink()
-    assert "1 of 12 units" in bj.open_results(store).state
+    assert "1 of 12 chunks" in bj.open_results(store).state
     results = begin(attributes(), CHUNK, store)
     assert len(results.missing) == 1
     fill(results)
@@ -165,7 +165,7 @@ def test_a_damaged_chunk_is_found_and_nothing_else(damage, name, store, whole):
 
 @pytest.mark.parametrize("damage", [lambda x: b"", lambda x: b"{}", lambda x: x[:-3], lambda x: b"\xff" * len(x)])
 def test_every_other_file_may_be_damaged_too(damage, store, whole):
-    """All but the root: what frames the numbers is written anew, and a lost checksum costs its unit."""
+    """All but the root: what frames the numbers is written anew, and a lost checksum costs its chunk."""
     before = snapshot(store)
     lost = [file for file in before if file.name == "zarr.json" or file.parent.name not in VARIABLES]
     lost.remove(store / "zarr.json")
@@ -246,7 +246,7 @@ def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole
         with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
             fill(results)
     again = begin(attributes(), CHUNK, tmp_path / "store")
-    assert int(again.done.sum()) == after // 8, "eight files make a unit"
+    assert int(again.done.sum()) == after // 8, "eight files make a chunk"
     assert_same(fill(again).dataset(), whole)
 
 
@@ -255,8 +255,8 @@ import sys, numpy as np
 sys.path.insert(0, {tests!r})
 from test_results import *
 input()
-units = [Unit(*place) for place in np.argwhere(np.ones((2, 2, 3)))]
-fill(begin(attributes(seed=int(sys.argv[2])), CHUNK, sys.argv[1]), units)
+chunks = [Chunk(*place) for place in np.argwhere(np.ones((2, 2, 3)))]
+fill(begin(attributes(seed=int(sys.argv[2])), CHUNK, sys.argv[1]), chunks)
 print("done")
 """
 

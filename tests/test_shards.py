@@ -36,7 +36,7 @@ DEVICES = """
 import jax, numpy as np, bts_jax as bj
 two = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
 for devices, chunk in ((1, None), (2, 3), (4, 2), (8, 1)):
-    results = bj.sweep(["uniform"], two, [5, 10], 7, devices=devices, chunk=chunk)
+    results = bj.sweep(["uniform"], two, [5, 10], 7, devices=devices, chunk_size=chunk)
     print(results.reward.values.tobytes().hex(), results.pulls.values.tobytes().hex(), results.state)
 
 # Runs whose lengths differ fifty-fold, as can be told from the costs.
@@ -44,7 +44,7 @@ costs = np.random.default_rng(0).permutation(np.geomspace(0.02, 1, 128))
 bandit = bj.Bernoulli(reward=np.full((128, 2), 0.5), cost=np.repeat(costs[:, None], 2, 1))
 reports = []
 runs = bj.simulate_batch(bj.Uniform(), bandit, 40, jax.random.split(jax.random.key(0), 128), devices=jax.devices()[:4],
-                         lanes=4, report=reports.append)
+                         lanes=4, on_report=reports.append)
 print(int(runs.rounds.min()), int(runs.rounds.max()), *reports[0].blocks)
 """
 
@@ -75,18 +75,18 @@ def test_shares_are_a_partition_and_take_about_as_long(count):
     bandits = {f"{i}": bj.Bernoulli(reward=[0.5] * (2 + i % 2), cost=[cost] * (2 + i % 2)) for i, cost in enumerate(costs)}
     whole = Grid(["kube", "epsilon-first"], bandits, [10, 500], 40, 0)
     results = begin(whole.attributes(), 10, None)
-    shares = schedule.shards(whole, results, results.units, count)
-    assert len(shares) == count and sorted(unit for share in shares for unit in share) == results.units
-    loads = [sum(schedule.work_of(whole, results, unit) for unit in share) for share in shares]
-    longest = max(schedule.work_of(whole, results, unit) for unit in results.units)
+    shares = schedule.shards(whole, results, results.chunks, count)
+    assert len(shares) == count and sorted(chunk for share in shares for chunk in share) == results.chunks
+    loads = [sum(schedule.work_of(whole, results, chunk) for chunk in share) for share in shares]
+    longest = max(schedule.work_of(whole, results, chunk) for chunk in results.chunks)
     assert max(loads) <= max(sum(loads) / count * 1.1, longest * 5), loads
 
 
 def test_shares_in_any_order_make_the_same_store(small, tmp_path):
-    play = lambda share: bj.sweep(["uniform"], TWO, [5, 10], 7, chunk=3, out=tmp_path / "store", shard=share)  # noqa: E731
+    play = lambda share: bj.sweep(["uniform"], TWO, [5, 10], 7, chunk_size=3, out=tmp_path / "store", shard=share)  # noqa: E731
     part = play((3, 3))
-    assert part.state == "incomplete: 2 of 3 units are missing (regret NaN)" and (~part.regret.isnull()).any()
-    assert play((4, 4)).state == part.state, "fewer units than shards"
+    assert part.state == "incomplete: 2 of 3 chunks are missing (regret NaN)" and (~part.regret.isnull()).any()
+    assert play((4, 4)).state == part.state, "fewer chunks than shards"
     play((1, 3))
     before = snapshot(tmp_path)
     play((1, 3))
@@ -141,7 +141,7 @@ def test_a_launcher_says_which_shard_a_process_plays(text, environment, shard):
 
 @pytest.mark.parametrize(("text", "environment", "named"), [
     ("auto", {}, "finds no launcher in the environment.*SLURM_PROCID.*give --shard I/N"),
-    ("auto", {"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX says that this is process 3.*--shard auto/8"),
+    ("auto", {"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX makes this process shard 4.*--shard auto/8"),
     ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "32"}, "32 tasks by SLURM_NTASKS, and srun did not start this process"),
     ("auto", {"SLURM_PROCID": "x", "SLURM_NTASKS": "4"}, "SLURM_PROCID = 'x' is not a number"),
     ("auto/2", {"JOB_COMPLETION_INDEX": "3"}, "'auto/2' is shard 4 of 2: give a number from 1 to 2"),
@@ -163,6 +163,6 @@ def test_a_folder_in_the_place_of_a_chunk_is_put_aside(tmp_path):
     file.unlink()
     file.mkdir()
     (file / "thesis.tex").write_text("mine")
-    assert "1 of 12 units" in bj.open_results(store).state
+    assert "1 of 12 chunks" in bj.open_results(store).state
     assert_same(fill(begin(attributes(), 3, store)).dataset(), whole)
     assert [thesis.read_text() for thesis in file.parent.glob(".*/thesis.tex")] == ["mine"]

@@ -30,15 +30,16 @@ FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "r
            "tails": {"tails"}, "correlated": {"correlation"}, "worst-case": {"worst-case"}}
 
 
-def made_up_sweep(policies, bandits, budgets, seeds, *, seed, out, quiet, relative=False, bandit_coords=None):
+def made_up_sweep(policies, bandits, budgets, num_seeds, *, seed, out, quiet, relative_to_min_cost=False, bandit_coords=None):
     """What `sweep` returns, with numbers that nobody has played."""
-    attributes = Grid(policies, bandits, budgets, seeds, seed, relative, bandit_coords=bandit_coords).attributes()
-    results = begin(attributes, seeds, None)
+    grid = Grid(policies, bandits, budgets, num_seeds, seed, relative_to_min_cost, bandit_coords=bandit_coords)
+    attributes = grid.attributes()
+    results = begin(attributes, num_seeds, None)
     rng = np.random.default_rng(0)
-    for unit in results.missing:
-        shapes = {name: (len(budgets), seeds, *[results.sizes["arm"]] * (name == "pulls")) for name in VARIABLES}
+    for chunk in results.missing:
+        shapes = {name: (len(budgets), num_seeds, *[results.sizes["arm"]] * (name == "pulls")) for name in VARIABLES}
         values = {name: rng.uniform(5, 50, shape) for name, shape in shapes.items()}
-        results.put(unit, {**values, "truncated": np.zeros(shapes["truncated"], bool)})
+        results.put(chunk, {**values, "truncated": np.zeros(shapes["truncated"], bool)})
     return results.dataset()
 
 

@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_regret_curves_over_random_instances(folder):
     run("""
 bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 3) for i in range(50)}
-results = bj.sweep(["kube", "epsilon-first", "uniform", "oracle"], bandits, budgets=[5, 10], seeds=2)
+results = bj.sweep(["kube", "epsilon-first", "uniform", "oracle"], bandits, budgets=[5, 10], num_seeds=2)
 plots.regret(results, panel="all").savefig("regret.pdf")
 """, 8)
     assert (folder / "regret.pdf").read_bytes().startswith(b"%PDF")
@@ -78,7 +78,7 @@ class Coins:
         return reward.astype(float), jax.random.bernoulli(key_cost, self.cost_mean[arm]).astype(float)
 """
 GRID = """
-seeds = 3
+num_seeds = 3
 budgets = [5, 10]
 [policies.greedy]
 kind = "mine_of_task_b:Greedy"
@@ -100,7 +100,7 @@ def test_b_a_policy_and_arms_of_ones_own(folder, monkeypatch, capsys):
 
     results = run("""
 coins = Coins(reward_mean=np.array([0.2, 0.8], np.float32), cost_mean=np.array([0.5, 0.5], np.float32))
-results = bj.sweep({"greedy": Greedy(bonus=0.2)}, {"coins": coins}, budgets=[5, 10], seeds=3)
+results = bj.sweep({"greedy": Greedy(bonus=0.2)}, {"coins": coins}, budgets=[5, 10], num_seeds=3)
 """, 2, Greedy=Greedy, Coins=Coins)["results"]
     main(["sweep", "grid.toml", "--quiet"])
     capsys.readouterr()
@@ -122,7 +122,7 @@ def test_d_a_heat_map_over_two_hyperparameters():
 grid = [(scale, epsilon) for scale in np.geomspace(0.1, 2, 10) for epsilon in np.linspace(0.05, 0.5, 10)]
 policies = {f"{scale:.2f}, {epsilon:.2f}": Tuned(scale=scale, epsilon=epsilon) for scale, epsilon in grid}
 bandits = {f"{i}": bj.Bernoulli.random(jax.random.key(i), 3) for i in range(5)}
-results = bj.sweep(policies, bandits, budgets=[10], seeds=2)
+results = bj.sweep(policies, bandits, budgets=[10], num_seeds=2)
 figure = plots.heatmap(results, "scale", "epsilon")
 """, 6, Tuned=Tuned)
     assert names["results"].scale.shape == (100,) and isinstance(names["figure"], matplotlib.figure.Figure)
@@ -154,7 +154,7 @@ run = bj.simulate(bj.Oracle(), bandit, budget=100, key=jax.random.key(0))
 
 def test_g_two_local_processes(folder, capsys):
     (folder / "grid.toml").write_text("""
-seeds = 4
+num_seeds = 4
 budgets = [5, 10]
 [policies.uniform]
 kind = "uniform"
@@ -176,5 +176,6 @@ def test_h_costs_above_one():
 @pytest.mark.slow
 def test_i_rounds_instead_of_a_budget():
     bandits = {"two": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}
-    results = run('results = bj.sweep(["uniform", "kube"], bandits, rounds=[10, 1000], seeds=2)', 1, bandits=bandits)["results"]
+    text = 'results = bj.sweep(["uniform", "kube"], bandits, rounds=[10, 1000], num_seeds=2)'
+    results = run(text, 1, bandits=bandits)["results"]
     assert (results.pulls.sum("arm").sel(budget=1000) == 1000).all() and results.pseudo_regret.notnull().all()

@@ -183,7 +183,7 @@ def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
     stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
     assert_same_bits(bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4), runs)
     assert np.allclose(np.asarray(runs.reward) % 2, 0) and (np.asarray(runs.cost) <= [7.5, 40]).all()
-    data = bj.sweep({"kube": bj.KUBE()}, {"own": bandit}, budgets=[7.5, 40], seeds=6, out=tmp_path / "s", quiet=True)
+    data = bj.sweep({"kube": bj.KUBE()}, {"own": bandit}, budgets=[7.5, 40], num_seeds=6, out=tmp_path / "s", quiet=True)
     entry = json.loads(data.attrs["specification"])["bandits"]["own"]
     assert (entry["cost_scale"], entry["reward_scale"]) == (5, 2)
     key = jax.random.fold_in(KEY, zlib.crc32(b"own"))
@@ -243,7 +243,7 @@ def mixed(tmp_path_factory):
     bandits = {"five": FIVE, "one": one, "twice": bj.Empirical(reward=[[1, 1], [0, 2]], cost=[[10, 10], [6, 6]], reward_scale=2,
                                                               cost_scale=10, arms=["banner", "video"])}
     path = tmp_path_factory.mktemp("units") / "s.zarr"
-    return path, bandits, bj.sweep(["uniform", "oracle"], bandits, budgets=[12, 100], seeds=3, out=path, quiet=True)
+    return path, bandits, bj.sweep(["uniform", "oracle"], bandits, budgets=[12, 100], num_seeds=3, out=path, quiet=True)
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_a_store_says_what_it_takes_to_go_on(mixed):
 @pytest.mark.slow
 def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
     bandits = {"five": FIVE, "three": INSTANCES["bernoulli"], "twice": bj.Scaled(FIVE, scale=2)}
-    data = bj.sweep(["uniform"], bandits, budgets=[10], seeds=2, out=tmp_path / "s", quiet=True)
+    data = bj.sweep(["uniform"], bandits, budgets=[10], num_seeds=2, out=tmp_path / "s", quiet=True)
     assert data.arm.values.tolist() == [0, 1, 2, 3, 4]
     assert data.arm_name.values.tolist() == [["banner", "video", "", "", ""], [""] * 5, ["banner", "video", "", "", ""]]
     assert bj.open_results(tmp_path / "s").identical(data)
@@ -289,7 +289,7 @@ def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
 @pytest.mark.slow
 def test_specifications_without_units_are_as_they_were():
     names = ("empirical", "scaled", "bernoulli")
-    data = bj.sweep(["uniform"], {name[0]: INSTANCES[name] for name in names}, budgets=[5], seeds=1, quiet=True)
+    data = bj.sweep(["uniform"], {name[0]: INSTANCES[name] for name in names}, budgets=[5], num_seeds=1, quiet=True)
     entries = json.loads(data.attrs["specification"])["bandits"]
     assert [list(entry) for entry in entries.values()] == [["class", "reward_mean", "cost_mean", "fields"]] * 3
     assert [sorted(entry["fields"]) for entry in entries.values()] == [["cost", "reward", "rows"], ["bandit", "scale", "shift"],
@@ -297,12 +297,12 @@ def test_specifications_without_units_are_as_they_were():
 
 
 def test_relative_budgets_are_multiples_of_the_smallest_cost():
-    data = bj.sweep(["oracle"], {"five": FIVE}, budgets=[10], seeds=1, relative=True, quiet=True)
+    data = bj.sweep(["oracle"], {"five": FIVE}, budgets=[10], num_seeds=1, relative_to_min_cost=True, quiet=True)
     assert data.cost.values.item() == 30 and data.rounds.values.item() == 10
 
 
 GRID = """
-seeds = 2
+num_seeds = 2
 budgets = [100]
 [policies.oracle]
 kind = "oracle"

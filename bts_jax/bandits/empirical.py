@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
+from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted
@@ -109,6 +110,7 @@ class Empirical(Arms):
         return cls(reward=table[0], cost=table[1])
 
     @classmethod
+    @renamed(report="on_report")
     def load(
         cls,
         table: Any,
@@ -119,13 +121,13 @@ class Empirical(Arms):
         reward_max: float | None = None,
         cost_max: float | None = None,
         min_rows: int = 10,
-        report: "Callable[[Loaded], Any] | None" = None,
+        on_report: "Callable[[Loaded], Any] | None" = None,
     ) -> "Empirical":
         """Arms from a table with one observation in each row, in the units of the table and with the names of its arms.
 
         Left out are rows of which the arm, the reward or the cost is missing, is not a number, or is negative; then arms with
         fewer than `min_rows` rows, and arms that never cost anything. What was left out is said in a warning, unless
-        `report` takes it. The arms are numbered in the order in which the table first names them.
+        `on_report` takes it. The arms are numbered in the order in which the table first names them.
 
         Args:
             table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
@@ -134,11 +136,11 @@ class Empirical(Arms):
             reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
                 largest that is kept, or 1 if that is smaller.
             min_rows: the fewest rows of an arm.
-            report: called with a `Loaded`, which says what became of the table; such as `print`.
+            on_report: called with a `Loaded`, which says what became of the table; such as `print`.
 
         Example:
             >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2, 1, 4, 1, 1]}
-            >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2, report=print)
+            >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2, on_report=print)
             4 of 5 rows kept, 2 arms (A, B); rewards up to 1, costs up to 4
             left out: 1 row without a number for clicks
             >>> bandit.cost_mean.tolist(), bandit.arms
@@ -180,10 +182,10 @@ class Empirical(Arms):
         for row, rows in enumerate(kept.values()):
             padded[0, row, : len(rows)] = values[reward][rows]
             padded[1, row, : len(rows)] = values[cost][rows]
-        if report is not None:
-            report(loaded)
+        if on_report is not None:
+            on_report(loaded)
         elif dropped:
-            warnings.warn(str(loaded), stacklevel=2)
+            warnings.warn(str(loaded), stacklevel=3)
         return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()],
                    reward_scale=loaded.reward_max, cost_scale=loaded.cost_max, arms=tuple(kept))
 

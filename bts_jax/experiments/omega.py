@@ -54,7 +54,7 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         for family in size.families:
             instances += draw(_make(family, arms), family, arms, count, seed, 3 * place + Size.families.index(family))
-    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], **played(instances), "relative": True}
+    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], **played(instances), "relative_to_min_cost": True}
 
 
 def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], float]:

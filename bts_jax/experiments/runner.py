@@ -77,7 +77,7 @@ def run(
     with on_the_host():
         settings = experiment.settings(size, seed)
     files.make_folder(folder)
-    dataset = sweep(budgets=size.budgets, seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
+    dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
     runs = labelled(dataset)
     parts = [experiment.about, experiment.report(runs)]
     if truncated := int(dataset.truncated.sum()):

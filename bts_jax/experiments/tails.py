@@ -28,7 +28,7 @@ LOST = 0.01  # a run is lost if the best arm has a smaller share of the pulls
 def settings(size: Size, seed: int) -> dict[str, Any]:
     (arms,), (count,) = size.arms, size.instances
     instances = draw(lambda key: Bernoulli.random(key, arms), "Bernoulli", arms, count, seed, 0)  # those of omega
-    return {"policies": ["bts", *RIVALS], **played(instances), "relative": True}
+    return {"policies": ["bts", *RIVALS], **played(instances), "relative_to_min_cost": True}
 
 
 def lost(dataset: "Dataset") -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from bts_jax import checks, progress, statistics
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy
+from bts_jax.deprecated import renamed
 from bts_jax.intervals import Interval, check_level, interval
 from bts_jax.learn.estimates import check_arguments, check_objective, horizon, outcomes
 from bts_jax.learn.pathwise import pathwise_gradient
@@ -50,9 +51,10 @@ class Fit:
                 f"{verdict}")
 
 
+@renamed(bandits="sample_bandit")
 def fit(
     policy: Policy,
-    bandits: Callable[[jax.Array], Bandit],
+    sample_bandit: Callable[[jax.Array], Bandit],
     budget: float,
     key: jax.Array,
     *,
@@ -83,7 +85,7 @@ def fit(
 
     Args:
         policy: where to start.
-        bandits: makes a random instance of a key, such as `lambda key: Bernoulli.random(key, 10)`.
+        sample_bandit: makes a random instance of a key, such as `lambda key: Bernoulli.random(key, 10)`.
         budget: how much may be spent in a run.
         key: a typed JAX key: same key, same result.
         ranges: what to learn: names of hyperparameters and their ranges (low, high); by default the class's `learnable`.
@@ -108,8 +110,8 @@ def fit(
         (True, True)
     """
     optax = _optax()
-    if not callable(bandits):
-        raise ValueError(f"bandits = {bandits!r} is not a function: give one that makes an instance of a key, such as "
+    if not callable(sample_bandit):
+        raise ValueError(f"sample_bandit = {sample_bandit!r} is not a function: give one that makes a bandit of a key, such as "
                          "lambda key: Bernoulli.random(key, 10)")
     if method not in METHODS:
         raise ValueError(f"method = {method!r} is not known: give one of {', '.join(METHODS)}")
@@ -120,7 +122,7 @@ def fit(
     check_level(level)
     space = Space(policy, ranges)
     sign = 1 if check_objective(objective) == "pseudo_regret" else -1  # what is multiplied by it is made small
-    draw = jax.jit(jax.vmap(bandits))
+    draw = jax.jit(jax.vmap(sample_bandit))
     key_train, key_held_out, key_fresh = jax.random.split(key, 3)
 
     def measure(policy: Policy, key: jax.Array, size: int) -> np.ndarray:

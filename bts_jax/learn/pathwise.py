@@ -9,13 +9,15 @@ import jax.numpy as jnp
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
+from bts_jax.deprecated import renamed
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values
 
 
+@renamed(bandits="bandit_batch")
 def pathwise_gradient(
     policy: Policy,
-    bandits: Bandit,
+    bandit_batch: Bandit,
     budget: float,
     key: jax.Array,
     *,
@@ -38,7 +40,7 @@ def pathwise_gradient(
     differentiated. So memory grows as √rounds, and time by a third.
 
     Args:
-        policy, bandits, budget, key, ranges, objective, max_rounds: as for `score_gradient`.
+        policy, bandit_batch, budget, key, ranges, objective, max_rounds: as for `score_gradient`.
         runs: on each instance.
         temperature: of the relaxed choice.
 
@@ -50,7 +52,7 @@ def pathwise_gradient(
         (['scale'], True)
     """
     checks.whole("runs", runs, 1)
-    return through_logits(_pathwise, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds)
+    return through_logits(_pathwise, policy, bandit_batch, budget, key, ranges, objective, runs, temperature, max_rounds)
 
 
 @partial(jax.jit, static_argnames=("runs", "rounds", "objective"))

@@ -10,14 +10,16 @@ from jax import lax
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
+from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values
 
 
+@renamed(bandits="bandit_batch")
 def score_gradient(
     policy: Policy,
-    bandits: Bandit,
+    bandit_batch: Bandit,
     budget: float,
     key: jax.Array,
     *,
@@ -35,7 +37,7 @@ def score_gradient(
     real one, and noisier, as the temperature falls.
 
     Args:
-        policy, bandits, budget, key, ranges, objective: as for `smoothed_gradient`; only the names in `ranges` matter.
+        policy, bandit_batch, budget, key, ranges, objective: as for `smoothed_gradient`; only the names in `ranges` matter.
         runs: on each instance. Each has the others for a baseline.
         temperature: of the choice.
         baseline: whether to subtract it; without it the mean is the same, and the variance larger.
@@ -49,7 +51,7 @@ def score_gradient(
         (['scale'], True)
     """
     checks.whole("runs", runs, 2 if baseline else 1)
-    return through_logits(partial(_score, baseline=baseline), policy, bandits, budget, key, ranges, objective, runs,
+    return through_logits(partial(_score, baseline=baseline), policy, bandit_batch, budget, key, ranges, objective, runs,
                            temperature, max_rounds)
 
 

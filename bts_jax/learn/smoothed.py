@@ -8,13 +8,15 @@ import numpy as np
 
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy
+from bts_jax.deprecated import renamed
 from bts_jax.learn.estimates import Estimate, check_arguments, estimated, outcomes
 from bts_jax.learn.space import Ranges, Space
 
 
+@renamed(bandits="bandit_batch")
 def smoothed_gradient(
     policy: Policy,
-    bandits: Bandit,
+    bandit_batch: Bandit,
     budget: float,
     key: jax.Array,
     *,
@@ -32,7 +34,7 @@ def smoothed_gradient(
 
     Args:
         policy: who decides.
-        bandits: a batch of at least two instances along the first axis, as `jax.vmap` makes it.
+        bandit_batch: a batch of at least two instances along the first axis, as `jax.vmap` makes it.
         budget: how much may be spent in a run.
         key: a typed JAX key.
         ranges: the hyperparameters to differentiate by, each with its range (low, high); by default the class's `learnable`.
@@ -47,7 +49,7 @@ def smoothed_gradient(
         (['scale'], True)
     """
     space = Space(policy, ranges)
-    size = check_arguments(policy, bandits, budget, key, objective, spread=spread)
+    size = check_arguments(policy, bandit_batch, budget, key, objective, spread=spread)
     centre = space.start()
     key_play, key_draw = jax.random.split(key)
     draw = {
@@ -60,7 +62,7 @@ def smoothed_gradient(
 
     drawn = {name: np.concatenate([at + spread * draw[name], at - spread * draw[name]]) for name, at in centre.items()}
     keys = jax.random.split(key_play, size)
-    pair = both(bandits, bandits)
+    pair = both(bandit_batch, bandit_batch)
     runs = simulate_batch(space.policy(space.bounded(drawn)), pair, budget, jnp.concatenate([keys, keys]))
     value = outcomes(runs, pair, objective)
     half = (value[:size] - value[size:]) / (2 * spread)

@@ -16,7 +16,7 @@ Where a family has a single instance the sample is its runs. Each figure says wh
 Example:
     >>> from bts_jax import Bernoulli, plots, sweep
     >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-    >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+    >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
     >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
     >>> figure = plots.final_regret(results, kind="box", budget=20)
     >>> figure = plots.difference(results, "uniform")

@@ -48,7 +48,7 @@ def heatmap(
         >>> from bts_jax import Bernoulli, GaussianBTS, plots, sweep
         >>> pairs = [(variance, learn) for variance in (0.1, 0.25) for learn in (0.0, 0.3)]
         >>> policies = {f"{pair}": GaussianBTS(variance=pair[0], learn=pair[1]) for pair in pairs}
-        >>> results = sweep(policies, {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}, budgets=[20], seeds=5)
+        >>> results = sweep(policies, {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}, budgets=[20], num_seeds=5)
         >>> results = results.assign_coords({name: ("policy", list(values))  # those that it has not by itself
         ...                                  for name, values in zip(("variance", "learn"), zip(*pairs))})
         >>> figure = plots.heatmap(results, "variance", "learn")  # figure.savefig("heatmap.pdf")

@@ -32,7 +32,7 @@ class Accessor:
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        >>> results = sweep(["uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> results = sweep(["uniform"], bandits, budgets=[10, 20], num_seeds=5)
         >>> results.bts.specification["bandits"]["two"]["fields"]["cost"]
         [0.5, 0.5]
     """

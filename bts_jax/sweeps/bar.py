@@ -9,48 +9,49 @@ import numpy as np
 
 from bts_jax import progress
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.results import Chunk, Results
 
 
 class Bar:
-    """A bar of the work in pulls. How many there will be is known roughly, and better with every unit."""
+    """A bar of the work in pulls. How many there will be is known roughly, and better with every chunk."""
 
     def __init__(self, grid: Grid, bar: Any = None):
         self.grid, self.bar = grid, progress.bar(True) if bar is None else bar
 
-    def begin(self, grid: Grid, units: list[Unit], results: Results) -> None:
+    def begin(self, grid: Grid, chunks: list[Chunk], results: Results) -> None:
         """Counts what is to be played, in the grid of the results."""
         self.grid, self.results = grid, results
-        self.bar.total = sum(map(self._expected, units))
+        self.bar.total = sum(map(self._expected, chunks))
         self.bar.unpause()
 
-    def say(self, units: list[Unit], doing: str = "") -> None:
+    def say(self, chunks: list[Chunk], doing: str = "") -> None:
         policies, bandits = list(self.grid.policies), list(self.grid.bandits)
-        count = len(units) * self.results.group
+        count = len(chunks) * self.results.group
         more = f" and {count - 1} more" if count > 1 else ""
-        first = bandits[self.results.bandits(units[0])[0]]
-        self.bar.set_description(f"{doing}{policies[units[0].policy]} on {first}{more}")
+        first = bandits[self.results.bandits(chunks[0])[0]]
+        self.bar.set_description(f"{doing}{policies[chunks[0].policy]} on {first}{more}")
 
     def tick(self) -> None:
         self.bar.refresh()
 
-    def advance(self, units: list[Unit], rounds: list[np.ndarray]) -> None:
-        """Puts the pulls that units made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
-        for unit, of_unit in zip(units, rounds, strict=True):
-            made = int((of_unit if self.grid.requires_budget(unit) else of_unit[:, -1]).sum(dtype=np.int64))
-            self.bar.total += made - self._expected(unit)
+    def advance(self, chunks: list[Chunk], rounds: list[np.ndarray]) -> None:
+        """Puts the pulls that chunks made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
+        for chunk, of_chunk in zip(chunks, rounds, strict=True):
+            made = int((of_chunk if self.grid.requires_budget(chunk) else of_chunk[:, -1]).sum(dtype=np.int64))
+            self.bar.total += made - self._expected(chunk)
             self.bar.update(made)
         self.bar.refresh()
 
-    def _expected(self, unit: Unit) -> int:
-        return int(len(self.results.gap(unit).seeds) * self.grid.expected_pulls(unit, self.results.bandits(unit)))
+    def _expected(self, chunk: Chunk) -> int:
+        return int(len(self.results.gap(chunk).seeds) * self.grid.expected_pulls(chunk, self.results.bandits(chunk)))
 
 
 @contextmanager
 def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
     """A bar on the terminal or in the notebook. Elsewhere it shows nothing."""
     everywhere = range(len(grid.bandits))
-    total = sum(int(grid.seeds * grid.expected_pulls(Unit(policy, 0, 0), everywhere)) for policy in range(len(grid.policies)))
+    pulls = (grid.expected_pulls(Chunk(policy, 0, 0), everywhere) for policy in range(len(grid.policies)))
+    total = sum(int(grid.num_seeds * expected) for expected in pulls)
     with progress.bar(quiet, total=total, unit="pull", unit_scale=True, desc="starting") as bar:
         yield Bar(grid, bar)
 
@@ -73,5 +74,5 @@ class StoreBar:
 
 @contextmanager
 def store_bar(results: Results, quiet: bool) -> Iterator[StoreBar]:
-    with progress.bar(quiet, total=len(results.units), initial=results.saved(), unit="chunk", desc="starting") as bar:
+    with progress.bar(quiet, total=len(results.chunks), initial=results.saved(), unit="chunk", desc="starting") as bar:
         yield StoreBar(results, bar)

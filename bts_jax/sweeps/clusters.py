@@ -88,8 +88,8 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
     """
     number, _, count = text.partition("/")
     if number == "auto" and (not count or count.isdecimal()):
-        index, found = _launched({**os.environ} if environment is None else environment, int(count) if count else None)
-        number, count = str(index + 1), str(found)
+        shard, found = _launched({**os.environ} if environment is None else environment, int(count) if count else None)
+        number, count = str(shard), str(found)
     if not number.isdecimal() or not count.isdecimal():
         raise ValueError(f"--shard = {text!r} is no shard: give its number and how many there are, such as 3/8; or auto")
     if not 1 <= int(number) <= int(count):
@@ -98,7 +98,7 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
 
 
 def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, int]:
-    """The number of this process, from 0 on, and how many there are."""
+    """The shard of this process, counted from 1, and how many there are. Launchers count from 0."""
     def read(name: str | None) -> int | None:
         value = environment.get(name or "", "")
         if not value:
@@ -120,9 +120,9 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
             index += (array - (read("SLURM_ARRAY_TASK_MIN") or 0)) * (found or 1)
             found = (found or 1) * (read("SLURM_ARRAY_TASK_COUNT") or 1)
         if count is None and found is None:
-            raise ValueError(f"--shard = auto: {number} says that this is process {index}, and nothing says of how many: give "
-                             "--shard auto/8, if there are 8")
-        return index, count or found or 1
+            raise ValueError(f"--shard = auto: {number} makes this process shard {index + 1}, and nothing says of how many: "
+                             "give --shard auto/8, if there are 8")
+        return index + 1, count or found or 1
     known = ", ".join(number for number, *_ in LAUNCHERS)
     raise ValueError(f"--shard = auto finds no launcher in the environment ({known} are not set): start with srun, mpirun or "
                      "the like, or give --shard I/N")

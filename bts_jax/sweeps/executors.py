@@ -29,7 +29,7 @@ from bts_jax.sweeps import worker
 from bts_jax.sweeps.bar import StoreBar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.playing import Counts
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import tasks
 from bts_jax.sweeps.specification import is_ours, remade
 from bts_jax.sweeps.store import seal_of
@@ -127,9 +127,9 @@ def _whereabouts(made: type) -> Any:
 
 
 def play_elsewhere(
-    executor: Any, grid: Grid, results: Results, todo: list[Unit], seconds: float, devices: int, bar: StoreBar
+    executor: Any, grid: Grid, results: Results, todo: list[Chunk], seconds: float, devices: int, bar: StoreBar
 ) -> tuple[Counts, int]:
-    """Has the workers of an executor play units; returns what became of the runs, and how many units were played.
+    """Has the workers of an executor play chunks; returns what became of the runs, and how many chunks were played.
 
     Raises a `ValueError` if a worker refuses, and a `RuntimeError` if a task fails again and again; the latter once all other
     tasks have ended. Whatever ends it, tasks that have not begun are cancelled.
@@ -140,11 +140,11 @@ def play_elsewhere(
         asked = _named(grid.policies), _named(grid.bandits)
     own = own_classes(grid, results.specification)
     store = str(results.path)
-    made = results.attributes["created"], seal_of(results.attributes, results.chunk, results.group)
+    made = results.attributes["created"], seal_of(results.attributes, results.chunk_size, results.group)
 
-    def order(units: list[Unit]) -> worker.Order:
-        chunks = [(unit.policy, unit.bandit, unit.part) for unit in units]
-        return worker.Order(uuid.uuid4().hex, store, made, chunks, widest, asked, own, PATIENCE, _workers(executor))
+    def order(chunks: list[Chunk]) -> worker.Order:
+        places = [(chunk.policy, chunk.bandit, chunk.part) for chunk in chunks]
+        return worker.Order(uuid.uuid4().hex, store, made, places, widest, asked, own, PATIENCE, _workers(executor))
 
     pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
     _under_way.append(pending)
@@ -152,7 +152,7 @@ def play_elsewhere(
     counts, played, shown_next = Counts(Counter(), Counter()), 0, 0.0
 
     def submit(task: _Task) -> None:
-        task.order = order(task.units)
+        task.order = order(task.chunks)
         try:
             future = executor.submit(worker.work, tuple(task.order))
         except NOT_DONE as error:  # such as a pool one of whose processes has died
@@ -163,8 +163,8 @@ def play_elsewhere(
     try:
         for start in range(0, len(divided), ARRAY):
             with _submitted_together(executor):
-                for units in divided[start : start + ARRAY]:
-                    submit(_Task(units))
+                for chunks in divided[start : start + ARRAY]:
+                    submit(_Task(chunks))
         while pending:
             begun = time.monotonic()
             ended = _done(pending)
@@ -188,8 +188,8 @@ def play_elsewhere(
                 for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
                     counter.update({tuple(key): number for key, number in more})
                 played += report["played"]
-                for unit in task.units:
-                    results.done[unit] = True
+                for chunk in task.chunks:
+                    results.done[chunk] = True
             if begun >= shown_next:
                 bar.show(_state(store, pending, failed))
                 shown_next = time.monotonic() + 0.25
@@ -201,8 +201,8 @@ def play_elsewhere(
             _cancel(task.future)
     if failed:
         task, error = failed[0]
-        policy, bandit = results.names(task.units[0])
-        chunks = sum(len(task.units) for task, _ in failed)
+        policy, bandit = results.names(task.chunks[0])
+        chunks = sum(len(task.chunks) for task, _ in failed)
         raise TasksFailed(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
                           f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
                           f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep "
@@ -231,8 +231,8 @@ def _named(things: Mapping[str, Any]) -> list[str]:
 class _Task:
     """Units that a worker plays, and how often that has failed."""
 
-    def __init__(self, units: list[Unit]):
-        self.units, self.failures = units, 0
+    def __init__(self, chunks: list[Chunk]):
+        self.chunks, self.failures = chunks, 0
         self.order: Any = None
         self.future: Any = None
 

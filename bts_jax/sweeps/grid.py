@@ -18,7 +18,7 @@ from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, scales, side_info
 from bts_jax.names import named
 from bts_jax.policies import POLICIES
-from bts_jax.sweeps.results import Unit, now
+from bts_jax.sweeps.results import Chunk, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
 from bts_jax.text import counted, shown
 
@@ -38,18 +38,18 @@ class Grid:
     """What is to be played, checked."""
 
     def __init__(
-        self, policies: Any, bandits: Any, budgets: Any, seeds: Any, seed: Any, relative: Any = False, device: Any = None,
-        bandit_coords: Any = None, max_rounds: Any = None, rounds: Any = None,
+        self, policies: Any, bandits: Any, budgets: Any, num_seeds: Any, seed: Any, relative_to_min_cost: Any = False,
+        device: Any = None, bandit_coords: Any = None, max_rounds: Any = None, rounds: Any = None,
     ):
         self.device = jax.local_devices()[0] if device is None else device  # one of those that play
         self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
-        self.seeds, self.seed = checks.whole("seeds", seeds, 1), checks.whole("seed", seed, -(2**31))
-        self._set_ends(budgets, max_rounds, rounds, relative)
+        self.num_seeds, self.seed = checks.whole("num_seeds", num_seeds, 1), checks.whole("seed", seed, -(2**31))
+        self._set_ends(budgets, max_rounds, rounds, relative_to_min_cost)
         self.key = jax.random.key(self.seed, impl="threefry2x32")
-        if not isinstance(relative, bool):
-            raise ValueError(f"relative = {relative!r} is not allowed: give True or False")
-        self.relative = relative
+        if not isinstance(relative_to_min_cost, bool):
+            raise ValueError(f"relative_to_min_cost = {relative_to_min_cost!r} is not allowed: give True or False")
+        self.relative_to_min_cost = relative_to_min_cost
         self.coords = _coords(bandit_coords, list(self.bandits))
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
@@ -70,7 +70,7 @@ class Grid:
             self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.cost_mean.shape[-1]))
             found = scales(bandit) or (1.0, 1.0)
             self.scales.append((float(found[0]), float(found[1])))
-            if relative:
+            if relative_to_min_cost:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
                     raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
@@ -97,7 +97,7 @@ class Grid:
         grid.policies = {name: self.policies.get(name) for name in described["policies"]}  # type: ignore
         grid.bandits = {name: self.bandits.get(name) for name in described["bandits"]}  # type: ignore
         grid._policies, grid._bandits = list(grid.policies.values()), list(grid.bandits.values())
-        grid.seeds, grid.budgets = described["seeds"], _exact(increasing(described["budgets"]))
+        grid.num_seeds, grid.budgets = described["seeds"], _exact(increasing(described["budgets"]))
         grid.longest = int(grid.budgets[-1]) if grid.in_rounds else grid.longest
         grid.means = [
             self.means[places[name]] if name in places else Means(*(np.array(entry[mean], np.float32)
@@ -114,14 +114,15 @@ class Grid:
     def _amounts(self, costs: list[float]) -> np.ndarray:
         """The budgets of each bandit: infinite where runs end after a number of rounds. [bandit, budget]"""
         ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
-        return np.array([ends * cost if self.relative else ends for cost in costs])
+        return np.array([ends * cost if self.relative_to_min_cost else ends for cost in costs])
 
-    def _set_ends(self, budgets: Any, max_rounds: Any, rounds: Any, relative: Any) -> None:
+    def _set_ends(self, budgets: Any, max_rounds: Any, rounds: Any, relative_to_min_cost: Any) -> None:
         """When runs end and are recorded: at budgets, or at numbers of rounds; and how many rounds a run has at most."""
         self.in_rounds = rounds is not None
         self.longest = None if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
         if self.in_rounds:
-            for name, other in (("budgets", budgets), ("max_rounds", max_rounds), ("relative", relative or None)):
+            for name, other in (("budgets", budgets), ("max_rounds", max_rounds),
+                                ("relative_to_min_cost", relative_to_min_cost or None)):
                 if other is not None:
                     raise ValueError(f"rounds and {name} are both given: rounds say when runs end; give one of them")
         elif budgets is None:
@@ -159,11 +160,11 @@ class Grid:
             members[kind].append(place)
         self._members, self._stacks = members, {}
 
-    def requires_budget(self, unit: Unit) -> bool:
-        return "budget" in side_info(self.policy(unit))
+    def requires_budget(self, chunk: Chunk) -> bool:
+        return "budget" in side_info(self.policy(chunk))
 
-    def policy(self, unit: Unit) -> Policy:
-        return self._policies[unit.policy]
+    def policy(self, chunk: Chunk) -> Policy:
+        return self._policies[chunk.policy]
 
     def bandit(self, place: int) -> Bandit:
         return self._bandits[place]
@@ -177,13 +178,13 @@ class Grid:
         rows = self._rows[places]
         return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])
 
-    def expected_pulls(self, unit: Unit, bandits: range) -> float:
-        """Roughly how many pulls a seed of that unit makes on these bandits together."""
-        return float(self._pulls[self.requires_budget(unit)][bandits.start : bandits.stop].sum())
+    def expected_pulls(self, chunk: Chunk, bandits: range) -> float:
+        """Roughly how many pulls a seed of that chunk makes on these bandits together."""
+        return float(self._pulls[self.requires_budget(chunk)][bandits.start : bandits.stop].sum())
 
-    def work(self, unit: Unit, bandits: range) -> int:
-        """Roughly how long a seed of that unit takes on these bandits together."""
-        return int(self._work[self.requires_budget(unit)][bandits.start : bandits.stop].sum())
+    def work(self, chunk: Chunk, bandits: range) -> int:
+        """Roughly how long a seed of that chunk takes on these bandits together."""
+        return int(self._work[self.requires_budget(chunk)][bandits.start : bandits.stop].sum())
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
@@ -192,9 +193,9 @@ class Grid:
                          for name, policy in self.policies.items()},
             "bandits": {name: self._bandit_entry(place, bandit) for place, (name, bandit) in enumerate(self.bandits.items())},
             "budgets": [float(budget) for budget in self.budgets],
-            "seeds": self.seeds,
+            "seeds": self.num_seeds,
             "seed": self.seed,
-            **({"relative": True} if self.relative else {}),
+            **({"relative": True} if self.relative_to_min_cost else {}),
             **({"rounds": True} if self.in_rounds else {} if self.longest is None else {"max_rounds": self.longest}),
             **({"coords": self.coords} if self.coords else {}),
             "bts_jax": __version__,

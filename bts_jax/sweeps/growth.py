@@ -83,13 +83,13 @@ def _is_revised(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return "structure" in old and "structure" in new and all(old[part] == new[part] for part in ("class", "fields"))
 
 
-def chunk_of(old: int, seeds: int, chunk: int, wanted: int) -> int:
-    """How many seeds a chunk of the larger grid has, where the smaller has `old` seeds in chunks of `chunk`.
+def chunk_size_of(old: int, seeds: int, chunk_size: int, wanted: int) -> int:
+    """How many seeds a chunk of the larger grid has, where the smaller has `old` seeds in chunks of `chunk_size`.
 
     Chunks that end where the smaller grid ended need not be played in part.
     """
-    if seeds == old or (old % chunk == 0 and chunk <= 2 * wanted):
-        return chunk
+    if seeds == old or (old % chunk_size == 0 and chunk_size <= 2 * wanted):
+        return chunk_size
     divisors = [number for number in range(max(wanted // 8, 1), wanted + 1) if old % number == 0]
     return min(max(divisors, default=wanted), seeds)
 
@@ -117,19 +117,19 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def grow(path: Path, root: Root, whole: dict[str, Any], chunk: int, group: int) -> Root:
+def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: int) -> Root:
     """Gives a store a larger grid, or the same in other chunks. Its files become a source of what is in them."""
     attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False)}
     try:
-        specification.check(whole, chunk, group)
+        specification.check(whole, chunk_size, group)
     except ValueError as error:
         raise ValueError(f"the store {str(path)!r} cannot grow to what was asked for, and is left as it is: {error}") from None
     try:
         folder = _next(path)
         os.rename(path / "zarr.json", folder / "zarr.json")
         _move(path, folder)
-        create(path, attributes, chunk, group, whole)
-        mend(path, labels_of(whole), chunk, group)
+        create(path, attributes, chunk_size, group, whole)
+        mend(path, labels_of(whole), chunk_size, group)
     except OSError as error:
         raise unwritable(path, error) from error
     return read_root(path)
@@ -148,8 +148,8 @@ def recovered(path: Path, holding: bool = False) -> Root:
                 found = read_root(places[-1])
                 try:
                     _move(path, places[-1])
-                    create(path, found.attributes, found.chunk, found.group, found.specification)
-                    mend(path, labels_of(found.specification), found.chunk, found.group)
+                    create(path, found.attributes, found.chunk_size, found.group, found.specification)
+                    mend(path, labels_of(found.specification), found.chunk_size, found.group)
                 except OSError as error:
                     raise unwritable(path, error) from error
     return read_root(path)
@@ -171,9 +171,9 @@ def drop_sources(results: Results) -> None:
     with locked(results.path):
         if not results.is_current() or {source.theirs.path for source in results.sources} != {*_places(results.path)}:
             return  # the store has grown meanwhile
-        for unit in results.all_units:
-            if not results.done[unit] and not results.adopt(unit) and results.known(unit)[1].any():
-                return  # this unit is known in part: the source is still needed
+        for chunk in results.all_chunks:
+            if not results.done[chunk] and not results.adopt(chunk) and results.known(chunk)[1].any():
+                return  # this chunk is known in part: the source is still needed
         results.sources.clear()
         with contextlib.suppress(OSError):
             shutil.rmtree(results.path / FOLDER)
@@ -199,7 +199,7 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
         ...     for name in ("uniform", "oracle"):
-        ...         _ = sweep([name], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/{name}")
+        ...         _ = sweep([name], bandits, budgets=[10, 20], num_seeds=5, out=f"{folder}/{name}")
         ...     both = merge(f"{folder}/uniform", f"{folder}/oracle", out=f"{folder}/both")
         >>> both.policy.values.tolist(), both.attrs["state"]
         (['uniform', 'oracle'], 'complete')
@@ -219,12 +219,12 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
             whole, _ = union(whole, root.specification, "before", f"in {str(store)!r}", revise=False)
         except Conflict as error:
             raise ValueError(f"the stores are not parts of one sweep ({error}): merge those that agree, or rename") from None
-    chunk = min(root.chunk for root in roots)
+    chunk_size = min(root.chunk_size for root in roots)
     same = all(list(root.specification["bandits"]) == list(whole["bandits"]) for root in roots)
     group = roots[0].group if same and len({root.group for root in roots}) == 1 else 1
-    specification.check(whole, chunk, group)
+    specification.check(whole, chunk_size, group)
     attributes = {**roots[0].attributes, "specification": json.dumps(whole, ensure_ascii=False)}
-    results = Results(attributes, chunk, path, group, labels_of(whole), whole)
+    results = Results(attributes, chunk_size, path, group, labels_of(whole), whole)
     kept = [with_sources(store, root) for store, root in zip(paths, roots, strict=True)]
     for one in kept:
         one.load()
@@ -232,11 +232,11 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
             results.add_source(source, within=one)
     _refuse_duplicates(results, paths, kept)
     try:
-        create(path, attributes, chunk, group, whole)
-        mend(path, results.labels, chunk, group)
-        for unit in results.all_units:
-            results.adopt(unit)
-        if any(not results.done[unit] and results.known(unit)[1].any() for unit in results.all_units):
+        create(path, attributes, chunk_size, group, whole)
+        mend(path, results.labels, chunk_size, group)
+        for chunk in results.all_chunks:
+            results.adopt(chunk)
+        if any(not results.done[chunk] and results.known(chunk)[1].any() for chunk in results.all_chunks):
             for store in paths:  # known in part: the sources stay
                 for folder in (store, *_places(store)):
                     ignored = shutil.ignore_patterns(FOLDER) if folder == store else None
@@ -247,12 +247,12 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
 
 
 def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[Results]) -> None:
-    for unit in results.all_units:
-        masks = [results.known(unit, [source for source in results.sources if source.within is one])[1] for one in kept]
+    for chunk in results.all_chunks:
+        masks = [results.known(chunk, [source for source in results.sources if source.within is one])[1] for one in kept]
         for place, mask in enumerate(masks):
             for other, earlier in enumerate(masks[:place]):
                 if (mask & earlier).any():
-                    policy, bandit = results.names(unit)
+                    policy, bandit = results.names(chunk)
                     raise ValueError(f"{str(paths[other])!r} and {str(paths[place])!r} both have runs of policy "
                                      f"{shown(policy)} on bandit {shown(bandit)}: merge stores that have different runs")
 

@@ -12,8 +12,8 @@ from typing import Any
 import xarray as xr
 
 from bts_jax.sweeps import specification
-from bts_jax.sweeps.growth import Conflict, chunk_of, grow, locked, recovered, union, with_sources
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.growth import Conflict, chunk_size_of, grow, locked, recovered, union, with_sources
+from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.store import Root, create, is_empty, mend, tidy, unwritable
 
 
@@ -33,7 +33,7 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
         >>> from bts_jax import Bernoulli, sweep
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], seeds=5, out=f"{folder}/runs.zarr")
+        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], num_seeds=5, out=f"{folder}/runs.zarr")
         ...     again = open_results(f"{folder}/runs.zarr")
         >>> again.attrs["state"], again.identical(results)
         ('complete', True)
@@ -45,7 +45,7 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
         return results.dataset()
     if importlib.util.find_spec("dask") is None:
         raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
-    if results.sources and results.saved() < len(results.units):
+    if results.sources and results.saved() < len(results.chunks):
         raise ValueError(f"the store {str(path)!r} has grown and is not complete: start its sweep again, or leave lazy out")
     try:
         return results.lazy()
@@ -56,26 +56,26 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
 
 def begin(
     attributes: dict[str, Any],
-    chunk: int,
+    chunk_size: int,
     path: str | os.PathLike | None,
-    mine: Callable[[Results], list[Unit] | None] = lambda _: None,
+    mine: Callable[[Results], list[Chunk] | None] = lambda _: None,
     group: int = 1,
     regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
 ) -> Results:
     """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
 
     A store that has less than what is asked for grows; see `growth`. One whose grid cannot be a part of the same is refused,
-    and left as it is. What is in it is found out, of all units or of `mine`. A store that is gone on with keeps its own `chunk`
-    and `group`; one that grows gets a group of `regroup(specification, chunk)`.
+    and left as it is. Reads which chunks the store has, of all chunks or of `mine`. A store that is resumed keeps its own
+    `chunk_size` and `group`; one that grows gets a group of `regroup(specification, chunk_size)`.
     """
     if path is None:
-        return Results(attributes, chunk, group=group)
+        return Results(attributes, chunk_size, group=group)
     path = Path(path)
     described = specification.parse(attributes["specification"])
     if is_empty(path):
-        specification.check(described, chunk, group)
+        specification.check(described, chunk_size, group)
         try:
-            create(path, attributes, chunk, group, described)
+            create(path, attributes, chunk_size, group, described)
         except OSError as error:
             raise unwritable(path, error) from error
     root = recovered(path)  # another process may have been faster to make it
@@ -85,23 +85,23 @@ def begin(
             root = recovered(path, holding=True)  # another process may have been faster to let it grow
             whole, _ = _union(path, root, described)
             if json.dumps(whole) != json.dumps(root.specification):
-                seeds = chunk_of(root.specification["seeds"], whole["seeds"], root.chunk, chunk)
+                seeds = chunk_size_of(root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size)
                 bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group has old and new ones
                 root = grow(path, root, whole, seeds, bandits)
     for name in changed:
         warnings.warn(f"{name} has other code than when the store {str(path)!r} was written: its runs are played again",
-                      stacklevel=4)
+                      stacklevel=5)
     results = with_sources(path, root)
     if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
         results.ask(attributes)
-    mend(path, results.labels, results.chunk, results.group)
+    mend(path, results.labels, results.chunk_size, results.group)
     tidy(path)
-    results.load(units=mine(results))
+    results.load(chunks=mine(results))
     if results.missing and not results.asks_for_whole_groups():
         with locked(path):
             if results.is_current():
-                grow(path, root, root.specification, results.chunk, 1)
-        return begin(attributes, chunk, path, mine, group, regroup)
+                grow(path, root, root.specification, results.chunk_size, 1)
+        return begin(attributes, chunk_size, path, mine, group, regroup)
     if results.missing and not os.access(path, os.W_OK):
         raise unwritable(path, PermissionError(13, "Permission denied"))
     return results

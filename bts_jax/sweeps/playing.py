@@ -26,7 +26,7 @@ from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.random import fold_in_words
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
 
 UNDER_WAY = 2  # programs at a time; on a GPU one plays, and results of the other are saved
@@ -39,19 +39,19 @@ class Counts(NamedTuple):
     cut: Counter[tuple[int, int]]
 
 
-def play_units(
-    grid: Grid, results: Results, todo: list[Unit], devices: Sequence[Any], most: int, bar: Bar | None = None,
+def play_chunks(
+    grid: Grid, results: Results, todo: list[Chunk], devices: Sequence[Any], most: int, bar: Bar | None = None,
     widest: int | None = None,
 ) -> Counts:
-    """Plays units and puts what they come to into the results. A call to the devices has at most so many seeds.
+    """Plays chunks and puts what they come to into the results. A call to the devices has at most so many seeds.
 
     `widest`: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
     amounts: Counter[Any] = Counter()  # of work, for each program
     for call in (call for fused in fusions for call in fused):
-        num_arms = len(grid.means[results.bandits(call.units[0])[0]].cost_mean)
-        pulls = sum(work_of(grid, results, unit) for unit in call.units) * results.chunk / num_arms
+        num_arms = len(grid.means[results.bandits(call.chunks[0])[0]].cost_mean)
+        pulls = sum(work_of(grid, results, chunk) for chunk in call.chunks) * results.chunk_size / num_arms
         amounts[call.program] += batch.work_of(pulls, num_arms)
     fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
@@ -69,15 +69,15 @@ def play_units(
                 work = players.submit(_play_and_save, program, turn, grid, results, fused, devices)
                 under_way.append((fused, program, work))
             fused, program, work = under_way.popleft()
-            units = [unit for call in fused for unit in call.units]
-            bar.say(units, "" if program.done() else "compiling ")
+            chunks = [chunk for call in fused for chunk in call.chunks]
+            bar.say(chunks, "" if program.done() else "compiling ")
             patiently(program, bar.tick)
-            bar.say(units)
+            bar.say(chunks)
             outcome = patiently(work, bar.tick)
-            bar.advance(units, [pulled for pulled, *_ in outcome])
-            for unit, (_, *numbers) in zip(units, outcome, strict=True):
+            bar.advance(chunks, [pulled for pulled, *_ in outcome])
+            for chunk, (_, *numbers) in zip(chunks, outcome, strict=True):
                 for counter, seeds_of in zip(counts, numbers, strict=True):
-                    counter.update({(unit.policy, results.bandits(unit)[i]): int(seeds_of[i])
+                    counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
                                     for i in np.flatnonzero(seeds_of)})
     return counts
 
@@ -86,7 +86,7 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
     try:
         return lower(_batches(grid, results, fused, devices))
     except Exception as error:
-        names = sorted({list(grid.policies)[call.units[0].policy] for call in fused})
+        names = sorted({list(grid.policies)[call.chunks[0].policy] for call in fused})
         error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
         raise
 
@@ -94,7 +94,7 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 def _play_and_save(
     program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns for each unit its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
+    """For each chunk: its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
     try:
         program.result()
     except (Exception, CancelledError):  # which is raised where it is asked for
@@ -105,14 +105,14 @@ def _play_and_save(
     outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(fused, played, strict=True):
-            gaps = [results.gap(unit) for unit in call.units]
-            shape = call.size, results.group, results.chunk, len(gaps[0].budgets)
+            gaps = [results.gap(chunk) for chunk in call.chunks]
+            shape = call.size, results.group, results.chunk_size, len(gaps[0].budgets)
             runs = jax.tree.map(lambda x, shape=shape: x.reshape(*shape, *x.shape[2:]), runs)
-            for i, (unit, gap) in enumerate(zip(call.units, gaps, strict=True)):
+            for i, (chunk, gap) in enumerate(zip(call.chunks, gaps, strict=True)):
                 run = jax.tree.map(lambda x, i=i, gap=gap: x[i, :, : len(gap.seeds)], runs)
-                means = [grid.means[place] for place in results.bandits(unit)]
+                means = [grid.means[place] for place in results.bandits(chunk)]
                 values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
-                results.put_gap(unit, gap, values)
+                results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
     return outcome
 
@@ -126,37 +126,37 @@ def _batches(grid: Grid, results: Results, fused: list[Call], devices: Sequence[
 
 def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -> Batch:
     """The runs of a call."""
-    units = [*call.units, *[call.units[-1]] * (call.size - len(call.units))]
-    chunk = results.chunk
-    places = np.array([results.bandits(unit) for unit in units]).ravel()
-    gaps = [results.gap(unit) for unit in units]
-    seeds = np.stack([np.resize(gap.seeds, chunk) for gap in gaps])  # the rest of a chunk is filled up with repeats
-    seeds = np.repeat(seeds, results.group, 0)  # [bandits, chunk]
+    chunks = [*call.chunks, *[call.chunks[-1]] * (call.size - len(call.chunks))]
+    chunk_size = results.chunk_size
+    places = np.array([results.bandits(chunk) for chunk in chunks]).ravel()
+    gaps = [results.gap(chunk) for chunk in chunks]
+    seeds = np.stack([np.resize(gap.seeds, chunk_size) for gap in gaps])  # the rest of a chunk is filled up with repeats
+    seeds = np.repeat(seeds, results.group, 0)  # [bandits, chunk_size]
     words, amounts = grid.words[places], grid.amounts[places][:, gaps[0].budgets]
-    checkpoints, repeats = np.repeat(amounts, chunk, 0), 1  # [runs, budgets]
+    checkpoints, repeats = np.repeat(amounts, chunk_size, 0), 1  # [runs, budgets]
     budget = checkpoints[:, -1]
-    if grid.requires_budget(units[0]):
+    if grid.requires_budget(chunks[0]):
         repeats = amounts.shape[1]
         budget, checkpoints = checkpoints.ravel(), None
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
-    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk * repeats))
+    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats))
     # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
-                          grid.policy(units[0]))
+                          grid.policy(chunks[0]))
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
     return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
                    limits=limits, quickly=call.quickly)
 
 
 def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int) -> jax.Array:
-    """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk] -> [runs]"""
+    """The keys of runs on several bandits, each repeated. `words`: [bandits], `seeds`: [bandits, chunk_size] -> [runs]"""
     of_bandits = fold_in_words(tuple(jax.random.key_data(key)), words)
     data = np.stack(fold_in_words(tuple(word[:, None] for word in of_bandits), seeds), -1)
     return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")  # type: ignore
 
 
 def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
-    """The results of one unit, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
+    """The results of one chunk, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
     pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
     values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
               "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}

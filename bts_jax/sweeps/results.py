@@ -1,12 +1,14 @@
 """The labelled result of a grid, in memory and on disk.
 
-A grid is computed in units: one policy on a group of consecutive bandits with a range of seeds and all budgets. Usually a group
-is one bandit. If there are many bandits with few seeds each, a group has several, so that the store has fewer and larger files.
-All groups have the same number of bandits, and a store keeps that number. On disk the grid is one zarr store, which
-`xarray.open_zarr` reads too; the files of a unit are written and read here, by zarr's rules, since they are many and small, for
-which zarr takes its time. Every file is replaced as a whole. A unit counts once its checksum is there, which is written last
-and covers all that the unit has stored: so whatever is missing or damaged is found, and computed again. The root of the store
-holds the specification, from which all else but the numbers follows, and is made anew if need be.
+A grid is computed in chunks. A chunk is one policy on a group of consecutive bandits, with a range of seeds and all budgets.
+Usually a group is one bandit. If there are many bandits with few seeds each, a group has several, so that the store has fewer
+and larger files. All groups have the same number of bandits, and a store keeps that number.
+
+On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. The files of a chunk are written and read here, by
+zarr's rules: they are many and small, and zarr is slow with such files. Every file is replaced as a whole. A chunk counts as
+saved once its checksum is there. The checksum is written last and covers all values of the chunk. So whatever is missing or
+damaged is found, and computed again. The root of the store holds the specification. Everything but the numbers follows from
+it, and is written again if it is lost.
 """
 
 import contextlib
@@ -46,7 +48,7 @@ FREE = 2**28  # bytes of results that are always read into memory
 EXPANSION = 1000  # beyond that, at most so many for each byte in the store
 
 
-class Unit(NamedTuple):
+class Chunk(NamedTuple):
     """A part of the grid that is computed, and counts as done, as a whole."""
 
     policy: int
@@ -59,9 +61,9 @@ class Results:
 
     Args:
         attributes: of the Dataset; "specification" is JSON, from which the labels follow.
-        chunk: how many seeds a unit has; the last range may have fewer.
+        chunk_size: how many seeds a chunk has; the last range may have fewer.
         path: of the store, which exists.
-        group: how many consecutive bandits a unit has; it divides the number of bandits.
+        group: how many consecutive bandits a chunk has; it divides the number of bandits.
         labels: the coordinates, if they are known already: a long specification takes seconds to parse.
         described: the specification, parsed, likewise.
 
@@ -70,59 +72,59 @@ class Results:
     """
 
     def __init__(
-        self, attributes: dict[str, Any], chunk: int, path: Path | None = None, group: int = 1,
+        self, attributes: dict[str, Any], chunk_size: int, path: Path | None = None, group: int = 1,
         labels: dict[str, tuple] | None = None, described: dict[str, Any] | None = None,
     ):
-        self.attributes, self.chunk, self.path, self.group = attributes, chunk, path, group
+        self.attributes, self.chunk_size, self.path, self.group = attributes, chunk_size, path, group
         self.specification = specification.parse(attributes["specification"]) if described is None else described
         self.labels = labels_of(self.specification) if labels is None else labels
-        self.sizes = axis_sizes(self.labels, chunk, group)
+        self.sizes = axis_sizes(self.labels, chunk_size, group)
         self.done = np.zeros([self.sizes[axis] for axis in ("policy", "group", "range")], bool)
         self.asked = np.ones(self.done.shape, bool)
         self._covered = self.done  # by this store or its sources
         self.sources: list[Source] = []
         self.stamp: Any = None if path is None else _stamp(path)
         self._part: Part | None = None
-        self._gaps: dict[Unit, Gap] = {}
+        self._gaps: dict[Chunk, Gap] = {}
         self._kept = self._blank() if path is None else None
 
     @property
-    def all_units(self) -> list[Unit]:
-        return [Unit(*map(int, place)) for place in np.ndindex(self.done.shape)]
+    def all_chunks(self) -> list[Chunk]:
+        return [Chunk(*map(int, place)) for place in np.ndindex(self.done.shape)]
 
     @property
-    def units(self) -> list[Unit]:
+    def chunks(self) -> list[Chunk]:
         """Those that are asked for."""
-        return [unit for unit in self.all_units if self.asked[unit]]
+        return [chunk for chunk in self.all_chunks if self.asked[chunk]]
 
     @property
-    def missing(self) -> list[Unit]:
-        return [unit for unit in self.units if not self.done[unit]]
+    def missing(self) -> list[Chunk]:
+        return [chunk for chunk in self.chunks if not self.done[chunk]]
 
     def ask(self, attributes: dict[str, Any]) -> None:
         """Limits the results to those of a sweep with these attributes, which the grid includes."""
         self._part = Part(self.specification, attributes, specification.parse(attributes["specification"]))
         self.asked[:] = False
         groups = sorted({place // self.group for place in self._part.bandits})
-        self.asked[np.ix_(self._part.policies, groups, range(-(-self._part.seeds // self.chunk)))] = True
+        self.asked[np.ix_(self._part.policies, groups, range(-(-self._part.seeds // self.chunk_size)))] = True
 
     def asks_for_whole_groups(self) -> bool:
         return self.group == 1 or self._part is None or len(self._part.bandits) == self.sizes["bandit"]
 
-    def names(self, unit: Unit) -> tuple[str, str]:
-        """The policy of a unit, and its first bandit."""
-        return list(self.specification["policies"])[unit.policy], list(self.specification["bandits"])[self.bandits(unit)[0]]
+    def names(self, chunk: Chunk) -> tuple[str, str]:
+        """The policy of a chunk, and its first bandit."""
+        return list(self.specification["policies"])[chunk.policy], list(self.specification["bandits"])[self.bandits(chunk)[0]]
 
     def add_source(self, results: "Results", within: "Results | None" = None) -> None:
         self.sources.append(Source(self, results, within))
 
-    def known(self, unit: Unit, sources: "list[Source] | None" = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """What the sources have of a unit, and where: arrays as for `put`, and a mask [bandit, budget, seed]."""
-        seeds = self.seeds(unit)
-        values = {name: self._blank_chunk(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+    def known(self, chunk: Chunk, sources: "list[Source] | None" = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What the sources have of a chunk, and where: arrays as for `put`, and a mask [bandit, budget, seed]."""
+        seeds = self.seeds(chunk)
+        values = {name: self._blank_block(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
         mask = np.zeros(values["rounds"].shape, bool)
         for source in self.sources if sources is None else sources:
-            source.copy(unit, values, mask)
+            source.copy(chunk, values, mask)
         return values, mask
 
     def is_current(self) -> bool:
@@ -135,54 +137,54 @@ class Results:
             raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
                              "sweep again, which goes on there")
 
-    def adopt(self, unit: Unit) -> bool:
-        """Whether the sources have all of a unit; if so, it is put."""
+    def adopt(self, chunk: Chunk) -> bool:
+        """Whether the sources have all of a chunk; if so, it is put."""
         if not self.sources:
             return False
-        values, mask = self.known(unit)
+        values, mask = self.known(chunk)
         if mask.all():
-            self.put(unit, values)
+            self.put(chunk, values)
         return bool(mask.all())
 
-    def gap(self, unit: Unit) -> "Gap":
-        """What of a unit no source has."""
-        seeds = np.arange(self.sizes["seed"])[self.seeds(unit)]
+    def gap(self, chunk: Chunk) -> "Gap":
+        """What of a chunk no source has."""
+        seeds = np.arange(self.sizes["seed"])[self.seeds(chunk)]
         if not self.sources:
             return Gap(seeds, tuple(range(self.sizes["budget"])))
-        if unit not in self._gaps:
-            missing = ~self.known(unit)[1]
-            self._gaps[unit] = Gap(seeds[missing.any((0, 1))], tuple(map(int, np.flatnonzero(missing.any((0, 2))))))
-        return self._gaps[unit]
+        if chunk not in self._gaps:
+            missing = ~self.known(chunk)[1]
+            self._gaps[chunk] = Gap(seeds[missing.any((0, 1))], tuple(map(int, np.flatnonzero(missing.any((0, 2))))))
+        return self._gaps[chunk]
 
-    def put_gap(self, unit: Unit, gap: "Gap", values: dict[str, np.ndarray]) -> None:
-        """Keeps what was missing of a unit, with what the sources have of it."""
+    def put_gap(self, chunk: Chunk, gap: "Gap", values: dict[str, np.ndarray]) -> None:
+        """Keeps what was missing of a chunk, with what the sources have of it."""
         if not self.sources:
-            return self.put(unit, values)
-        whole, mask = self.known(unit)
+            return self.put(chunk, values)
+        whole, mask = self.known(chunk)
         rest = np.ones(mask.shape, bool)
-        rest[:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(unit).start] = False
+        rest[:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(chunk).start] = False
         if not mask[rest].all():  # another process has completed the store, and removed the sources
-            saved = self.read(unit)
+            saved = self.read(chunk)
             if saved is None:
                 raise ValueError(f"the store {str(self.path)!r} was changed by another process: start the same sweep again")
-            return self._keep(unit, saved, self._kept)
+            return self._keep(chunk, saved, self._kept)
         for name, value in values.items():
-            whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(unit).start] = value
-        return self.put(unit, whole)
+            whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(chunk).start] = value
+        return self.put(chunk, whole)
 
     @property
     def runs(self) -> int:
-        """How many runs a unit has with each budget; with the last range of seeds it may have fewer."""
-        return self.group * self.chunk
+        """How many runs a chunk has with each budget; with the last range of seeds it may have fewer."""
+        return self.group * self.chunk_size
 
-    def bandits(self, unit: Unit) -> range:
-        return range(unit.bandit * self.group, (unit.bandit + 1) * self.group)
+    def bandits(self, chunk: Chunk) -> range:
+        return range(chunk.bandit * self.group, (chunk.bandit + 1) * self.group)
 
-    def seeds(self, unit: Unit) -> slice:
-        return slice(unit.part * self.chunk, min((unit.part + 1) * self.chunk, self.sizes["seed"]))
+    def seeds(self, chunk: Chunk) -> slice:
+        return slice(chunk.part * self.chunk_size, min((chunk.part + 1) * self.chunk_size, self.sizes["seed"]))
 
-    def put(self, unit: Unit, values: dict[str, np.ndarray]) -> None:
-        """Keeps the results of a unit, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
+    def put(self, chunk: Chunk, values: dict[str, np.ndarray]) -> None:
+        """Keeps the results of a chunk, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
 
         The axis `bandit` may be left out where a group is one bandit.
         """
@@ -196,73 +198,73 @@ class Results:
             self.check_current()
             try:
                 for name, value in values.items():
-                    self._write(name, unit, value)
-                self._write("checksum", unit, np.array([[_checksum(values)]]))
+                    self._write(name, chunk, value)
+                self._write("checksum", chunk, np.array([[_checksum(values)]]))
             except OSError as error:
                 raise unwritable(self.path, error) from error
-        self._keep(unit, values, self._kept)
+        self._keep(chunk, values, self._kept)
 
-    def load(self, into: dict[str, np.ndarray] | None = None, units: list[Unit] | None = None) -> None:
+    def load(self, into: dict[str, np.ndarray] | None = None, chunks: list[Chunk] | None = None) -> None:
         """Finds out what the store has, complete and undamaged; and reads it into these arrays, if there are any.
 
-        Of `units` alone, if they are given: others then count as missing.
+        Of `chunks` alone, if they are given: others then count as missing.
         """
         if self.path is None:
             return
         self.done[:] = False
-        chosen = None if units is None else set(units)
-        for unit in self._there():
-            if chosen is not None and unit not in chosen:
+        chosen = None if chunks is None else set(chunks)
+        for chunk in self._there():
+            if chosen is not None and chunk not in chosen:
                 continue
-            values = self.read(unit)
+            values = self.read(chunk)
             if values is not None:
-                self._keep(unit, values, into)
+                self._keep(chunk, values, into)
         self._covered = self.done.copy()
         if into and self.sources:
-            for unit in self.all_units:
-                if not self.done[unit]:
-                    values, mask = self.known(unit)
-                    self._covered[unit] = mask.all()
+            for chunk in self.all_chunks:
+                if not self.done[chunk]:
+                    values, mask = self.known(chunk)
+                    self._covered[chunk] = mask.all()
                     for name, array in into.items():
-                        array[self._place(unit)][mask] = values[name][mask]
+                        array[self._place(chunk)][mask] = values[name][mask]
 
-    def read(self, unit: Unit) -> dict[str, np.ndarray] | None:
-        """What the store has of a unit, if it is complete and undamaged. [bandit, budget, seed] or [..., arm]"""
-        seeds = self.seeds(unit)
+    def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
+        """What the store has of a chunk, if it is complete and undamaged. [bandit, budget, seed] or [..., arm]"""
+        seeds = self.seeds(chunk)
         with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
-            checksum = self._read("checksum", unit).item()
-            values = {name: self._read(name, unit)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+            checksum = self._read("checksum", chunk).item()
+            values = {name: self._read(name, chunk)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
             if checksum == _checksum(values):
                 return values
         return None
 
-    def _write(self, name: str, unit: Unit, value: np.ndarray) -> None:
-        """Writes a file of the store: the chunk of an array that belongs to a unit, and to no other."""
-        file, blank = self._file(name, unit), self._blank_chunk(name)
-        chunk = blank.copy()
-        chunk[tuple(map(slice, value.shape))] = value
-        if np.array_equal(chunk, blank, equal_nan=chunk.dtype.kind == "f"):
+    def _write(self, name: str, chunk: Chunk, value: np.ndarray) -> None:
+        """Writes a file of the store: the part of an array that belongs to one chunk alone."""
+        file, blank = self._file(name, chunk), self._blank_block(name)
+        block = blank.copy()
+        block[tuple(map(slice, value.shape))] = value
+        if np.array_equal(block, blank, equal_nan=block.dtype.kind == "f"):
             set_aside(file, file.is_dir())
             file.unlink(missing_ok=True)  # as zarr has it
         else:
-            replace(file, ZSTD.encode(chunk.astype(chunk.dtype.newbyteorder("<"))))
+            replace(file, ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))))
 
-    def _read(self, name: str, unit: Unit) -> np.ndarray:
+    def _read(self, name: str, chunk: Chunk) -> np.ndarray:
         """What is in such a file, of the last range of seeds too as many as of the others."""
-        chunk = self._blank_chunk(name)
+        block = self._blank_block(name)
         with contextlib.suppress(FileNotFoundError):
-            content = files.read(self._file(name, unit), chunk.nbytes + chunk.nbytes // 64 + 1024)
-            little = chunk.astype(chunk.dtype.newbyteorder("<"))
+            content = files.read(self._file(name, chunk), block.nbytes + block.nbytes // 64 + 1024)
+            little = block.astype(block.dtype.newbyteorder("<"))
             ZSTD.decode(content, out=little)  # a frame that has more than that is refused before it takes memory
-            chunk = little.astype(chunk.dtype, copy=False)
-        return chunk
+            block = little.astype(block.dtype, copy=False)
+        return block
 
-    def _blank_chunk(self, name: str) -> np.ndarray:
+    def _blank_block(self, name: str) -> np.ndarray:
         dtype, fill = STORED[name]
-        return np.full(chunk_shape(name, self.sizes, self.chunk, self.group)[1:], fill, dtype)
+        return np.full(chunk_shape(name, self.sizes, self.chunk_size, self.group)[1:], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
-        """What there is; where a unit is missing, NaN, or 0 for whole numbers."""
+        """What there is; where a chunk is missing, NaN, or 0 for whole numbers."""
         arrays = self._kept
         if arrays is None:
             self.load(arrays := self._blank())
@@ -281,20 +283,22 @@ class Results:
     def _state(self, missing: int) -> str:
         total = int(self.asked.sum())
         what = "not complete" if self.sources else "missing"
-        return f"incomplete: {missing} of {total} units are {what} (regret NaN)" if missing else "complete"
+        return f"incomplete: {missing} of {total} chunks are {what} (regret NaN)" if missing else "complete"
 
     def saved(self) -> int:
-        """How many of the units asked for the store has, by its list of files: whether they are undamaged it does not say."""
-        return int(self.done[self.asked].sum()) if self.path is None else sum(bool(self.asked[unit]) for unit in self._there())
+        """How many of the requested chunks the store has, by its list of files. Damaged ones count, too."""
+        if self.path is None:
+            return int(self.done[self.asked].sum())
+        return sum(bool(self.asked[chunk]) for chunk in self._there())
 
-    def _there(self) -> Iterator[Unit]:
-        """The units of which the store has a checksum, by its list of files."""
+    def _there(self) -> Iterator[Chunk]:
+        """The chunks of which the store has a checksum, by its list of files."""
         with contextlib.suppress(OSError), os.scandir(self.path / "checksum") as entries:  # type: ignore
             for entry in entries:
                 if re.fullmatch(r"c(\.(0|[1-9][0-9]{0,9})){3}", entry.name):
-                    unit = Unit(*map(int, entry.name.split(".")[1:]))
-                    if all(place < size for place, size in zip(unit, self.done.shape, strict=True)):
-                        yield unit
+                    chunk = Chunk(*map(int, entry.name.split(".")[1:]))
+                    if all(place < size for place, size in zip(chunk, self.done.shape, strict=True)):
+                        yield chunk
 
     def check_size(self) -> None:
         """Raises if the results take much more memory than the files of the store account for: they are not in there."""
@@ -311,18 +315,18 @@ class Results:
         return {name: np.full([self.sizes[axis] for axis in axes_of(name)], fill, dtype)
                 for name, (dtype, fill) in VARIABLES.items()}
 
-    def _place(self, unit: Unit) -> tuple:
-        bandits = self.bandits(unit)
-        return unit.policy, slice(bandits.start, bandits.stop), slice(None), self.seeds(unit)
+    def _place(self, chunk: Chunk) -> tuple:
+        bandits = self.bandits(chunk)
+        return chunk.policy, slice(bandits.start, bandits.stop), slice(None), self.seeds(chunk)
 
-    def _keep(self, unit: Unit, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None) -> None:
+    def _keep(self, chunk: Chunk, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None) -> None:
         for name, array in (into or {}).items():
-            array[self._place(unit)] = values[name]
-        self.done[unit] = True
+            array[self._place(chunk)] = values[name]
+        self.done[chunk] = True
 
-    def _file(self, name: str, unit: Unit) -> Path:
-        """Where the store has what belongs to a unit, and to no other."""
-        at = {"policy": unit.policy, "bandit": unit.bandit, "group": unit.bandit, "seed": unit.part, "range": unit.part}
+    def _file(self, name: str, chunk: Chunk) -> Path:
+        """Where the store has what belongs to a chunk, and to no other."""
+        at = {"policy": chunk.policy, "bandit": chunk.bandit, "group": chunk.bandit, "seed": chunk.part, "range": chunk.part}
         places = [at.get(axis, 0) for axis in axes_of(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
@@ -341,7 +345,7 @@ def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
 
 
 class Gap(NamedTuple):
-    """What is missing of a unit, for each of its bandits."""
+    """What is missing of a chunk, for each of its bandits."""
 
     seeds: np.ndarray  # their numbers
     budgets: tuple[int, ...]  # their places
@@ -379,18 +383,18 @@ class Source:
         self._budgets = np.array([(i, place[budget]) for i, budget in enumerate(ours["budgets"]) if budget in place], int)
         self._last: tuple[Any, Any] = (None, None)
 
-    def copy(self, unit: Unit, values: dict[str, np.ndarray], mask: np.ndarray) -> None:
-        """Copies what the source has of a unit into these arrays, and marks it."""
-        theirs, policy, seeds = self.theirs, self._policies[unit.policy], self._mine.seeds(unit)
+    def copy(self, chunk: Chunk, values: dict[str, np.ndarray], mask: np.ndarray) -> None:
+        """Copies what the source has of a chunk into these arrays, and marks it."""
+        theirs, policy, seeds = self.theirs, self._policies[chunk.policy], self._mine.seeds(chunk)
         if policy is None or not len(self._budgets):
             return
         to, of = self._budgets.T
-        for row, bandit in enumerate(self._bandits[place] for place in self._mine.bandits(unit)):
+        for row, bandit in enumerate(self._bandits[place] for place in self._mine.bandits(chunk)):
             if bandit is None:
                 continue
             group, line = divmod(bandit, theirs.group)
-            for part in range(seeds.start // theirs.chunk, -(-min(seeds.stop, theirs.sizes["seed"]) // theirs.chunk)):
-                there = Unit(policy, group, part)
+            for part in range(seeds.start // theirs.chunk_size, -(-min(seeds.stop, theirs.sizes["seed"]) // theirs.chunk_size)):
+                there = Chunk(policy, group, part)
                 found, span = self._read(there), theirs.seeds(there)
                 if found is None:
                     continue
@@ -401,15 +405,15 @@ class Source:
                     value[row][(to, here, *arms)] = found[name][line][of, away]
                 mask[row][to, here] = True
 
-    def _read(self, unit: Unit) -> dict[str, np.ndarray] | None:
+    def _read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
         last = self._last  # two threads may read
-        if last[0] != unit:
-            self._last = last = unit, self.theirs.read(unit)
+        if last[0] != chunk:
+            self._last = last = chunk, self.theirs.read(chunk)
         return last[1]
 
 
 def opened(path: Path, root: Root) -> Results:
-    return Results(root.attributes, root.chunk, path, root.group, labels_of(root.specification), root.specification)
+    return Results(root.attributes, root.chunk_size, path, root.group, labels_of(root.specification), root.specification)
 
 
 def now() -> str:

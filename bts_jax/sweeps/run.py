@@ -24,6 +24,7 @@ from bts_jax import checks
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, Policy
+from bts_jax.deprecated import renamed
 from bts_jax.devices import check_fork
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps import executors
@@ -31,43 +32,44 @@ from bts_jax.sweeps.bar import progress_bar, store_bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.growth import drop_sources
 from bts_jax.sweeps.opening import begin, read_specification
-from bts_jax.sweeps.playing import Counts, play_units
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.playing import Counts, play_chunks
+from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import group_size, shards, sizes
 from bts_jax.sweeps.specification import arguments
 from bts_jax.text import counted
 
 
+@renamed(seeds="num_seeds", relative="relative_to_min_cost", chunk="chunk_size", memory="memory_bytes")
 def sweep(
     policies: Mapping[str, Policy] | Sequence[str],
     bandits: Mapping[str, Bandit],
     budgets: Sequence[float] | None = None,
-    seeds: int | None = None,
+    num_seeds: int | None = None,
     *,
     max_rounds: int | None = None,
     rounds: Sequence[int] | None = None,
     out: str | os.PathLike | None = None,
     seed: int = 0,
-    relative: bool = False,
+    relative_to_min_cost: bool = False,
     bandit_coords: Mapping[str, Sequence[Any]] | None = None,
-    chunk: int | None = None,
-    memory: int | None = None,
+    chunk_size: int | None = None,
+    memory_bytes: int | None = None,
     devices: int | Sequence[Any] | None = None,
     shard: tuple[int, int] | None = None,
     executor: Any = None,
     task_seconds: float = 60,
     quiet: bool = False,
 ) -> xr.Dataset:
-    """Plays every policy on every bandit with every budget, `seeds` times.
+    """Plays every policy on every bandit with every budget, `num_seeds` times.
 
     A policy that does not require the budget plays once, with the budgets as checkpoints; one that does plays once for each.
-    Neither `chunk`, `memory`, `devices`, `shard`, `executor`, the order nor an interruption changes a bit of the result.
+    The results do not depend on `chunk_size`, `memory_bytes`, `devices`, `shard`, `executor`, the order or an interruption.
 
     Args:
         policies: by name; or the names of some in `POLICIES`, with their default settings.
         bandits: by name. They may differ in family and number of arms.
         budgets: in increasing order, in the unit of the bandits' costs.
-        seeds: how many runs of each.
+        num_seeds: how many runs of each.
         max_rounds: every run ends after so many rounds, if its budget is not spent by then. Its regret is then NaN.
         rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
             budget; the axis `budget` has the numbers of rounds, and regret, which is about a budget, is NaN: take
@@ -78,14 +80,14 @@ def sweep(
             name, is refused. Of a class of your own the code is compared too, without comments, but not that of what it calls;
             if it has changed, its runs are played again, and a warning says so.
         seed: the random seed. The keys of the runs also depend on the names of the bandits.
-        relative: budgets are multiples of the smallest expected cost of each bandit, so that a game has at most about that
-            many pulls. The axis `budget` has the multiples.
+        relative_to_min_cost: budgets are multiples of the smallest expected cost of each bandit, so that a run has at most
+            about that many pulls. The axis `budget` has the multiples.
         bandit_coords: further coordinates of the bandits, by name: one number or text for each bandit, such as
             `{"gap": [0.1, 0.2]}`. The Dataset has them along the axis `bandit`.
-        chunk: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
+        chunk_size: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
             that, and there are many bandits of the same kind in a row, groups of bandits are saved at a time; the size of a
             group divides the number of bandits of each kind, so round numbers are saved faster. A store keeps its own sizes.
-        memory: how many bytes the results of a call to the devices may take, as far as `chunk` is not given.
+        memory_bytes: how many bytes the results of a call to the devices may take, if `chunk_size` is not given.
         devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
             device for each CPU core only if `bts_jax` is imported before JAX starts.
         shard: `(3, 8)` plays the third of eight shards and no more, and saves it in `out`, where others may save theirs before,
@@ -109,25 +111,25 @@ def sweep(
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], seeds=5)
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
         >>> dict(results.regret.sizes)
         {'policy': 2, 'bandit': 1, 'budget': 2, 'seed': 5}
         >>> results.regret.sel(policy="kube", budget=20).mean("seed").dims
         ('bandit',)
-        >>> hundred = sweep(["uniform"], bandits, seeds=5, rounds=[10, 100])
+        >>> hundred = sweep(["uniform"], bandits, num_seeds=5, rounds=[10, 100])
         >>> hundred.rounds.max("seed").values.tolist()
         [[[10, 100]]]
     """
-    return fill(policies, bandits, budgets, seeds, max_rounds=max_rounds, rounds=rounds, out=out, seed=seed,
-                relative=relative, bandit_coords=bandit_coords, chunk=chunk,
-                memory=memory, devices=devices, shard=shard, executor=executor, task_seconds=task_seconds,
+    return fill(policies, bandits, budgets, num_seeds, max_rounds=max_rounds, rounds=rounds, out=out, seed=seed,
+                relative_to_min_cost=relative_to_min_cost, bandit_coords=bandit_coords, chunk_size=chunk_size,
+                memory_bytes=memory_bytes, devices=devices, shard=shard, executor=executor, task_seconds=task_seconds,
                 quiet=quiet).dataset()
 
 
 def fill(
-    policies: Any, bandits: Any, budgets: Any = None, seeds: Any = None, *, max_rounds: Any = None, rounds: Any = None,
-    out: Any = None, seed: Any = 0, relative: Any = False, bandit_coords: Any = None,
-    chunk: Any = None, memory: Any = None, devices: Any = None, shard: Any = None, executor: Any = None,
+    policies: Any, bandits: Any, budgets: Any = None, num_seeds: Any = None, *, max_rounds: Any = None, rounds: Any = None,
+    out: Any = None, seed: Any = 0, relative_to_min_cost: Any = False, bandit_coords: Any = None,
+    chunk_size: Any = None, memory_bytes: Any = None, devices: Any = None, shard: Any = None, executor: Any = None,
     task_seconds: Any = 60, quiet: bool = False,
 ) -> Results:
     """Does what `sweep` does, and leaves the results in the store."""
@@ -136,17 +138,19 @@ def fill(
         here = _devices(devices)
         device, count = here[0], len(here)
     else:
-        seconds = executors.check(executor, out, task_seconds, devices=devices, shard=shard, memory=memory)
+        seconds = executors.check(executor, out, task_seconds, devices=devices, shard=shard, memory_bytes=memory_bytes)
         device = executors.first_worker(executor)
         count, out = device.devices, os.path.abspath(out)
     with on_the_host():
-        asked = Grid(policies, bandits, budgets, seeds, seed, relative, device, bandit_coords, max_rounds, rounds)
+        asked = Grid(policies, bandits, budgets, num_seeds, seed, relative_to_min_cost, device, bandit_coords, max_rounds,
+                     rounds)
         attributes = asked.attributes()
     number, shard_count = _shard_of(shard, out)
-    usual, most = sizes(asked, None if memory is None else checks.whole("memory", memory, 1), count)
-    parts = -(-asked.seeds // usual)
-    chunk = -(-asked.seeds // parts) if chunk is None else min(checks.whole("chunk", chunk, 1), asked.seeds)
-    group = group_size(asked, chunk, usual)
+    usual, most = sizes(asked, None if memory_bytes is None else checks.whole("memory_bytes", memory_bytes, 1), count)
+    if chunk_size is None:
+        chunk_size = -(-asked.num_seeds // -(-asked.num_seeds // usual))  # all chunks are about equally large
+    chunk_size = min(checks.whole("chunk_size", chunk_size, 1), asked.num_seeds)
+    group = group_size(asked, chunk_size, usual)
 
     @cache
     def grid_of(results: Results) -> Grid:
@@ -154,24 +158,24 @@ def fill(
         return asked if same else asked.within(results.specification)
 
     @cache
-    def mine(results: Results) -> list[Unit]:
+    def mine(results: Results) -> list[Chunk]:
         if shard_count == 1:
-            return results.units
-        return shards(grid_of(results), results, results.units, shard_count)[number - 1]
+            return results.chunks
+        return shards(grid_of(results), results, results.chunks, shard_count)[number - 1]
 
-    def regroup(whole: dict[str, Any], chunk: int) -> int:
-        return group_size(asked.within(whole), chunk, usual)
+    def regroup(whole: dict[str, Any], chunk_size: int) -> int:
+        return group_size(asked.within(whole), chunk_size, usual)
 
     if executor is None:
         with progress_bar(asked, quiet) as bar:
-            results = begin(attributes, chunk, out, mine, group, regroup)
+            results = begin(attributes, chunk_size, out, mine, group, regroup)
             grid = grid_of(results)
-            todo = [unit for unit in mine(results) if not results.done[unit] and not results.adopt(unit)]
-            counts = play_units(grid, results, todo, here, most, bar)
+            todo = [chunk for chunk in mine(results) if not results.done[chunk] and not results.adopt(chunk)]
+            counts = play_chunks(grid, results, todo, here, most, bar)
     else:
-        results = begin(attributes, chunk, out, mine, group, regroup)
+        results = begin(attributes, chunk_size, out, mine, group, regroup)
         grid = grid_of(results)
-        todo = [unit for unit in results.missing if not results.adopt(unit)]
+        todo = [chunk for chunk in results.missing if not results.adopt(chunk)]
         with store_bar(results, quiet) as bar:
             counts, _ = executors.play_elsewhere(executor, grid, results, todo, seconds, count, bar)
         results.check_current()
@@ -188,11 +192,11 @@ def _warn(grid: Grid, counts: Counts) -> None:
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
                       f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does not exist or never "
                       "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
-                      "check_bandit may tell", RuntimeWarning, stacklevel=4)
+                      "check_bandit may tell", RuntimeWarning, stacklevel=5)
     for (policy, bandit), seeds in counts.cut.items() if grid.longest is None else ():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the limit of rounds for "
                       f"{counted(seeds, 'seed')} before the budget was spent, where regret is NaN: does every arm cost "
-                      "something? pseudo_regret is about the pulls that were made", RuntimeWarning, stacklevel=4)
+                      "something? pseudo_regret is about the pulls that were made", RuntimeWarning, stacklevel=5)
 
 
 def stored(

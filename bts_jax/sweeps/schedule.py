@@ -15,37 +15,37 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from bts_jax.sweeps.grid import Grid, kind_of
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.results import Chunk, Results
 
 MAX_FUSED = 6  # batches in a program: with more it takes long to compile
-LARGEST_GROUP = 256  # bandits in a unit
+LARGEST_GROUP = 256  # bandits in a chunk
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
-FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many units
-FEWEST_GROUPS = 16  # into which bandits are divided, so that there are units to divide and little is lost by an interruption
+FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many chunks
+FEWEST_GROUPS = 16  # into which bandits are divided, so that there are chunks to divide and little is lost by an interruption
 
 
 class Call(NamedTuple):
     """A batch of runs. Calls of the same program have the same shapes."""
 
-    units: list[Unit]  # which have the policy in common, and the kind of bandit
-    size: int  # how many units the call is made for: the rest is filled up with repeats
-    alike: bool  # all units have the same bandit, as all of that program
+    chunks: list[Chunk]  # which have the policy in common, and the kind of bandit
+    size: int  # how many chunks the call is made for: the rest is filled up with repeats
+    alike: bool  # all chunks have the same bandit, as all of that program
     program: Any  # what tells programs apart
     quickly: bool = False  # the program has little to do in all, see `batch.lay_out`
 
 
-def group_size(grid: Grid, chunk: int, usual: int) -> int:
-    """How many bandits a unit of `chunk` seeds has, where a unit usually has up to `usual` runs.
+def group_size(grid: Grid, chunk_size: int, usual: int) -> int:
+    """How many bandits a chunk of `chunk_size` seeds has, where a chunk usually has up to `usual` runs.
 
     Consecutive bandits of the same kind form a stretch. The number divides the lengths of all stretches, so that no group has
-    bandits of two kinds. It is 1 where the seeds alone make a unit large enough.
+    bandits of two kinds. It is 1 where the seeds alone make a chunk large enough.
     """
-    if chunk < grid.seeds:
+    if chunk_size < grid.num_seeds:
         return 1
     if None in grid.bandits.values():  # a store has bandits that are not asked for
         return 1
     lengths = [len(list(stretch)) for _, stretch in groupby(grid.kinds)]
-    most = min(min(usual, _grouped_runs(grid)) // chunk, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
+    most = min(min(usual, _grouped_runs(grid)) // chunk_size, LARGEST_GROUP, len(grid.kinds) // FEWEST_GROUPS)
     common = math.gcd(*lengths)
     return max((number for number in range(1, min(most, common) + 1) if common % number == 0), default=1)
 
@@ -58,37 +58,37 @@ def _check_groups(grid: Grid, results: Results) -> None:
                              f"kinds in one, from {list(grid.bandits)[start]!r} on: it was changed; name another folder as out")
 
 
-def work_of(grid: Grid, results: Results, unit: Unit) -> int:
-    return grid.work(unit, results.bandits(unit))
+def work_of(grid: Grid, results: Results, chunk: Chunk) -> int:
+    return grid.work(chunk, results.bandits(chunk))
 
 
-def _alike(grid: Grid, results: Results, units: list[Unit]) -> dict[Any, list[Unit]]:
+def _alike(grid: Grid, results: Results, chunks: list[Chunk]) -> dict[Any, list[Chunk]]:
     """Units that may share a call, the longest first."""
     _check_groups(grid, results)
-    alike: dict[Any, list[Unit]] = {}
-    for unit in sorted(units, key=partial(work_of, grid, results), reverse=True):
-        alike.setdefault((unit.policy, *grid.kinds[results.bandits(unit)[0]], results.gap(unit).budgets), []).append(unit)
+    alike: dict[Any, list[Chunk]] = {}
+    for chunk in sorted(chunks, key=partial(work_of, grid, results), reverse=True):
+        alike.setdefault((chunk.policy, *grid.kinds[results.bandits(chunk)[0]], results.gap(chunk).budgets), []).append(chunk)
     return alike
 
 
 def divided(
-    grid: Grid, results: Results, units: list[Unit], most: float, fewest: int, largest: int
-) -> list[tuple[int, list[Unit]]]:
-    """Divides units into lists that one process plays, with the work of each, the longest first.
+    grid: Grid, results: Results, chunks: list[Chunk], most: float, fewest: int, largest: int
+) -> list[tuple[int, list[Chunk]]]:
+    """Divides chunks into lists that one process plays, with the work of each, the longest first.
 
-    A list has at most the work `most`, but at least `fewest` units of each policy, and at most `largest`. It has one policy; on
-    a GPU it has all policies of its bandits, where their calls are small enough to be fused.
+    A list has at most the work `most`, but at least `fewest` chunks of each policy, and at most `largest`. It has one policy;
+    on a GPU it has all policies of its bandits, where their calls are small enough to be fused.
     """
-    of_a_unit = partial(work_of, grid, results)
-    together: dict[Any, dict[Any, list[Unit]]] = {}  # by kind, and by what shares a program
-    for (policy, *kind), alike in _alike(grid, results, units).items():
-        runs = min(len(alike), _units_of_a_call(grid, results)) * results.runs
+    of_a_chunk = partial(work_of, grid, results)
+    together: dict[Any, dict[Any, list[Chunk]]] = {}  # by kind, and by what shares a program
+    for (policy, *kind), alike in _alike(grid, results, chunks).items():
+        runs = min(len(alike), _chunks_of_a_call(grid, results)) * results.runs
         fuses = _is_small(grid, alike[0], runs, usual_runs(grid))
-        for unit in alike:
-            together.setdefault((*kind, None if fuses else policy), {}).setdefault((unit.bandit, unit.part), []).append(unit)
+        for chunk in alike:
+            together.setdefault((*kind, None if fuses else policy), {}).setdefault((chunk.bandit, chunk.part), []).append(chunk)
     found = []
     for places in together.values():
-        whole = [(sum(map(of_a_unit, same)), same) for same in places.values()]  # units of several policies
+        whole = [(sum(map(of_a_chunk, same)), same) for same in places.values()]  # chunks of several policies
         whole.sort(key=lambda pair: -pair[0])
         load, part, count = 0, [], 0
         for work, same in whole:
@@ -101,52 +101,52 @@ def divided(
     return sorted(found, key=lambda pair: -pair[0])
 
 
-def shards(grid: Grid, results: Results, units: list[Unit], count: int) -> list[list[Unit]]:
-    """Divides units into shards of about the same work, one for each process.
+def shards(grid: Grid, results: Results, chunks: list[Chunk], count: int) -> list[list[Chunk]]:
+    """Divides chunks into shards of about the same work, one for each process.
 
-    The shards depend on the grid, the units and the number of processes alone: every process computes the same ones.
+    The shards depend on the grid, the chunks and the number of processes alone: every process computes the same ones.
     """
-    total = sum(work_of(grid, results, unit) for unit in units)
-    found: list[list[Unit]] = [[] for _ in range(count)]
+    total = sum(work_of(grid, results, chunk) for chunk in chunks)
+    found: list[list[Chunk]] = [[] for _ in range(count)]
     loads = [(0, place) for place in range(count)]
-    for work, part in divided(grid, results, units, total / (4 * count), 1, _units_of_a_call(grid, results)):
+    for work, part in divided(grid, results, chunks, total / (4 * count), 1, _chunks_of_a_call(grid, results)):
         load, place = heapq.heappop(loads)
         found[place] += part
         heapq.heappush(loads, (load + work, place))
     return found
 
 
-def tasks(grid: Grid, results: Results, units: list[Unit], seconds: float, devices: int) -> tuple[list[list[Unit]], int]:
-    """Divides units into tasks for an executor, the longest first; and says how many units of a policy a task has at most.
+def tasks(grid: Grid, results: Results, chunks: list[Chunk], seconds: float, devices: int) -> tuple[list[list[Chunk]], int]:
+    """Divides chunks into tasks for an executor, the longest first; and says how many chunks of a policy a task has at most.
 
     A task takes a worker with so many devices about so many seconds. It takes less if all of the work is small, so that there
     are several tasks for each worker, and a faster worker gets more of them. How many workers there are is not known.
     """
-    total = sum(work_of(grid, results, unit) for unit in units)
+    total = sum(work_of(grid, results, chunk) for chunk in chunks)
     speed = devices * (CPU_SPEED if _on_cpu(grid) else GPU_SPEED)
     fewest = FEWEST_TASKS_CPU if _on_cpu(grid) else FEWEST_TASKS_GPU
-    most = min(seconds * speed / results.chunk, total / fewest)
+    most = min(seconds * speed / results.chunk_size, total / fewest)
     smallest = 1 if _on_cpu(grid) else -(-_small_call(grid) // results.runs)  # a GPU takes as long for less
-    found = [part for _, part in divided(grid, results, units, most, smallest, len(units))]
-    return found, max((max(Counter(unit.policy for unit in part).values()) for part in found), default=1)
+    found = [part for _, part in divided(grid, results, chunks, most, smallest, len(chunks))]
+    return found, max((max(Counter(chunk.policy for chunk in part).values()) for part in found), default=1)
 
 
-def _units_of_a_call(grid: Grid, results: Results) -> int:
+def _chunks_of_a_call(grid: Grid, results: Results) -> int:
     return max(usual_runs(grid) // results.runs, 1)
 
 
-def calls(grid: Grid, results: Results, units: list[Unit], most: int, widest: int | None = None) -> list[Call]:
-    """All calls that these units take, the longest first: so none is left over that others would wait for.
+def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: int | None = None) -> list[Call]:
+    """All calls that these chunks take, the longest first: so none is left over that others would wait for.
 
-    If the units are one task of several, `widest` is how many units of a policy a task has at most. Then the calls of all tasks
-    have the same shapes, so that a worker compiles once what it needs for all of its tasks.
+    If the chunks are one task of several, `widest` is how many chunks of a policy a task has at most. Then the calls of all
+    tasks have the same shapes, and a worker compiles each program once.
     """
-    lists = _alike(grid, results, units)
+    lists = _alike(grid, results, chunks)
     bandits = Counter(grid.kinds)
     largest, groups = {}, {}
     for (_, *kind), alike in lists.items():
         largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
-        groups.setdefault(tuple(kind), set()).update(unit.bandit for unit in alike)
+        groups.setdefault(tuple(kind), set()).update(chunk.bandit for chunk in alike)
     calls = []
     for (_, *kind), alike in lists.items():
         size = min(max(most // results.runs, 1), largest[tuple(kind)] if widest is None else widest)
@@ -154,7 +154,7 @@ def calls(grid: Grid, results: Results, units: list[Unit], most: int, widest: in
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
             calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size)))
-    return sorted(calls, key=lambda call: -sum(work_of(grid, results, unit) for unit in call.units))
+    return sorted(calls, key=lambda call: -sum(work_of(grid, results, chunk) for chunk in call.chunks))
 
 
 def fuse(grid: Grid, results: Results, calls: list[Call], most: int) -> list[list[Call]]:
@@ -164,18 +164,18 @@ def fuse(grid: Grid, results: Results, calls: list[Call], most: int) -> list[lis
     """
     same: dict[Any, list[Call]] = {}
     for place, call in enumerate(calls):
-        alone = not _is_small(grid, call.units[0], call.size * results.runs, most)
-        same.setdefault((*(unit._replace(policy=0) for unit in call.units), place if alone else None), []).append(call)
-    fusions = [sorted(group, key=lambda call: call.units[0].policy) for group in same.values()]
+        alone = not _is_small(grid, call.chunks[0], call.size * results.runs, most)
+        same.setdefault((*(chunk._replace(policy=0) for chunk in call.chunks), place if alone else None), []).append(call)
+    fusions = [sorted(group, key=lambda call: call.chunks[0].policy) for group in same.values()]
     fusions = [fused[start : start + MAX_FUSED] for fused in fusions for start in range(0, len(fused), MAX_FUSED)]
     if len(fusions) > 2 and len(fusions[0]) > 2:
         fusions[:1] = fusions[0][::2], fusions[0][1::2]
     return fusions
 
 
-def _is_small(grid: Grid, unit: Unit, seeds: int, most: int) -> bool:
+def _is_small(grid: Grid, chunk: Chunk, seeds: int, most: int) -> bool:
     """Whether a call of so many seeds leaves room on the device for others."""
-    return seeds * (len(grid.budgets) if grid.requires_budget(unit) else 1) <= _small_call(grid) and seeds <= most // MAX_FUSED
+    return seeds * (len(grid.budgets) if grid.requires_budget(chunk) else 1) <= _small_call(grid) and seeds <= most // MAX_FUSED
 
 
 def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:
@@ -197,9 +197,9 @@ def usual_runs(grid: Grid) -> int:
 
 
 def _grouped_runs(grid: Grid) -> int:
-    """Up to how many runs bandits are put into one unit for: with more, its eight files no longer matter.
+    """Up to how many runs bandits are put into one chunk for: with more, its eight files no longer matter.
 
-    A GPU plays many units at a time, and fills a call better with small ones.
+    A GPU plays many chunks at a time, and fills a call better with small ones.
     """
     return 100 if _on_cpu(grid) else 2**10
 

@@ -26,7 +26,7 @@ from bts_jax.text import counted, shown
 
 MOST_BYTES = 3 * 2**25  # of the root: about 4.5 million numbers, as of 9,000 bandits with up to 100 arms and 10 numbers each
 MOST_VALUES = 5 * 2**20  # numbers and names in the root: short ones take two bytes of text, and far more memory
-MOST_CHUNKS = 2**20  # units: each is eight files
+MOST_CHUNKS = 2**20  # each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
@@ -60,17 +60,17 @@ def parse(text: str | bytes) -> Any:
     return found
 
 
-def check(found: Any, chunk: Any, group: Any = 1) -> None:
-    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep whose units can be like that.
+def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
+    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep whose chunks can be like that.
 
-    A unit has `chunk` seeds and `group` bandits, see `results`.
+    A chunk has `chunk_size` seeds and `group` bandits, see `results`.
     """
     _table("specification", found, ("policies", "bandits", "budgets", "seeds", "seed"))
     seeds, arms, names = checks.whole("seeds", found["seeds"], 1), 2, 0
     checks.whole("seed", found["seed"], -(2**31))
     budgets = increasing(found["budgets"])
-    if checks.whole("chunk", chunk, 1) > seeds:
-        raise ValueError(f"chunk = {chunk} is more than seeds = {seeds}")
+    if checks.whole("chunk_size", chunk_size, 1) > seeds:
+        raise ValueError(f"chunk_size = {chunk_size} is more than seeds = {seeds}")
     if not isinstance(found.get("relative", False), bool):
         raise ValueError(f"relative = {shown(found['relative'])} is neither true nor false")
     if not isinstance(found.get("rounds", False), bool):
@@ -102,16 +102,16 @@ def check(found: Any, chunk: Any, group: Any = 1) -> None:
     labels = 8 * (seeds + arms + len(budgets)) + (16 + 4 * names) * len(bandits) * arms
     columns += [[len(x) if isinstance(x, str) else 2 for x in column] for column in coords.values()]
     labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
-    chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk)
-    of_a_chunk = group * chunk * len(budgets) * bytes_of_a_run(arms)
-    in_a_chunk = f"{chunk:,} in a chunk" if group == 1 else f"{group:,} bandits and {chunk:,} seeds in a chunk"
+    chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk_size)
+    of_a_chunk = group * chunk_size * len(budgets) * bytes_of_a_run(arms)
+    in_a_chunk = f"{chunk_size:,} in a chunk" if group == 1 else f"{group:,} bandits and {chunk_size:,} seeds in a chunk"
     for what, size, most in (("labels", labels, LABEL_BYTES), ("results of a chunk", of_a_chunk, CHUNK_BYTES)):
         if size > most:
             raise ValueError(f"the {what} take {size:,} bytes, and at most {most:,} are allowed: "
                              f"{counted(len(bandits), 'bandit')} of up to {counted(arms, 'arm')}, "
                              f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {in_a_chunk}")
     if chunks > MOST_CHUNKS:
-        raise ValueError(f"there are {chunks:,} chunks of {chunk} seeds, and at most {MOST_CHUNKS:,} are allowed")
+        raise ValueError(f"there are {chunks:,} chunks of {chunk_size} seeds, and at most {MOST_CHUNKS:,} are allowed")
 
 
 def check_coords(coords: Any, bandits: int) -> None:
@@ -261,10 +261,10 @@ def arguments(described: dict[str, Any], policies: Mapping[str, Any], bandits: M
         {name: remade(f"{kind}[{shown(name)}]", entry, registry, mine) for name, entry in described[kind].items()}
         for kind, registry, mine in (("policies", policies, own[0]), ("bandits", bandits, own[1]))
     )
-    return {"policies": policies, "bandits": bandits, "relative": described.get("relative", False),
+    return {"policies": policies, "bandits": bandits, "relative_to_min_cost": described.get("relative", False),
             "bandit_coords": described.get("coords"), "max_rounds": described.get("max_rounds"), "budgets": None,
             "rounds" if described.get("rounds") else "budgets": described["budgets"],
-            **{name: described[name] for name in ("seeds", "seed")}}
+            "num_seeds": described["seeds"], "seed": described["seed"]}
 
 
 def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -39,7 +39,7 @@ EXPLAINED = {
     "regret": "reward that always pulling the best arm would have earned more",
     "pseudo_regret": "expected regret of the arms that were pulled",
 }
-STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, of which each unit has a chunk
+STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, cut into the sweep's chunks
 ZSTD = Zstd(level=1)
 
 
@@ -101,36 +101,36 @@ def axes_of(name: str) -> tuple[str, ...]:
     return {"pulls": (*AXES, "arm"), "checksum": ("policy", "group", "range")}.get(name, AXES)
 
 
-def axis_sizes(labels: dict[str, tuple], chunk: int, group: int) -> dict[str, int]:
+def axis_sizes(labels: dict[str, tuple], chunk_size: int, group: int) -> dict[str, int]:
     """The lengths of all axes."""
     sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
-    return {**sizes, "group": sizes["bandit"] // group, "range": -(-sizes["seed"] // chunk)}
+    return {**sizes, "group": sizes["bandit"] // group, "range": -(-sizes["seed"] // chunk_size)}
 
 
 def chunk_shape(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> tuple[int, ...]:
-    """The shape of what a unit of so many seeds and bandits has of an array."""
-    of_a_unit = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
-    return tuple(of_a_unit[axis] for axis in axes_of(name))
+    """The shape of what a chunk of so many seeds and bandits has of an array."""
+    of_a_chunk = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
+    return tuple(of_a_chunk[axis] for axis in axes_of(name))
 
 
-def seal_of(attributes: dict[str, Any], chunk: int, group: int = 1) -> int:
+def seal_of(attributes: dict[str, Any], chunk_size: int, group: int = 1) -> int:
     """What shows that the root of a store is as it was written. Where a group is one bandit, the root does not mention it."""
-    sizes = f"{chunk}" if group == 1 else f"{chunk} {group}"
+    sizes = f"{chunk_size}" if group == 1 else f"{chunk_size} {group}"
     return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
 
 
-def _root_file(attributes: dict[str, Any], chunk: int, group: int, labels: dict[str, tuple]) -> bytes:
+def _root_file(attributes: dict[str, Any], chunk_size: int, group: int, labels: dict[str, tuple]) -> bytes:
     """The root of a store, which says what the store is."""
     files: dict[str, Any] = {}
     others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
-    sizes = {"chunk": chunk, **({} if group == 1 else {"group": group})}
-    root = {**attributes, **sizes, "seal": seal_of(attributes, chunk, group), "coordinates": others}
+    sizes = {"chunk": chunk_size, **({} if group == 1 else {"group": group})}
+    root = {**attributes, **sizes, "seal": seal_of(attributes, chunk_size, group), "coordinates": others}
     zarr.create_group(MemoryStore(files), attributes=root)
     return files["zarr.json"].to_bytes()
 
 
-def _frame(labels: dict[str, tuple], chunk: int, bandits: int) -> dict[str, bytes]:
-    """All files of an empty store but its root, by name. A unit has so many seeds and bandits."""
+def _frame(labels: dict[str, tuple], chunk_size: int, bandits: int) -> dict[str, bytes]:
+    """All files of an empty store but its root, by name. A chunk has so many seeds and bandits."""
     files: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(files))
     for name, (axes, values) in labels.items():
@@ -138,12 +138,12 @@ def _frame(labels: dict[str, tuple], chunk: int, bandits: int) -> dict[str, byte
         array = group.create_array(name, shape=values.shape, dtype="str" if text else values.dtype, compressors=None,
                                    dimension_names=[axes] if isinstance(axes, str) else axes)
         array[...] = values.astype(object) if text else values
-    sizes = axis_sizes(labels, chunk, bandits)
+    sizes = axis_sizes(labels, chunk_size, bandits)
     for name, (dtype, fill) in STORED.items():
         group.create_array(
             name,
             shape=[sizes[axis] for axis in axes_of(name)],
-            chunks=chunk_shape(name, sizes, chunk, bandits),
+            chunks=chunk_shape(name, sizes, chunk_size, bandits),
             dtype=dtype,
             fill_value=fill,
             compressors=ZstdCodec(level=ZSTD.level),
@@ -154,10 +154,10 @@ def _frame(labels: dict[str, tuple], chunk: int, bandits: int) -> dict[str, byte
     return {name: buffer.to_bytes() for name, buffer in files.items() if name != "zarr.json"}
 
 
-def create(path: Path, attributes: dict[str, Any], chunk: int, group: int, described: dict[str, Any]) -> None:
+def create(path: Path, attributes: dict[str, Any], chunk_size: int, group: int, described: dict[str, Any]) -> None:
     """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
     path = Path(os.path.realpath(path))  # where a dangling link points to
-    content = _root_file(attributes, chunk, group, labels_of(described))
+    content = _root_file(attributes, chunk_size, group, labels_of(described))
     try:
         specification.check_length(content)
     except ValueError as error:
@@ -177,10 +177,10 @@ def create(path: Path, attributes: dict[str, Any], chunk: int, group: int, descr
         building.unlink(missing_ok=True)
 
 
-def mend(path: Path, labels: dict[str, tuple], chunk: int, group: int) -> None:
+def mend(path: Path, labels: dict[str, tuple], chunk_size: int, group: int) -> None:
     """Writes what is missing or damaged in the frame of a store."""
     try:
-        for name, content in _frame(labels, chunk, group).items():
+        for name, content in _frame(labels, chunk_size, group).items():
             for parent in list((path / name).relative_to(path).parents)[-2::-1]:
                 folder = path / parent  # a link might lead out of the store
                 set_aside(folder, folder.is_symlink() or (folder.exists() and not folder.is_dir()))
@@ -241,8 +241,8 @@ class Root(NamedTuple):
     """What the root of a store says, checked."""
 
     attributes: dict[str, Any]  # of the Dataset
-    chunk: int  # how many seeds a unit has
-    group: int  # how many bandits a unit has
+    chunk_size: int  # how many seeds a chunk has
+    group: int  # how many bandits a chunk has
     specification: dict[str, Any]  # as in the attributes, parsed
 
 
@@ -258,20 +258,20 @@ def read_root(path: Path) -> Root:
         attributes = root.get("attributes") if isinstance(root, dict) else None
         if not isinstance(attributes, dict) or not isinstance(attributes.get("specification"), str):
             raise ValueError("no specification")
-        chunk, seal, _ = (attributes.pop(name, None) for name in ("chunk", "seal", "coordinates"))
+        chunk_size, seal, _ = (attributes.pop(name, None) for name in ("chunk", "seal", "coordinates"))
         group = attributes.pop("group", 1)  # the first stores did not have groups
-        if not isinstance(chunk, int) or not isinstance(group, int) or seal != seal_of(attributes, chunk, group):
+        if not isinstance(chunk_size, int) or not isinstance(group, int) or seal != seal_of(attributes, chunk_size, group):
             raise ValueError("changed since it was written")
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
         described = specification.parse(attributes["specification"])
-        specification.check(described, chunk, group)
+        specification.check(described, chunk_size, group)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "
                          "folder, one that is not there yet for a new sweep") from None
-    return Root(attributes, chunk, group, described)
+    return Root(attributes, chunk_size, group, described)
 
 
 def differences_in_words(theirs: Any, ours: Any, there: str, here: str) -> str:

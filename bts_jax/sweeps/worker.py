@@ -24,8 +24,8 @@ from bts_jax.sweeps import classes
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.growth import with_sources
 from bts_jax.sweeps.machine import share_machine
-from bts_jax.sweeps.playing import play_units
-from bts_jax.sweeps.results import Results, Unit
+from bts_jax.sweeps.playing import play_chunks
+from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import sizes
 from bts_jax.sweeps.specification import arguments, code_of
 from bts_jax.sweeps.store import Root, differences_in_words, read_root, seal_of
@@ -77,9 +77,9 @@ def work(order: tuple[Any, ...]) -> dict[str, Any]:
             share_machine(order.workers, one_gpu=True)
             results, grid, devices, most = _opened(order)
         _touch(mark)
-        units = [Unit(*chunk) for chunk in order.chunks]
-        todo = [unit for unit in units if results.read(unit) is None and not results.adopt(unit)]
-        counts = play_units(grid, results, todo, devices, most, widest=order.widest)
+        chunks = [Chunk(*place) for place in order.chunks]
+        todo = [chunk for chunk in chunks if results.read(chunk) is None and not results.adopt(chunk)]
+        counts = play_chunks(grid, results, todo, devices, most, widest=order.widest)
     except Refusal as refusal:
         return {"worker": _name(), "refused": str(refusal)}
     except (Exception, SystemExit) as error:
@@ -131,8 +131,8 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
             what = arguments(described, POLICIES, BANDITS, own)  # type: ignore
         except ValueError as error:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
-        asked = Grid(what["policies"], what["bandits"], what["budgets"], what["seeds"], what["seed"], what["relative"],
-                     max_rounds=what["max_rounds"], rounds=what.get("rounds"))
+        asked = Grid(what["policies"], what["bandits"], what["budgets"], what["num_seeds"], what["seed"],
+                     what["relative_to_min_cost"], max_rounds=what["max_rounds"], rounds=what.get("rounds"))
         made = json.loads(asked.attributes()["specification"])
     for kind, sent in zip(("policies", "bandits"), order.own, strict=True):
         by_value = {name for name, one in sent if isinstance(one, type)}
@@ -165,7 +165,7 @@ def _seen(order: Order, path: Path) -> Root:
     while True:
         try:
             root = read_root(path)
-            if (root.attributes["created"], seal_of(root.attributes, root.chunk, root.group)) == order.made:
+            if (root.attributes["created"], seal_of(root.attributes, root.chunk_size, root.group)) == order.made:
                 return root
             reason = f"the store at {str(path)!r} is another there"
             if root.attributes["created"] == order.made[0]:
