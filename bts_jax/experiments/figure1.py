@@ -120,8 +120,8 @@ def report(dataset: "Dataset") -> str:
     for title, part in by_kind(dataset).items():
         count, seeds = part.sizes["bandit"], part.sizes["seed"]
         size = f"{seeds} runs" if count == 1 else f"{count} instances, each with its mean over {seeds} runs"
-        rows = [[f"{at:,g}", *(_plus_minus(_sample(part, name)[j]) for name in part.policy.values)]
-                for j, at in enumerate(part.budget.values)]
+        samples = _samples(part)
+        rows = [[f"{at:,g}", *map(_plus_minus, samples[:, j])] for j, at in enumerate(part.budget.values)]
         head = ["budget", *map(str, part.policy.values)]
         parts.append(f"{title}: mean regret ± standard deviation over {size}\n{table(head, rows)}")
         if count > 1:
@@ -141,12 +141,12 @@ def report(dataset: "Dataset") -> str:
     return "\n\n".join(parts)
 
 
-def _sample(part: "Dataset", policy: str) -> np.ndarray:
-    """Regret over the runs on a single instance, or mean regret over the instances. [budget, sample]"""
-    regret = measured(part).sel(policy=policy)
+def _samples(part: "Dataset") -> np.ndarray:
+    """Regret over the runs on a single instance, or mean regret over the instances. [policy, budget, sample]"""
+    regret = measured(part)
     if part.sizes["bandit"] == 1:
         return regret.isel(bandit=0).values
-    return regret.mean("seed", skipna=False).transpose("budget", "bandit").values
+    return regret.mean("seed", skipna=False).transpose("policy", "budget", "bandit").values
 
 
 def _plus_minus(values: np.ndarray) -> str:
