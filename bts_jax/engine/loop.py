@@ -24,7 +24,7 @@ BLOCK = {"cpu": 32, "gpu": 129}
 
 
 def lane_count(count: int) -> int:
-    """The smallest number of lanes, at least `count`, in which a run has the same bits as in any other number of lanes.
+    """`count` lanes or a few more: a number of lanes that does not change the bits of a run.
 
     XLA multiplies by the reciprocal of a single divisor instead of dividing. And its CPU compiler unrolls loops of up to 15
     numbers: in 3, 5, 6, 7, 11, 13, 14 and 15 lanes, `exp` and `log` alone have other bits (jaxlib 0.10.2; `test_batch.py`).
