@@ -2,28 +2,27 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run; simulate_batch, the fast way to many runs; trace, Trace, a run round by round; compare, policies
-            side by side on one bandit
-Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled, with other costs; BANDITS names them all
-Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE, its rivals in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB, CUCB,
-            MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS and JointBTS, variants of BTS; to be
-            learnt, TemperedBTS, SoftElimination; the baselines Oracle, Uniform; POLICIES names them all
+Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by round; compare: several
+            policies on one bandit
+Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other costs; BANDITS lists all of them by name
+Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
+            CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
+            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists all of them by name
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
-Measuring   regret, pseudo_regret; interval, paired, ranking (how far to trust them: bts_jax.intervals; more of the kind in
-            bts_jax.statistics); regret_table in bts_jax.tables; figures in
-            bts_jax.plots
-Sweeping    sweep, a grid of all these, saved as it goes; open_results; merge
-Learning    fit, a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
+Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their limits, bts_jax.statistics has
+            more); regret_table in bts_jax.tables; figures in bts_jax.plots
+Sweeping    sweep: a grid of policies, bandits, budgets and seeds, saved while it runs; open_results; merge
+Learning    fit: a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
 Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
-Starting    enable_cache, which keeps compiled programs for later processes
-The paper   its Figure 1, its observations and studies beyond it in bts_jax.experiments; on the command line: bts-jax --help
+Starting    enable_cache: stores compiled programs for later processes
+The paper   its Figure 1, its observations and further studies in bts_jax.experiments; on the command line: bts-jax --help
 
-Importing this package makes every CPU core a device of JAX, on which simulate_batch and sweep run. Import it before JAX
-computes anything: once JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one
+Importing this package makes every CPU core a device of JAX. simulate_batch and sweep use all of them. Import it before JAX
+computes anything: after JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one
 machine, set BTS_JAX_WORKERS to their number; see help(bts_jax.devices.claim_cores).
 
-Each has a docstring with the rule, the arguments and an example: help(bts_jax.BTS). What is new is in CHANGELOG.md, in this
-package's folder.
+Each function and class has a docstring with the rule, the arguments and an example, for example help(bts_jax.BTS).
+CHANGELOG.md in this package's folder lists the changes.
 """
 
 import importlib
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
 
 claim_cores()
 
-# Imported when used: storage is heavy.
+# Imported when used, because storage is slow to import.
 _LATER = {"sweep": "bts_jax.sweeps.run", "open_results": "bts_jax.sweeps.opening", "merge": "bts_jax.sweeps.growth",
           "fit": "bts_jax.learn"}
 

@@ -1,8 +1,9 @@
-"""Many runs, fast: `simulate_batch`.
+"""Plays many runs, fast: `simulate_batch`.
 
-A batch is dealt out to the devices of this process, all CPU cores or all GPUs, and each plays its share in one loop of its own.
-Runs of different length share a loop without waiting for each other: the longest start first, and a lane whose run has ended
-takes the next in line. None of this touches a run's random numbers, so its result is that of `simulate`, bit for bit.
+A batch is divided among the devices of this process: all CPU cores or all GPUs. Each device plays its shard in a loop of its
+own. Runs of different lengths share a loop without waiting for each other: the longest runs start first, and a lane whose run
+has ended is refilled with the next run. None of this changes a run's random numbers, so its result is that of `simulate`, bit
+for bit.
 """
 
 import contextlib
@@ -34,12 +35,12 @@ _LOG = logging.getLogger("bts_jax")
 
 
 def on_the_host() -> contextlib.AbstractContextManager:
-    """A context for small computations, such as drawing instances: a GPU takes half a second to compile each of them."""
+    """A context that runs small computations on a CPU, such as drawing instances. A GPU takes half a second to compile each."""
     if jax.local_devices()[0].platform == "cpu":
         return contextlib.nullcontext()
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX is set up without CPUs
+    except RuntimeError:  # JAX is configured without CPUs
         return contextlib.nullcontext()
 
 
@@ -51,17 +52,17 @@ class Report:
     devices: int
     lanes: int  # on each device
     rounds: int  # of all runs
-    calls: int  # of their policies: rounds, and calls that decided nothing
-    computed: int  # calls that were computed, those of lanes without a run included
-    blocks: tuple[int, ...]  # turns of each device's loop: how long each was busy
-    seconds: float  # from the call to the result, compilation included
-    # Operations of policy and bandit that have no rule for lanes, so that `jax.vmap` maps them; and, on a GPU, options that the
-    # compiler does not know, and ways to compile this program that failed.
+    calls: int  # of all policies: rounds, and attempts that did not complete a round
+    computed: int  # calls that were computed, including those of lanes without a run
+    blocks: tuple[int, ...]  # iterations of each device's loop, a measure of how long each was busy
+    seconds: float  # from the call to the result, including compilation
+    # Operations of policy and bandit without a rule for lanes, which `jax.vmap` maps instead. On a GPU also the options that
+    # the compiler does not know, and the reasons why attempts to compile this program failed.
     fallbacks: tuple[str, ...] = ()
 
     @property
     def utilisation(self) -> float:
-        """Share of the calls computed that were calls of a live run."""
+        """The fraction of computed calls that belonged to an active run."""
         return self.calls / self.computed
 
 
@@ -78,25 +79,27 @@ def simulate_batch(
     devices: Sequence[Any] | None = None,
     on_report: Callable[["Report"], Any] | None = None,
 ) -> Run:
-    """Plays many runs on all devices; the same bits as `jax.vmap(simulate)`, and faster.
+    """Plays many runs on all devices. Returns the same bits as `jax.vmap(simulate)`, and is faster.
 
-    Any of the four may be a batch of N along its first axis, the others being common to all runs: `keys` [N]; `budget` [N];
-    a bandit whose arrays have N first, as `jax.vmap` makes it; a policy of whose hyperparameters some are arrays [N].
+    Each of the first four arguments may be a batch of size N along its first axis: `keys` [N]; `budget` [N]; a bandit whose
+    arrays have N as their first axis, as `jax.vmap` makes it; a policy with hyperparameters that are arrays [N]. Arguments
+    that are not a batch are shared by all runs.
 
     Args:
-        policy: who decides; a hyperparameter with an axis is a batch of them, one for each run along the first.
-        bandit: what is pulled.
-        budget: how much may be spent in a run.
-        keys: typed JAX keys, such as `jax.random.split(jax.random.key(0), N)`, or one for all.
-        checkpoints: as for `simulate`, the same for all runs [C] or one row for each [N, C].
+        policy: the policy. If a hyperparameter is an array, its first axis has one value per run.
+        bandit: the bandit.
+        budget: the amount that may be spent in a run.
+        keys: typed JAX keys, such as `jax.random.split(jax.random.key(0), N)`, or one key for all runs.
+        checkpoints: as for `simulate`, the same for all runs [C] or one row per run [N, C].
         max_rounds: as for `simulate`.
-        lanes: how many runs each device plays at a time, from 2 on; by default as many as suit it.
-        devices: which to use; by default all that this process has of JAX's default kind. JAX has a device for each CPU core
-            only if `bts_jax` is imported before JAX starts.
-        on_report: called at the end with a `Report` of how the batch was played: devices, lanes, utilisation; such as `print`.
+        lanes: the number of runs that each device plays at a time, at least 2. The default suits the device.
+        devices: the devices to use. The default is all devices of this process on JAX's default platform. JAX has a device for
+            each CPU core only if `bts_jax` is imported before JAX starts.
+        on_report: a function such as `print`. It is called at the end with a `Report` of how the batch was played: devices,
+            lanes, utilisation.
 
     Returns:
-        The `Run`, with N first in every array. If a run is NaN (see `simulate`), a `RuntimeWarning` says why.
+        The `Run`, with N as the first axis of every array. If a run is NaN (see `simulate`), a `RuntimeWarning` states why.
 
     Example:
         >>> import jax
@@ -145,33 +148,33 @@ def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
 
 
 class Kind(NamedTuple):
-    """What the program of a batch depends on, besides shapes and devices."""
+    """Everything that the program of a batch depends on, except shapes and devices."""
 
     structure: Any  # of policy and bandit
-    varies: tuple[bool, ...]  # which of their leaves differ from run to run
+    varies: tuple[bool, ...]  # whether each of their leaves differs from run to run
     width: int  # lanes on each device
-    quickly: bool  # compiled quickly, see `programs.OnCPU`
+    quickly: bool  # compiled quickly; see `programs.OnCPU`
 
 
 class Batch(NamedTuple):
-    """Runs laid out for the devices."""
+    """Runs, arranged for the devices."""
 
     kind: Kind
-    own: Any  # what differs from run to run, each device's share after the other's
-    common: list
-    back: np.ndarray  # [N], where each run is
+    own: Any  # the arrays that differ from run to run; the shards of the devices follow one another
+    common: list  # the arrays that all runs share
+    back: np.ndarray  # [N], the position of each run in `own`
     devices: tuple
-    checkpoints: game.Checkpoints  # ascending, the runs in the order given [N, C]
-    order: Any  # the place of each checkpoint in the list given [N, C]
+    checkpoints: game.Checkpoints  # [N, C], in ascending order; the runs are in their original order
+    order: Any  # [N, C], the original position of each checkpoint
 
 
 def lay_out(
     policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, limits=None, lanes=None, devices=None, quickly=None
 ) -> Batch:
-    """A batch from the arguments of `simulate_batch`, checked. `limits`: of rounds, one for each checkpoint [C], ascending.
+    """Checks the arguments of `simulate_batch` and returns a batch.
 
-    `quickly`: whether to compile the program quickly (`programs.OnCPU`). By default this depends on how much work all batches
-    of this kind have been so far.
+    `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly` says whether to compile the program
+    quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of this kind so far.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
@@ -183,11 +186,12 @@ def lay_out(
         raise ValueError("devices is empty: give some of jax.local_devices(), or None for all")
 
     def rows(x: Any, axes: int) -> np.ndarray:
-        """`x` with N first, repeated where it is common to all runs; in NumPy, which has nothing to compile for a new shape."""
+        """`x` with N as its first axis, repeated if all runs share it. NumPy does not compile anything for a new shape."""
         x = np.asarray(x)
         return x if x.ndim > axes else np.broadcast_to(x, (size, *x.shape))
 
-    # Longest first, dealt out to and fro; filled up with copies of the last run, so that all devices get as many.
+    # The longest runs come first. Every second row is reversed, so that the devices get similar amounts of work. Copies of the
+    # last run fill up the rows, so that all devices get the same number of runs.
     lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
     if max_rounds is not None:
         lengths = np.minimum(lengths, rows(max_rounds, 0))
@@ -224,18 +228,18 @@ def _key_words(keys: jax.Array, size: int) -> random.Words:
     return tuple(np.broadcast_to(word, size) for word in words)  # type: ignore
 
 
-_hashed_words = jax.jit(random.key_words)  # of keys of more than two words
+_hashed_words = jax.jit(random.key_words)  # for keys of more than two words
 
 
 def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
-    """Plays several batches in one program, on the same devices: a GPU has room for small ones side by side.
+    """Plays several batches on the same devices in one program. A GPU can play small batches in parallel.
 
-    Returns for each the runs, how often each called its policy, and how many blocks each device played.
+    Returns for each batch the runs, the number of calls of each run's policy, and the number of blocks of each device.
     """
     program, shares = _program_of(batches)
     played = jax.device_get(program(shares))
     if any(beyond.any() for *_, beyond in played):
-        _LOG.info("a policy draws with shapes below 1/2: its batch is played again by a program that has such draws")
+        _LOG.info("a policy draws with shapes below 1/2: its batch is played again by a program that supports such draws")
         _GENERAL.update(batch.kind for batch in batches)
         program, shares = _program_of(batches)
         played = jax.device_get(program(shares))
@@ -246,29 +250,29 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 
 
 def _finish(batch: Batch, record: Run) -> Run:
-    """The runs in the order given. `record` has them in the order of the devices, along the last axis."""
+    """The runs in their original order. In `record` they are in the order of the devices, along the last axis."""
     record = jax.tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0))[batch.back], record)
     return game.finish(record, batch.checkpoints, batch.order, np)
 
 
 def lower(batches: Sequence[Batch]) -> Any:
-    """The program that plays such batches, traced; when its method `compile` has been called, `play` has it at hand."""
+    """Traces the program that plays these batches. After a call of its method `compile`, `play` uses the compiled program."""
     program, shares = _program_of(batches)
     return program.lower(shares)
 
 
 def work_of(pulls: Any, num_arms: Any) -> Any:
-    """How much slower a quickly compiled program plays so many pulls, in units of 10 ns: one for each arm, ten for the rest."""
+    """The time that a quickly compiled program loses, in units of 10 ns: for each pull one per arm, and ten more."""
     return pulls * (num_arms + 10)
 
 
 def is_little(work: float) -> bool:
-    """Whether quick compilation saves more time than it costs: it saves about a second of CPU time."""
+    """Whether quick compilation saves more time than it costs. It saves about a second of CPU time."""
     return bool(work <= 1.5e8)
 
 
 def best_cost(bandit: Bandit) -> np.ndarray:
-    """What a pull of the best arm costs, which says roughly how long a run will be; of a batch of bandits, one for each."""
+    """The expected cost of the best arm, one per bandit of a batch. It determines the approximate length of a run."""
     reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     best = np.argmax(ratio(reward, cost, np), -1)
     _, scale = scales(bandit) or (1.0, 1.0)
@@ -277,25 +281,25 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
-    """The program for batches, and what to call it with."""
+    """The program for these batches, and its arguments."""
     shares = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
     general = not _GENERAL.isdisjoint(kinds)
     rest = devices, general, _shapes(shares)
     carefully = tuple(map(_careful, kinds))
-    if (carefully, *rest) in _PROGRAMS.kept:  # a faster program is there already
+    if (carefully, *rest) in _PROGRAMS.kept:  # a faster program exists already
         kinds = carefully
     return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), shares
 
 
 _PROGRAMS = Programs(128)
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
-_PLAYED: Counter[Kind] = Counter()  # the work of all batches of a kind so far
-_GENERAL: set[Kind] = set()  # batches of which some run needed draws of more than one proposal, see `engine.draws`
+_PLAYED: Counter[Kind] = Counter()  # the total work of all batches of a kind so far
+_GENERAL: set[Kind] = set()  # kinds of batches with a run that needed draws of more than one proposal; see `engine.draws`
 
 
 def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> Any:
-    """The program that plays a share of each batch on each device, to be compiled for the shapes that it is called with."""
+    """The program that plays a shard of each batch on each device. It is compiled for the shapes of its arguments."""
 
     def play_shares(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
@@ -306,7 +310,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
 
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
-    row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # what is recorded has the runs last
+    row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
     share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
                           out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
@@ -320,7 +324,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
 
 
 class _OnDisk(NamedTuple):
-    """The file of a program, with what is known of it from tracing."""
+    """The file of a program. Its notes are the fallbacks that were found by tracing."""
 
     place: ProgramFile
     kinds: tuple[Kind, ...]
@@ -350,7 +354,7 @@ def _careful(kind: Kind) -> Kind:
 
 
 def _fallbacks(batch: Batch) -> tuple[str, ...]:
-    """What could not be done as it should be, of this batch; see `Report`."""
+    """The fallbacks of this batch; see `Report`."""
     program, _ = _program_of([batch])
     failed = program.failed if isinstance(program, Graphed) else []
     return (*sorted(_FALLBACKS.get(_careful(batch.kind), ())), *graphs(batch.devices[0])[1], *failed)
@@ -366,7 +370,7 @@ def _shapes(batches: list) -> Any:
 
 
 def _game(kind: Kind, own: Any, common: list) -> loop.Game:
-    """A batch's share as `loop.play` wants it."""
+    """The shard of a batch as an argument of `loop.play`."""
     own_leaves, *rest = own
 
     def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
@@ -388,15 +392,16 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
 
 
 def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """How many of `share` runs to play at a time: up to 512 on a CPU, or what a GPU's memory can take.
+    """The number of lanes for `share` runs: up to 512 on a CPU, and as many as fit into memory on a GPU.
 
-    A step on a CPU consists of some 40 small loops, and starting a loop takes time. Index policies with 10 or 100 arms are up
+    A step on a CPU consists of about 40 small loops, and starting a loop takes time. Index policies with 10 or 100 arms are up
     to twice as fast with 500 lanes as with 64. With 1,000 arms, and for policies that sample, the speed is the same. If there
     are more runs than lanes, the program needs a queue, and takes longer to compile.
 
-    With more than `at_once`, lanes would wait for the longest run to end. A CPU pays for every lane, and takes a quarter of
-    them; to a GPU a thousand lanes are as one. Round numbers, so that batches of like length share a program; and fours, as
-    vectors have: 63 lanes take longer than 64.
+    With more than `at_once` lanes, some lanes would wait for the longest run to end. On a CPU every lane costs time, so only a
+    quarter of `at_once` is used. On a GPU a thousand lanes take as long as one. The result is rounded, so that batches of
+    similar length share a program. It is a multiple of four where possible, because vectors have four entries: 63 lanes take
+    longer than 64.
     """
     if platform == "cpu":
         most, busy = min(max(2**19 // num_arms, 64), 512), max(at_once // 4, 32)
@@ -405,12 +410,12 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     most = max(most - most % 4, 1)
     if at_once < 0.75 * share:
         return min(most, busy - busy % (16 if busy < 128 else 64), share)
-    width = -(-share // -(-share // most))  # as many at the last turn as at the others
+    width = -(-share // -(-share // most))  # the last turn has as many runs as the others
     return min(-(-width // 4) * 4, share)
 
 
 def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tuple[tuple[bool, ...], int]:
-    """Which leaves of policy and bandit vary from run to run, and how many runs there are."""
+    """Checks the arguments. Returns whether each leaf of policy and bandit varies from run to run, and the number of runs."""
     game.check_contracts(policy, bandit)
     checks.key(keys, batch=True)
     if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
@@ -425,22 +430,22 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
         if value is None or np.ndim(value) == axes:
             continue
         if np.ndim(value) != axes + 1:
-            raise ValueError(f"{name} has shape {np.shape(value)}: give one for all runs, or one for each along the first axis")
+            raise ValueError(f"{name} has shape {np.shape(value)}: give one for all runs, or one per run along the first axis")
         sizes[name] = np.shape(value)[0]
     for path, leaf in jax.tree.leaves_with_path(policy):
         if np.ndim(leaf):
             sizes[f"policy{jax.tree_util.keystr(path)}"] = np.shape(leaf)[0]
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         named = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ValueError(f"the batches differ in length, or are empty ({named}): give as many of each as there are runs")
+        raise ValueError(f"the batches differ in length, or are empty ({named}): give one entry per run in each")
     size = next(iter(sizes.values()), 1)
     if not hasattr(policy, "_check") and any(np.ndim(x) == 1 for x in jax.tree.leaves(policy)) and size == num_arms:
         raise ValueError(f"there are as many runs as arms, {size}, so that a hyperparameter of policy {type(policy).__name__} "
-                         "with that many entries may be meant for either: give another number of runs, or map over simulate")
+                         "with that many entries is ambiguous: give another number of runs, or map over simulate with jax.vmap")
     varies = [bool(np.ndim(leaf)) for leaf in jax.tree.leaves(policy)]
     for path, leaf in jax.tree.leaves_with_path(bandit):
         varies.append("bandit" in sizes and np.ndim(leaf) > 0)
         if varies[-1] and np.shape(leaf)[0] != size:
-            raise ValueError(f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, where others have the {size} "
-                             "runs first: repeat it for every run, as jax.vmap does")
+            raise ValueError(f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, but the first axis must have the "
+                             f"{size} runs: repeat it for every run, as jax.vmap does")
     return tuple(varies), size

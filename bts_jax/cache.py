@@ -1,16 +1,16 @@
-"""Compiled programs, kept on disk for later processes: JAX's persistent compilation cache, in a folder of this user.
+"""A disk cache of compiled programs for later processes: JAX's persistent compilation cache, in a folder of this user.
 
-JAX reads and writes the programs. This module says where, and keeps the place in order:
+JAX reads and writes the programs. This module chooses the folder and manages it:
 
-- The folder belongs to this user alone, since a program that is read from it is run.
-- Each version of bts_jax, JAX, jaxlib and Python, and each kind of CPU, has a folder of its own in it: XLA compiles for the
-  features of a CPU, and a home folder may be shared by several machines.
-- JAX writes a program in place. One that was cut off, by a kill or by a full disk, would never be written again, and JAX would
-  warn in every process. So programs are checked once, before a process first uses the folder. Those that are whole become
-  read-only, which tells them from new ones; the others are removed. To remove one that another process is writing just now does
-  no harm: it is compiled once more some day.
-- Programs that were used last stay, up to a limit. JAX has such a limit, too, but needs another package for it, takes a lock
-  for each program, and reads a file for each that it keeps whenever it adds one.
+- The folder is private to this user, because programs that are read from it are executed.
+- Each version of bts_jax, JAX, jaxlib and Python, and each kind of CPU, has its own subfolder. XLA compiles for the features
+  of a CPU, and several machines may share a home folder.
+- JAX writes a program in place. If a kill or a full disk interrupts the write, the incomplete program would never be replaced,
+  and JAX would warn in every process. So programs are checked once, before a process first uses the folder. Complete programs
+  become read-only, which distinguishes them from new ones. The others are removed. Removing a program that another process is
+  currently writing does no harm: it is compiled again later.
+- The most recently used programs are kept, up to a size limit. JAX has such a limit, too. But it needs another package, takes
+  a lock for each program, and reads one file per stored program whenever it adds one.
 """
 
 import atexit
@@ -32,34 +32,36 @@ from bts_jax._version import __version__
 
 MOST_BYTES = 2**30
 VARIABLE = "BTS_JAX_CACHE"
-_FOLDER, _PROGRAM = "programs-", "-cache"  # how names of folders begin, and how JAX ends those of programs
-TRACED = "-traced"  # how names of the files of `program_cache` end
+_FOLDER, _PROGRAM = "programs-", "-cache"  # prefix of the folders' names, and JAX's suffix of the programs' names
+TRACED = "-traced"  # suffix of the names of the files of `program_cache`
 CHECKED = 0o400
 _SETTINGS = {
-    "jax_persistent_cache_min_compile_time_secs": 0.0,  # a run needs some fifty small programs besides its own
+    "jax_persistent_cache_min_compile_time_secs": 0.0,  # a run needs about fifty small programs besides its own
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    "jax_persistent_cache_enable_xla_caches": "none",  # they have no limit, and our programs do without autotuning
+    "jax_persistent_cache_enable_xla_caches": "none",  # they have no size limit, and our programs do not use autotuning
 }
 _CPU = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "CPU variant", "Features",
-        "isa", "cpu")  # in /proc/cpuinfo; which of them there are depends on the architecture
+        "isa", "cpu")  # fields of /proc/cpuinfo; each architecture has some of them
 _in_use: Path | None = None
 _tidied_at_exit = False
 
 
 def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
-    """Keeps compiled programs on disk, so that later processes need not compile them. The command line does so by itself.
+    """Stores compiled programs on disk, so that later processes need not compile them. The command line calls this by itself.
 
-    They are in `$XDG_CACHE_HOME/bts-jax`, or `~/.cache/bts-jax`, which only this user can read. If JAX's own cache has been set
-    up, by `jax_compilation_cache_dir` or `JAX_COMPILATION_CACHE_DIR`, nothing changes. `BTS_JAX_CACHE=off` in the environment
-    turns the cache off. Programs of built-in policies and bandits are loaded as they are. Those with a class of your own are
-    traced in every process, which takes about half a second each, and then loaded.
+    The programs are in `$XDG_CACHE_HOME/bts-jax` or `~/.cache/bts-jax`. Only this user can read the folder. If JAX's own cache
+    is configured by `jax_compilation_cache_dir` or `JAX_COMPILATION_CACHE_DIR`, nothing changes. The environment variable
+    `BTS_JAX_CACHE=off` turns the cache off. Programs of built-in policies and bandits are loaded without tracing. Programs
+    with a class of your own are traced in every process, which takes about half a second each, and then loaded.
 
     Args:
-        max_bytes: how much to keep. Beyond that, the programs whose last use is longest ago are removed, when this is called
-            and when the process ends. (Many file systems record the day of the last use, some only when a file was written.)
+        max_bytes: the size limit in bytes. Above it, the least recently used programs are removed, when this function is
+            called and when the process ends. (Many file systems record only the day of the last use, some only the time of the
+            last write.)
 
     Returns:
-        The folder that JAX uses; None if there is none: the cache is off, or the folder cannot be made or is open to others.
+        The folder that JAX uses. None if there is no folder: the cache is off, or the folder cannot be created, or other users
+        can access it.
 
     Example:
         >>> import bts_jax
@@ -76,7 +78,8 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
     except OSError:
         return None
     tidy(folder, max_bytes)
-    # A program that another process is writing just now cannot be read: this one compiles it, too. Nor does a full disk matter.
+    # A program that another process is currently writing cannot be read, so this process compiles it, too. A full disk is
+    # harmless as well.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
     for name, value in _SETTINGS.items():
         if name.upper() not in os.environ:
@@ -90,17 +93,17 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
 
 
 def in_use() -> Path | None:
-    """The folder that `enable_cache` has set up, if JAX still uses it."""
+    """The folder that `enable_cache` has configured, if JAX still uses it."""
     used = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir  # type: ignore
     return _in_use if _in_use is not None and used == str(_in_use) else None
 
 
 def why_unused() -> str | None:
-    """Why the command line keeps no programs in `place()`; None if it does."""
+    """The reason why the command line stores no programs in `place()`. None if it does store them."""
     if reason := _off():
         return reason
     if set_before := jax.config.jax_compilation_cache_dir:  # type: ignore
-        return f"JAX is set up to keep programs in {set_before!r}"
+        return f"JAX is configured to store programs in {set_before!r}"
     try:
         _folder()
     except OSError as error:
@@ -109,7 +112,7 @@ def why_unused() -> str | None:
 
 
 def _off() -> str | None:
-    """Who has turned the cache off, if anyone has."""
+    """The setting that turns the cache off, if there is one."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "on", "off"):
         raise ValueError(f"{VARIABLE} = {value!r} is neither 'on' nor 'off': set one of them, or unset it")
@@ -119,10 +122,10 @@ def _off() -> str | None:
 
 
 def place() -> Path:
-    """Where the programs of all versions and machines are."""
+    """The folder of the programs of all versions and machines."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        return (given if given.is_absolute() else Path.home() / ".cache") / "bts-jax"  # a relative path is void, says XDG
+        return (given if given.is_absolute() else Path.home() / ".cache") / "bts-jax"  # XDG: ignore relative paths
     except RuntimeError as error:
         raise OSError("there is no home folder: set XDG_CACHE_HOME") from error
 
@@ -133,29 +136,29 @@ def _path() -> Path:
 
 
 def _folder() -> Path:
-    """That folder, made if need be; an `OSError` if it cannot be had."""
+    """Returns this folder, and creates it if it does not exist. Raises an `OSError` if that is impossible."""
     top, folder = place(), _path()
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (files.private_folder(top) and files.private_folder(folder)):
-        raise OSError(f"{str(top)!r} cannot be made, or is open to other users: make it a folder of yours with mode 700, or "
+        raise OSError(f"{str(top)!r} cannot be created, or is open to other users: make it a folder of yours with mode 700, or "
                       "set XDG_CACHE_HOME")
     return folder
 
 
 def _key() -> str:
-    """What a compiled program depends on, and JAX's own key for it leaves out. (That has the kind of a GPU.)"""
-    # Python: JAX compresses with what this Python has, and its key does not always tell with what.
+    """Versions, and a digest of what compiled programs depend on beyond JAX's own key. (That key has the kind of GPU.)"""
+    # Python's version: JAX uses a compressor that this Python has, and its key does not always contain which one.
     parts = [jax.__version__, jaxlib_version, *map(str, sys.version_info[:2]), *_cpu()]
     return f"{jax.__version__}-{jaxlib_version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
 def _cpu(proc: str | os.PathLike = "/proc") -> list[str]:
-    """Model and features of the CPU, without starting JAX."""
+    """Returns the model and the features of the CPU, without starting JAX."""
     found = [platform.machine()]
     try:
         with Path(proc, "cpuinfo").open(errors="replace") as lines:
             for line in lines:
-                if not line.strip():  # the first core will do
+                if not line.strip():  # the first core is enough
                     break
                 found += [" ".join(line.split())] if line.partition(":")[0].strip() in _CPU else []
     except OSError:  # not Linux
@@ -168,12 +171,12 @@ class Program(NamedTuple):
 
     path: Path
     size: int
-    used: float  # when, the last time
+    used: float  # time of the last use
     checked: bool
 
 
 def programs(top: Path) -> list[Program]:
-    """All programs of all versions and machines. Other files, and what is behind links, are not ours."""
+    """All programs of all versions and machines. Other files and symbolic links are ignored, because they are not ours."""
     found = []
     with contextlib.suppress(OSError):
         folders = [entry for entry in os.scandir(top) if entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False)]
@@ -188,8 +191,8 @@ def programs(top: Path) -> list[Program]:
 
 
 def tidy(folder: Path, max_bytes: int) -> None:
-    """Removes damaged programs from a folder; then, from all, those whose last use is longest ago, down to a size."""
-    for path in folder.glob(".*"):  # a process that was killed has not finished it
+    """Removes damaged programs from a folder. Then removes the least recently used programs of all folders, down to a size."""
+    for path in folder.glob(".*"):  # unfinished files of processes that were killed
         with contextlib.suppress(OSError):
             if path.is_file() and path.stat().st_mtime < time.time() - 3600:
                 _remove(path)
@@ -208,25 +211,25 @@ def tidy(folder: Path, max_bytes: int) -> None:
 
 
 def clear(top: Path) -> list[Program]:
-    """Removes all programs, and returns those that are gone. Folders stay: a process may be about to write there."""
+    """Removes all programs, and returns those that were removed. Folders stay: a process may be about to write there."""
     return [program for program in programs(top) if _remove(program.path)]
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a program can be read and decompressed. If so, it is marked, so as not to be checked again."""
-    if path.name.endswith(TRACED):  # written in one step, and checked by whoever loads it
+    """Whether a program can be read and decompressed. If so, it is marked, so that it is not checked again."""
+    if path.name.endswith(TRACED):  # written in one step, and checked when it is loaded
         return True
     try:
         whole = len(_decompressed(path.read_bytes())) > 0
-    except Exception:  # there is no common class of what decompressors raise
+    except Exception:  # the exceptions of decompressors have no common class
         return False
-    with contextlib.suppress(OSError):  # of a file system that cannot be written, all are checked each time
+    with contextlib.suppress(OSError):  # on a read-only file system, all programs are checked each time
         path.chmod(CHECKED)
     return whole
 
 
 def _decompressed(content: bytes) -> bytes:
-    """By what JAX compresses with: the first of these that there is."""
+    """Decompresses `content` with the library that JAX uses: the first of these that is installed."""
     try:
         from compression.zstd import decompress  # type: ignore
     except ImportError:
@@ -238,7 +241,7 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def _remove(path: Path) -> bool:
-    """Whether a program is gone."""
+    """Removes a program. Returns whether it no longer exists."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
         return True

@@ -1,5 +1,8 @@
-"""Checks of what users pass in. They run on the host, at the public entry points, and only on concrete values:
-under `jit`, `vmap` or `grad` the values are not known, and there is nothing to check but shapes."""
+"""Checks of arguments.
+
+They run on the host, at the public entry points, and only on concrete values. Under `jit`, `vmap` or `grad` the values are not
+known, and only shapes can be checked.
+"""
 
 from typing import Any
 
@@ -13,14 +16,14 @@ from bts_jax.text import shown
 
 
 def is_concrete(tree: Any) -> bool:
-    """Whether every leaf is a value rather than a tracer."""
+    """Whether every leaf is a value and not a tracer."""
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
-    """`value` as a float64 array, or a `ValueError` that names it."""
+    """Returns `value` as a float64 array. Raises a `ValueError` that names it if this is impossible."""
     try:
-        if np.asarray(value).dtype.kind in "US":  # which NumPy would read as numbers, and JAX would not
+        if np.asarray(value).dtype.kind in "US":  # NumPy would read strings as numbers, and JAX would not
             raise ValueError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -29,7 +32,7 @@ def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
 
 
 def require(name: str, value: Any, good: Any, remedy: str) -> None:
-    """Raises unless `good` holds for every element of `value`; shows the first element that fails."""
+    """Raises a `ValueError` that shows the first invalid element, unless `good` is true for every element of `value`."""
     good = np.asarray(good)
     if good.all():
         return
@@ -40,7 +43,7 @@ def require(name: str, value: Any, good: Any, remedy: str) -> None:
 
 
 def whole(name: str, value: Any, low: int) -> int:
-    """`value`, or a `ValueError` that names it unless it is a whole number from `low` on."""
+    """Returns `value`. Raises a `ValueError` that names it unless it is a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
         raise ValueError(f"{name} = {shown(value)} is not allowed: give a whole number of at least {low}, below 2³¹")
     return int(value)
@@ -49,7 +52,7 @@ def whole(name: str, value: Any, low: int) -> int:
 def name(argument: str, value: Any) -> None:
     """Raises unless `value` can be the name of a policy or bandit."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{argument} has the name {shown(value)}: give each a name, a string that is not empty")
+        raise ValueError(f"{argument} has the name {shown(value)}: use strings that are not empty as names")
     if "\0" in value or any("\ud800" <= mark <= "\udfff" for mark in value):
         raise ValueError(f"{argument} has the name {shown(value)}: leave out null characters and lone surrogates")
 
@@ -60,8 +63,8 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
         raise ValueError(f"{name} = {value!r} is a class: pass an instance, such as {example}")
     missing = [member for member in members if not hasattr(value, member)]
     if missing:
-        raise ValueError(f"{name} = {value!r} has no {', '.join(missing)}: pass a {name}, such as {example}; what one of your "
-                         "own needs is in bts_jax.contract")
+        raise ValueError(f"{name} = {value!r} has no {', '.join(missing)}: pass a {name}, such as {example}; bts_jax.contract "
+                         "describes what your own classes need")
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
             raise ValueError(f"{name} = {value!r} is not a pytree of numbers: decorate its class with "
@@ -69,18 +72,18 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
 
 
 def key(value: Any, batch: bool = False) -> None:
-    """Raises unless `value` is one typed JAX key; or, where that is allowed, a batch of them."""
-    check_fork()  # here, since whatever plays needs a key
-    name, remedy = "key", "pass one typed JAX key, as jax.random.key(0) makes it"
+    """Raises unless `value` is one typed JAX key. With `batch`, a batch of keys is allowed, too."""
+    check_fork()  # here, because every function that plays runs needs a key
+    name, remedy = "key", "pass one typed JAX key, such as jax.random.key(0)"
     if batch:
-        name, remedy = "keys", "pass typed JAX keys, as jax.random.split(jax.random.key(0), 100) makes them"
+        name, remedy = "keys", "pass typed JAX keys, such as jax.random.split(jax.random.key(0), 100)"
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         raise ValueError(f"{name} = {shown(value)} is not {'a batch of keys' if batch else 'a key'}: {remedy}")
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         old = "old-style keys" if batch else "an old-style key"
         raise ValueError(f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], {old} at best: {remedy} "
-                         "(jax.random.wrap_key_data makes typed keys of old-style ones)")
+                         "(jax.random.wrap_key_data converts old-style keys to typed keys)")
     if value.shape != () and not batch:
         raise ValueError(f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the batch with "
                          "jax.vmap(simulate, in_axes=(None, None, None, 0))")
@@ -98,7 +101,7 @@ def hyperparameter(
         return
     remedy = f"give a number in {'(' if low_excluded else '['}{low:g}, {high:g}{')' if high_excluded else ']'}"
     array = numbers(name, value, remedy)
-    single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)  # as it is computed with
+    single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)  # computations use float32
     above = single > least if low_excluded else single >= least
     below = single < most if high_excluded else single <= most
     require(name, array, above & below, remedy)
@@ -107,7 +110,7 @@ def hyperparameter(
 
 
 def switch(owner: Any, name: str) -> None:
-    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. A number, so that a batch can vary it."""
+    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. Numbers can vary within a batch."""
     hyperparameter(owner, name, 0, 1)
     value = getattr(owner, name)
     if is_concrete(value):
@@ -116,5 +119,5 @@ def switch(owner: Any, name: str) -> None:
 
 
 def is_on(value: Any) -> Any:
-    """Whether an option is 1 and not 0: a bool, traced or not."""
+    """Whether an option is 1 and not 0, as a bool, traced or not."""
     return jnp.asarray(value, jnp.float32) > 0.5

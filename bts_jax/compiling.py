@@ -1,4 +1,4 @@
-"""Programs that are compiled in other threads, while something else is played."""
+"""Compiles programs in other threads while other programs run."""
 
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -7,14 +7,15 @@ from typing import Any
 
 from bts_jax.devices import cores
 
-AHEAD = 24  # programs at a time that are compiled before they are played: far fewer than those that `batch` keeps
+AHEAD = 24  # the most programs that are compiled ahead of their use: far fewer than `batch` stores
 
 
 class Compiling:
-    """Compiles programs in other threads: one is traced after the other, several are compiled at a time.
+    """Compiles programs in other threads. Programs are traced one after the other, and several are compiled at a time.
 
-    Python would trace several no faster, and have the first ready no sooner than the last. `first_alone`: nothing else is
-    traced or compiled beside the first, for which somebody waits, since XLA uses several cores for one program.
+    Tracing several programs at a time would not be faster in Python, and the first one would not be ready before the last.
+    With `first_alone`, nothing else is traced or compiled until the first program is ready, because the caller waits for it
+    and XLA uses several cores for one program.
     """
 
     def __init__(self, tracer: ThreadPoolExecutor, compilers: ThreadPoolExecutor, first_alone: bool):
@@ -22,7 +23,7 @@ class Compiling:
         self.begun: dict[Hashable, Future] = {}
 
     def begin(self, key: Hashable, trace: Callable[[], Any]) -> Future:
-        """Begins to compile what `trace` returns, as `batch.lower` does, unless that is done or under way."""
+        """Starts to compile the result of `trace`, a function such as `batch.lower`, unless this key was started before."""
         if key not in self.begun:
             first = next(iter(self.begun.values()), None) if self.first_alone else None
             self.begun[key] = self.compilers.submit(_compile, self.tracer.submit(_trace, trace, first))
@@ -41,14 +42,14 @@ def _compile(traced: Future) -> None:
 
 @contextmanager
 def compiling(first_alone: bool = False) -> Iterator[Compiling]:
-    """Threads that compile until the end of the block, see `Compiling`."""
+    """A context with threads that compile until the end of the block; see `Compiling`."""
     with threads(1) as tracer, threads(min(cores(), 16)) as compilers:
         yield Compiling(tracer, compilers, first_alone)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that are not waited for at the end of the block, as those of `ThreadPoolExecutor` are; Python's end waits."""
+    """A pool of threads. Unlike with `ThreadPoolExecutor`, the end of the block does not wait for them. Python's exit does."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -57,7 +58,7 @@ def threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def patiently(work: Future, tick: Callable[[], Any]) -> Any:
-    """What the work of another thread comes to. Meanwhile Ctrl-C is heard, and a bar keeps time."""
+    """Waits for the result of another thread. Meanwhile Ctrl-C works, and `tick` is called to update a progress bar."""
     while not work.done():
         wait([work], 0.25)
         tick()

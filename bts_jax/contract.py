@@ -1,7 +1,7 @@
 """The contract: bandits, policies, and the side information of a policy. Read this file first.
 
-Both are pytrees whose leaves are numbers, so that `jax.vmap` and `jax.jit` reach every one of them. They
-are written for **one run**: no batch axis appears in them. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
+Bandits and policies are pytrees whose leaves are numbers, so that `jax.vmap` and `jax.jit` apply to every one of them. They
+are written for **one run**, without a batch axis. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 
 import warnings
@@ -18,15 +18,15 @@ State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes ne
 
 @runtime_checkable
 class Bandit(Protocol):
-    """What is pulled: a pytree of K arms' parameters.
+    """A bandit: a pytree with the parameters of K arms.
 
-    Rewards and costs are in any unit, such as clicks and dollars. What one pull can earn or cost at most must be known. If it
-    is not 1, the bandit has the attributes `reward_scale` and `cost_scale` with these maxima: attributes of the class, fields
-    or properties. Budgets, expected rewards and costs, runs and regrets are in the same units. Policies see rewards and costs
-    divided by their scales, in [0, 1] as their papers assume.
+    Rewards and costs can have any unit, such as clicks and dollars. The largest reward and the largest cost of one pull must
+    be known. If they are not 1, the bandit has the attributes `reward_scale` and `cost_scale` with these maxima. They may be
+    class attributes, fields or properties. Budgets, expected rewards and costs, runs and regrets are in the same units.
+    Policies see rewards and costs divided by their scales, in [0, 1], as their papers assume.
 
-    A bandit may have an attribute `arms`, a tuple of K names of its arms. Names are no numbers: make it an attribute of the
-    class or a property, or a field that is a `bts_jax.pytrees.Names`.
+    A bandit may have an attribute `arms`, a tuple with the names of its K arms. Names are not numbers. So `arms` must be a
+    class attribute, a property, or a field of type `bts_jax.pytrees.Names`.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -45,16 +45,15 @@ class Bandit(Protocol):
         ...
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Pulls one arm once: a random reward in [0, reward_scale] and a random cost in [0, cost_scale], float32 scalars.
+        """Pulls one arm once. Returns a random reward in [0, reward_scale] and cost in [0, cost_scale], float32 scalars.
 
-        `key` belongs to the run and the round, whatever the policy: pulling the same arm with the same key always gives
-        the same answer.
+        `key` depends on the run and the round, not on the policy. The same arm and the same key always give the same result.
         """
         ...
 
 
 def scales(bandit: Any) -> tuple[Any, Any] | None:
-    """The largest reward and the largest cost of one pull; `None` if the bandit does not say, and both are 1."""
+    """The largest reward and the largest cost of one pull. `None` if the bandit has no scales: both are 1."""
     found = [getattr(bandit, name, None) for name in ("reward_scale", "cost_scale")]
     if all(scale is None for scale in found):
         return None
@@ -63,7 +62,7 @@ def scales(bandit: Any) -> tuple[Any, Any] | None:
 
 
 class Means(NamedTuple):
-    """The expected rewards and costs of a bandit's arms: all that metrics and theory need of it."""
+    """The expected rewards and costs of a bandit's arms. Metrics and theory need nothing else."""
 
     reward_mean: Any  # [K]
     cost_mean: Any  # [K]
@@ -71,7 +70,7 @@ class Means(NamedTuple):
 
 @pytree
 class Problem:
-    """What a policy may know before the first pull: its side information.
+    """The side information of a policy: everything that it may know before the first pull.
 
     Every policy knows the number of arms. The other fields are `None` unless the policy's class names them in `requires`, so
     that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
@@ -90,15 +89,16 @@ class Problem:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Who decides: a pytree of hyperparameters, itself the pure function `(state, key) -> (arm, state)`.
+    """A policy: a pytree of hyperparameters that is also the pure function `(state, key) -> (arm, state)`.
 
-    The class may have an attribute `requires`, a tuple of the fields of `Problem` that it reads besides `num_arms`. Without
-    it, the policy has no side information. What a policy needs so that gradients can be taken through its decisions, a method
-    `logits`, is in `bts_jax.learn`.
+    The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
+    `num_arms`. Without it, the policy has no side information. Gradients through decisions need a method `logits`; see
+    `bts_jax.learn`.
 
-    Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`): it rounds products, stores
-    what is used several times, updates statistics in place, and turns draws by rejection (`bts_jax.random.beta`, `gamma`,
-    `rejection`, `jax.random.gamma` and what is made of it) into single proposals without a loop.
+    Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
+    values that are used several times, updates statistics in place, and turns draws by rejection into single proposals without
+    a loop. These are the draws of `bts_jax.random.beta`, `gamma` and `rejection`, of `jax.random.gamma` and of functions built
+    on it.
 
     Example:
         >>> from bts_jax import BTS
@@ -115,12 +115,12 @@ class Policy(Protocol):
         ...
 
     def update(self, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> State:
-        """The state after pulling `arm`, with a key of its own for policies whose update is random."""
+        """The state after a pull of `arm`. `key` is for policies whose update is random."""
         ...
 
 
 def side_info(policy: Any) -> tuple[str, ...]:
-    """The side information of a policy, or of a class of policies: names of fields of `Problem`."""
+    """The side information of a policy, or of a class of policies, as names of fields of `Problem`."""
     if hasattr(policy, "told") and not hasattr(policy, "requires"):
         warnings.warn("the attribute `told` of a policy is now called `requires`: rename it", DeprecationWarning, stacklevel=2)
         return tuple(policy.told)
@@ -128,9 +128,9 @@ def side_info(policy: Any) -> tuple[str, ...]:
 
 
 def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
-    """ρ, expected reward over expected cost: infinite for an arm that earns and never costs, 0 if it does neither.
+    """ρ, the ratio of expected reward to expected cost. If the cost is 0: infinite for a positive reward, 0 otherwise.
 
-    `xp` is the array library to compute with, `jax.numpy` or `numpy`.
+    `xp` is the array library to use, `jax.numpy` or `numpy`.
     """
     costs = cost_mean > 0
     return xp.where(costs, reward_mean / xp.where(costs, cost_mean, 1), xp.where(reward_mean > 0, xp.inf, 0.0))

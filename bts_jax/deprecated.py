@@ -9,7 +9,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def renamed(**new_names: str) -> Callable[[F], F]:
-    """Decorates a function so that it accepts arguments under their old names, too: `@renamed(old="new")`."""
+    """Decorator of a function that also accepts the old names of its arguments: `@renamed(old="new")`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -17,7 +17,7 @@ def renamed(**new_names: str) -> Callable[[F], F]:
             for old in new_names.keys() & kwargs.keys():
                 new = new_names[old]
                 if new in kwargs:
-                    raise TypeError(f"{function.__name__} got {new!r}, and {old!r}, its old name: give {new!r} alone")
+                    raise TypeError(f"{function.__name__} got {new!r} and its old name {old!r}: give {new!r} alone")
                 warnings.warn(f"the argument {old!r} of {function.__name__} is now called {new!r}: rename it",
                               DeprecationWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)

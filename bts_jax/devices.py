@@ -1,4 +1,4 @@
-"""The CPU cores of this process as devices of JAX, and what happens to them in a fork."""
+"""Makes the CPU cores of this process devices of JAX, and detects forks."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-_forked = False  # from a process in which JAX had started
+_forked = False  # whether this process was forked from a process in which JAX had started
 
 
 def claim_cores() -> None:
@@ -51,12 +51,12 @@ def check_fork() -> None:
 
 
 def has_started() -> bool:
-    """Whether JAX has started in this process, after which it has the devices that it has."""
+    """Whether JAX has started in this process. After its start, JAX cannot add devices."""
     count = jax.config.jax_num_cpu_devices  # type: ignore
     try:
         for other in (count + 1, count):
             jax.config.update("jax_num_cpu_devices", other)
-    except RuntimeError:  # JAX 0.10.2 has no public way to ask
+    except RuntimeError:  # JAX 0.10.2 has no public function for this
         return True
     return False
 
@@ -81,7 +81,7 @@ def _from_environment(name: str, what: str) -> int | None:
 
 
 def _cgroup_limit(root: str = "/") -> float:
-    """How many CPUs the control groups of this process allow, version 1 or 2; at least 1, and infinity without a limit."""
+    """The number of CPUs that the control groups (v1 or v2) of this process allow: at least 1, infinity without a limit."""
     limit = math.inf
     with contextlib.suppress(OSError, ValueError):
         for line in Path(root, "proc/self/cgroup").read_text().splitlines():

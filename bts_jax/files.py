@@ -1,4 +1,4 @@
-"""Files: written as a whole or not at all, and read only if they are regular files, which end; folders for one user alone."""
+"""Atomic writes of files, reads of regular files only, and private folders."""
 
 import errno
 import os
@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 
 def opened(path: str | os.PathLike) -> BinaryIO:
-    """A regular file, opened for reading. Anything else raises an `OSError`: a FIFO would block, and a device need not end."""
-    # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+    """Opens a regular file for reading. Raises an `OSError` otherwise: a FIFO would block, and a device may be endless."""
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -22,7 +22,7 @@ def opened(path: str | os.PathLike) -> BinaryIO:
 
 
 def read(path: str | os.PathLike, most: int) -> bytes:
-    """The content of a regular file; an `OSError` if it has more than `most` bytes."""
+    """Reads a regular file. Raises an `OSError` if it has more than `most` bytes."""
     with opened(path) as file:
         content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
     if content is None or len(content) > most:
@@ -31,7 +31,7 @@ def read(path: str | os.PathLike, most: int) -> bytes:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a file in one step: it has the old content or the new one, whatever happens. A symbolic link is replaced."""
+    """Writes a file atomically: it always has either the old content or the new one. A symbolic link is replaced."""
     building = beside(path)
     try:
         with building.open("xb") as out:
@@ -43,7 +43,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """As `replace`, with an `OSError` that names the file and the remedy."""
+    """Like `replace`, but its `OSError` names the file and the remedy."""
     try:
         replace(path, content)
     except OSError as error:
@@ -51,13 +51,13 @@ def write(path: Path, content: bytes) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raises if something else is in the place of a folder for results."""
+    """Raises a `ValueError` if the path of a folder for results exists and is not a folder."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"out = {str(path)!r} is a file: give a folder")
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder for results, unless it is there."""
+    """Creates a folder for results, unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,7 +65,7 @@ def make_folder(path: Path) -> None:
 
 
 def private_folder(path: Path) -> Path | None:
-    """A folder that belongs to this user alone, made unless it is there; None if it cannot be had. No link will do."""
+    """Creates a private folder of this user, unless it exists. None if that fails, or if the path is a link or not private."""
     if not hasattr(os, "getuid"):
         return None
     try:
@@ -78,7 +78,7 @@ def private_folder(path: Path) -> Path | None:
 
 
 def beside(path: Path) -> Path:
-    """A path in the same folder that nothing else has."""
+    """A new, unused path in the same folder."""
     return path.with_name(f".{uuid.uuid4().hex}")
 
 

@@ -1,16 +1,16 @@
 """One run of the game: `simulate`, and many of them at once under `jax.vmap`.
 
-The rules, to the letter:
+The exact rules:
 
-1. While budget is left, the policy picks an arm, reward and cost are drawn, and the cost is paid.
-2. A pull whose cost exceeds the budget that is left earns nothing and costs nothing, and the run ends. It is still a
-   round and a pull.
-3. At each checkpoint b, a run records what a run with budget b would have come to. Unless the policy requires the
-   budget, this is bit for bit the run with budget b and the same key.
-4. A run that reaches its limit of rounds ends there, and says so.
+1. While budget remains, the policy chooses an arm, a reward and a cost are drawn, and the cost is paid.
+2. If the cost of a pull exceeds the remaining budget, the pull earns nothing and costs nothing, and the run ends. It still
+   counts as a round and as a pull.
+3. At each checkpoint b, a run records the result of a run with budget b. Unless the policy requires the budget, this result is
+   bit for bit that of a run with budget b and the same key.
+4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
 
-A single run is a batch of one, and all runs of a batch play in one loop (`engine.loop`): `vmap`, nested as deep as you like,
-only adds runs to it. Here is what happens in one run.
+A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
+only adds runs to this loop. This module defines what happens in one run.
 """
 
 import warnings
@@ -38,29 +38,29 @@ from bts_jax.pytrees import pytree
 from bts_jax.text import shown
 
 MOST_ROUNDS = 2**31 - 1
-MOST_ATTEMPTS = 2**16  # at one round, before its draws are taken to be impossible
+MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible
 
-# What the random numbers of a run are for: a key is derived from the run's key, a counter and one of these.
+# The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of these.
 _DECIDE, _PULL, _UPDATE = range(3)
 
 
 @pytree
 class Run:
-    """What a run came to at each of C checkpoints, in the bandit's units.
+    """The result of a run at each of C checkpoints, in the bandit's units.
 
-    Under `vmap`, batch axes stand before those named here.
+    Under `vmap`, batch axes precede the axes named here.
     """
 
     budget: jax.Array  # [C] float32, the checkpoints
-    reward: jax.Array  # [C] float32, earned
-    cost: jax.Array  # [C] float32, paid; at most the budget
-    rounds: jax.Array  # [C] int32
-    pulls: jax.Array  # [C, K] int32, of each arm
-    truncated: jax.Array  # [C] bool: the limit of rounds came before the budget's end
+    reward: jax.Array  # [C] float32, total reward
+    cost: jax.Array  # [C] float32, total cost; at most the budget
+    rounds: jax.Array  # [C] int32, number of rounds
+    pulls: jax.Array  # [C, K] int32, number of pulls of each arm
+    truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
 
 
 class Units(NamedTuple):
-    """How rewards and costs are counted, of a bandit that has `reward_scale` or `cost_scale`."""
+    """How rewards and costs are counted if the bandit has `reward_scale` or `cost_scale`."""
 
     reward: Resolution
     cost: Resolution
@@ -70,13 +70,13 @@ class Checkpoints(NamedTuple):
     """The checkpoints of a run, in ascending order. [C] each"""
 
     amounts: jax.Array  # float32
-    sums: Sum  # 0 for those that make no sense
-    valid: jax.Array  # bool: which make sense
-    limits: jax.Array | None  # of rounds, if any were given
+    sums: Sum  # 0 for invalid checkpoints
+    valid: jax.Array  # bool
+    limits: jax.Array | None  # the limits of rounds, if given
 
 
 class Setting(NamedTuple):
-    """All that a run depends on."""
+    """Everything that a run depends on."""
 
     policy: Policy
     bandit: Bandit
@@ -84,28 +84,28 @@ class Setting(NamedTuple):
     key: random.Words
     checkpoints: Sum  # [C] ascending
     limits: jax.Array  # [C] int32, the limit of rounds of each checkpoint
-    units: Units | None = None  # without them, amounts are in [0, 1]
+    units: Units | None = None  # None: amounts are in [0, 1]
 
 
 class _Progress(NamedTuple):
-    """Where a run stands."""
+    """The state of a run between two calls of its policy."""
 
     policy: State
-    words: random.Words  # of the key of the next decision
-    attempt: jax.Array  # int32, at this round; see `engine.draws`
-    kept: list  # draws that were accepted, likewise
-    calls: jax.Array  # int32, attempts at all rounds
-    rounds: jax.Array  # int32
+    words: random.Words  # of the key for the next decision
+    attempt: jax.Array  # int32, number of the attempt at this round; see `engine.draws`
+    kept: list  # saved draws; see `engine.draws`
+    calls: jax.Array  # int32, number of attempts at all rounds
+    rounds: jax.Array  # int32, number of rounds
     spent: Sum
     earned: Sum
-    last_cost: jax.Array  # int32, in quanta, of the last pull
-    last_reward: jax.Array  # int32, likewise
+    last_cost: jax.Array  # int32, cost of the last pull in quanta
+    last_reward: jax.Array  # int32, reward of the last pull in quanta
     pulls: jax.Array  # [K] int32
     goal: Sum  # the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
-    waiting: jax.Array  # bool: for the end of the block, the goal being reached; or for good
-    broken: jax.Array  # bool: something is wrong with the bandit or the policy; see `simulate`
-    beyond: jax.Array  # bool: it needs draws that this program does not have, see `engine.draws`
+    waiting: jax.Array  # bool: the run has reached its goal and waits for the end of the block, or it has ended
+    broken: jax.Array  # bool: the bandit or the policy is invalid; see `simulate`
+    beyond: jax.Array  # bool: the run needs draws that this program does not support; see `engine.draws`
 
 
 class Round(NamedTuple):
@@ -125,31 +125,31 @@ def simulate(
     checkpoints: ArrayLike | None = None,
     max_rounds: ArrayLike | None = None,
 ) -> Run:
-    """Plays one run of `policy` on `bandit` with `budget`, all of its randomness coming from `key`.
+    """Plays one run of `policy` on `bandit` with `budget`. All random numbers are derived from `key`.
 
-    Pure, and compiled once per class of policy and bandit, number of arms and number of checkpoints: other values of
-    hyperparameters, arms, budget, checkpoints and key compile nothing new. Map over any of the arguments, or several at
-    once, with `jax.vmap`; the runs are the same bit for bit, and the batch plays in one loop.
+    The function is pure. It is compiled once per class of policy and bandit, number of arms and number of checkpoints. Other
+    values of hyperparameters, arms, budget, checkpoints and key do not recompile it. To map over one or several arguments, use
+    `jax.vmap`. The runs are the same bit for bit, and the whole batch plays in one loop.
 
-    A policy is mapped over through its hyperparameters: `jax.vmap(lambda scale: simulate(KUBE(scale=scale), ...))(scales)`.
-    A run is a matter of discrete decisions: its derivative with respect to anything is zero, and is not taken.
+    To map over policies, map over their hyperparameters: `jax.vmap(lambda scale: simulate(KUBE(scale=scale), ...))(scales)`. A
+    run consists of discrete decisions. Its derivative with respect to any argument is zero, and is not computed.
 
-    Under `jit` and `vmap` values cannot be checked. A budget or checkpoint that is not a positive number, a checkpoint
-    above the budget, an arm's probability outside [0, 1], a reward or cost outside [0, `reward_scale`] or [0, `cost_scale`], an
-    arm that does not exist, and a draw that is rejected 65,536 times in a row then give NaN for reward and cost. Outside of
-    `jit` and `vmap`, a `RuntimeWarning` says why.
+    Under `jit` and `vmap`, values cannot be checked. In the following cases, reward and cost are then NaN: a budget or
+    checkpoint is not a positive number; a checkpoint is above the budget; an arm's probability is outside [0, 1]; a reward or
+    cost is outside [0, `reward_scale`] or [0, `cost_scale`]; the policy chooses an arm that does not exist; a draw is rejected
+    65,536 times in a row. Outside of `jit` and `vmap`, a `RuntimeWarning` states the reason.
 
     Args:
-        policy: who decides, such as `BTS()`; see `bts_jax.contract.Policy`.
-        bandit: what is pulled, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
-        budget: how much may be spent, a positive number below 2³¹, in the unit of the bandit's costs. With `max_rounds` it may
-            be infinite: the run then ends after that many rounds.
+        policy: the policy, such as `BTS()`; see `bts_jax.contract.Policy`.
+        bandit: the bandit, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
+        budget: the amount that may be spent, a positive number below 2³¹, in the unit of the bandit's costs. It may be
+            infinite if `max_rounds` is given. The run then ends after `max_rounds` rounds.
         key: a typed JAX key, such as `jax.random.key(0)`.
-        checkpoints: budgets up to `budget` at which to record the run, in any order; the budget alone by default. The
-            run ends at the largest. [C]
-        max_rounds: the limit of rounds. By default each checkpoint b has the limit (2b + 200) / (smallest positive
-            expected cost), both in multiples of `cost_scale`, which a run on arms that all cost something exceeds with a
-            probability below 10⁻²⁰.
+        checkpoints: budgets up to `budget` at which the run is recorded, in any order [C]. The run ends at the largest one.
+            The default is the budget alone.
+        max_rounds: the limit of rounds. By default, each checkpoint b has the limit (2b + 200) / (smallest positive expected
+            cost), with b and costs in multiples of `cost_scale`. If all arms have positive costs, a run exceeds this limit
+            with a probability below 10⁻²⁰.
 
     Returns:
         The `Run`, with one entry per checkpoint.
@@ -184,14 +184,14 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
 
 
 def default_platform() -> str:
-    """Where JAX computes by default: "cpu" or "gpu"."""
+    """The platform on which JAX computes by default: "cpu" or "gpu"."""
     device = jax.config.jax_default_device  # type: ignore
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)
     return "cpu" if platform == "cpu" else "gpu"
 
 
 def canonicalize(leaf: Any) -> Any:
-    """A leaf with a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
+    """Converts a leaf to a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     for kind, dtype in ((jnp.floating, jnp.float32), (jnp.signedinteger, jnp.int32), (jnp.unsignedinteger, jnp.uint32)):
         if jnp.issubdtype(array.dtype, kind):
@@ -200,9 +200,9 @@ def canonicalize(leaf: Any) -> Any:
 
 
 def fixed_point(amount: Any) -> tuple[jax.Array, Sum]:
-    """An amount as float32 and, exactly, as a sum: whole numbers as they are, others as float32 has them."""
+    """An amount as float32 and as an exact sum. Whole numbers are exact; other numbers are rounded to float32 first."""
     amount = canonicalize(amount)
-    xp = jnp if isinstance(amount, Tracer) else np  # NumPy has nothing to compile
+    xp = jnp if isinstance(amount, Tracer) else np  # NumPy does not compile anything
     amount = xp.asarray(amount)
     with np.errstate(invalid="ignore", over="ignore"):
         return amount.astype(np.float32), Sum.of(amount, xp)
@@ -239,7 +239,7 @@ def setting_of(policy: Policy, bandit: Bandit, budget: jax.Array, key: random.Wo
 
 
 def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | None:
-    """How a bandit's rewards and costs are counted; with a scale of NaN if the checkpoints cannot be."""
+    """How a bandit's rewards and costs are counted. The cost scale is NaN if a checkpoint is too large to be counted."""
     found = _scales(bandit)
     if found is None:
         return None
@@ -249,7 +249,7 @@ def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | No
 
 
 def _scales(bandit: Bandit) -> list[jax.Array] | None:
-    """The largest reward and cost of one pull, float32; `None` if the bandit does not say, and both are 1."""
+    """The largest reward and cost of one pull, float32. `None` if the bandit has no scales: both are 1."""
     if scales(bandit) is None:
         return None
     return reproducible(lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()])(bandit)
@@ -258,9 +258,9 @@ def _scales(bandit: Bandit) -> list[jax.Array] | None:
 def ordered(
     budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any, xp: Any = jnp
 ) -> tuple[Checkpoints, jax.Array]:
-    """The checkpoints of a run in ascending order, and the place of each of them before. [C]
+    """The checkpoints of a run in ascending order, and the original position of each. [C]
 
-    `xp` is the array library to compute with, `jax.numpy` or `numpy`. Batches of runs have their axis first.
+    `xp` is the array library to use, `jax.numpy` or `numpy`. In a batch of runs, the batch axis is first.
     """
     amounts, total = checkpoints[0], budget[0][..., None]
     whole, sums = (_endless(sum, amount, max_rounds, xp) for amount, sum in (budget, checkpoints))
@@ -276,12 +276,12 @@ def ordered(
 
 
 def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jnp) -> Run:
-    """What was recorded of a run, with its checkpoints in the order they were given, and NaN where they make no sense."""
+    """The record of a run with its checkpoints in their original order, and NaN for invalid checkpoints."""
     back = xp.argsort(order, axis=-1)
 
     def given(x: jax.Array) -> jax.Array:
         if xp is np and (order[..., 1:] > order[..., :-1]).all():
-            return x  # as they usually are
+            return x  # the usual case: the checkpoints were given in ascending order
         return xp.take_along_axis(x, back.reshape(*back.shape, *[1] * (x.ndim - back.ndim)), back.ndim - 1)
 
     amounts, valid = checkpoints.amounts, checkpoints.valid
@@ -295,7 +295,7 @@ def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jn
 
 
 def _endless(sum: Sum, amount: jax.Array, max_rounds: Any, xp: Any = jnp) -> Sum:
-    """A sum, which is more than any run can spend if the amount is infinite and there is a limit of rounds."""
+    """The sum, or more than any run can spend if the amount is infinite and there is a limit of rounds."""
     if max_rounds is None:
         return sum
     endless = xp.isinf(amount)
@@ -303,11 +303,11 @@ def _endless(sum: Sum, amount: jax.Array, max_rounds: Any, xp: Any = jnp) -> Sum
 
 
 def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> jax.Array:
-    """(2b + 200) / (smallest positive expected cost), both in multiples of the cost scale. [C]
+    """(2b + 200) / (smallest positive expected cost), with b and costs in multiples of the cost scale. [C]
 
-    By Bernstein's inequality, m = (2b + 200)/μ pulls that cost at least μ each in expectation cost less than b with a
-    probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). (Less than half a quantum counts as nothing; with no arm that
-    costs anything, μ is taken as 1.)
+    Consider m = (2b + 200)/μ pulls with an expected cost of at least μ each. By Bernstein's inequality, they cost less than b
+    in total with a probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). Expected costs below half a quantum count as 0.
+    If no arm has a positive expected cost, μ is 1.
     """
     _, cost = _means(bandit)
     if units is None:
@@ -320,7 +320,7 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
 
 @cache
 def _play_on(platform: str) -> Any:
-    """Plays the runs on the last axis of every array in a setting, all of them at once."""
+    """A function that plays the runs on the last axis of every array in a setting, all at once."""
 
     def play_all(setting: Setting) -> Run:
         game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
@@ -330,7 +330,7 @@ def _play_on(platform: str) -> Any:
 
 
 def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
-    """A function of the runs on the last axis of a setting, for `jax.vmap`: a batch axis before the runs becomes more runs."""
+    """Gives `play_all` a rule for `jax.vmap`: a batch axis is merged into the last axis, the axis of the runs."""
     play_all = jax.custom_batching.custom_vmap(play_all)
 
     @play_all.def_vmap
@@ -349,12 +349,15 @@ def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
 
 @cache
 def rules(platform: str, general: bool) -> Rules:
-    """The rules of the game, on a platform, "cpu" or "gpu"; with all draws, or those of one proposal alone (`engine.draws`)."""
+    """The rules of the game on a platform, "cpu" or "gpu".
+
+    If `general`, draws may need more than one proposal (`engine.draws`).
+    """
     return Rules(round=partial(_round, platform, general), start=_start, call=_call, blank=_blank, record=_record)
 
 
 def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
-    """A round: the policy decides, the arm is pulled, and the policy learns from it."""
+    """A round: the policy decides, the arm is pulled, and the policy is updated."""
 
     def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
         policy, bandit, key, units = constants
@@ -388,8 +391,8 @@ def _pair(method: str, names: str, answer: Any) -> Any:
 def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
-        raise ValueError(f"policy {type(policy).__name__} answers an arm of type {arm.dtype}{list(arm.shape)}: "
-                         "answer the number of an arm, an integer scalar")
+        raise ValueError(f"policy {type(policy).__name__} returns an arm of type {arm.dtype}{list(arm.shape)}: "
+                         "return the index of an arm, an integer scalar")
     return arm.astype(jnp.int32)
 
 
@@ -445,7 +448,10 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
 
 
 def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
-    """One attempt at a round. A run that waits stays as it is; so does one whose draws are not complete, but for the draws."""
+    """One attempt at a round.
+
+    A waiting run does not change. If the draws are not complete, only the saved draws and the counts of attempts change.
+    """
     return attempted(setting, now, attempt_at(round, setting, now))
 
 
@@ -454,7 +460,7 @@ def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
 
 
 def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
-    """Where a run stands after an attempt."""
+    """The progress of a run after an attempt."""
     (arm, reward, cost), state = attempt.outputs
     active = ~now.waiting
     beyond = active & attempt.beyond
@@ -494,18 +500,18 @@ def _blank(setting: Setting) -> Run:
         budget=None,  # type: ignore  # see `finish`
         reward=jnp.zeros(shape, jnp.float32),
         cost=jnp.zeros(shape, jnp.float32),
-        rounds=jnp.full(shape, -1, jnp.int32),  # −1: not recorded yet
+        rounds=jnp.full(shape, -1, jnp.int32),  # −1: not yet recorded
         pulls=jnp.zeros((*shape, num_arms), jnp.int32),
         truncated=jnp.zeros(shape, bool),
     )
 
 
 def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, Run]:
-    """Records the checkpoints that a waiting run has reached, and sends it on to the next."""
+    """Records the checkpoints that a waiting run has reached, and sets its next goal."""
     goals = setting.checkpoints
     reached = now.spent.reaches(goals)
     fresh = (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
-    # A pull that went beyond the checkpoint earned and cost a run with that budget nothing.
+    # If the last pull exceeds the checkpoint, it earns and costs nothing in a run with that budget.
     beyond = reached & ~goals.reaches(now.spent)
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
     cost = jnp.where(beyond, now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
@@ -527,22 +533,22 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
 
 
 def _same(policy: Policy, method: str, before: State, after: State) -> State:
-    """`after`, which must be of the same structure, shapes and types as `before`."""
+    """Returns `after`. Raises a `ValueError` unless it has the structure, shapes and dtypes of `before`."""
     old, new = jax.tree.leaves_with_path(before), jax.tree.leaves_with_path(after)
     name = f"policy {type(policy).__name__}: the state that {method} returns"
     if [path for path, _ in old] != [path for path, _ in new]:
-        raise ValueError(f"{name} is not built like that of init ({jax.tree.structure(after)} instead of "
+        raise ValueError(f"{name} has another structure than that of init ({jax.tree.structure(after)} instead of "
                          f"{jax.tree.structure(before)}): return all fields, and no others")
     for (path, x), (_, y) in zip(old, new, strict=True):
         y = jnp.asarray(y)
         if x.shape != y.shape or (x.dtype != y.dtype and not (y.weak_type and jnp.result_type(x, y) == x.dtype)):
-            raise ValueError(f"{name} has {y.dtype}{list(y.shape)} in {jax.tree_util.keystr(path) or 'it'}, and that of init "
-                             f"{x.dtype}{list(x.shape)}: start with an array of the type and shape it is to have")
+            raise ValueError(f"{name} has {y.dtype}{list(y.shape)} in {jax.tree_util.keystr(path) or 'it'}, but that of init "
+                             f"has {x.dtype}{list(x.shape)}: use the same type and shape in both")
     return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), before, after)
 
 
 def check_contracts(policy: Any, bandit: Any) -> None:
-    """Raises a `ValueError` unless these are a policy and a bandit."""
+    """Raises a `ValueError` unless `policy` is a policy and `bandit` is a bandit."""
     checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean", "pull"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     unknown = set(side_info(policy)) - set(Problem.__dataclass_fields__)  # type: ignore
@@ -552,7 +558,7 @@ def check_contracts(policy: Any, bandit: Any) -> None:
 
 
 def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
-    """Raises a `ValueError` for what can be seen to be wrong with one run, but for its key."""
+    """Raises a `ValueError` if an argument of one run is invalid. Does not check the key."""
     check_contracts(policy, bandit)
     for path, leaf in jax.tree.leaves_with_path(policy):
         if hasattr(policy, "_check") and jnp.ndim(leaf):
@@ -570,12 +576,12 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
     if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in side_info(policy):
-        raise ValueError(f"budget = inf, and policy {type(policy).__name__} requires the budget: give a finite one")
+        raise ValueError(f"budget = inf, but policy {type(policy).__name__} requires the budget: give a finite one")
     check_values(bandit, budget, checkpoints, max_rounds)
 
 
 def check_values(bandit, budget, checkpoints, max_rounds) -> None:
-    """Raises a `ValueError` for values that make no sense, in one run or in a batch."""
+    """Raises a `ValueError` if a value is invalid, in one run or in a batch."""
     num_arms = np.shape(bandit.cost_mean)[-1]
     if num_arms < 2 or np.shape(bandit.reward_mean)[-1] != num_arms:
         raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
@@ -600,7 +606,7 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
 
 
 def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
-    """`value` as a float64 array, or a `ValueError` unless it is of a type that JAX has, which a Decimal is not."""
+    """`value` as a float64 array. Raises a `ValueError` if JAX does not have its type, for example for a Decimal."""
     array = checks.numbers(name, value, remedy)
     if np.asarray(value).dtype.kind == "O":
         raise ValueError(f"{name} = {shown(value)} is not a number of a type that JAX knows: {remedy}, as an int or a float")
@@ -608,9 +614,9 @@ def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
 
 
 def _check_scales(bandit: Any) -> tuple[Any, Any]:
-    """Raises unless the scales of a bandit, or of a batch of bandits, make sense and its means fit them.
+    """Raises unless the scales of a bandit, or of a batch of bandits, are valid and its means do not exceed them.
 
-    Returns how many quanta a unit of cost has, and the largest budget.
+    Returns the number of quanta in a unit of cost, and the largest budget.
     """
     found = scales(bandit) or (1.0, 1.0)
     per_unit, most = UNIT, LARGEST
@@ -627,7 +633,7 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
         if checks.is_concrete(mean):
             expected = np.asarray(mean, np.float64)
             checks.require(f"{name}_mean of the bandit", expected, ~(expected > number[..., None] * (1 + 1e-5)),
-                           f"let the bandit have {name}_scale, the largest {name} of one pull; it is {np.max(number):g}")
+                           f"set {name}_scale of the bandit to the largest {name} of one pull; it is {np.max(number):g} now")
         if name == "cost" and scales(bandit) is not None:
             resolution = Resolution.of(number, np)
             per_unit, most = resolution.per_unit, LARGEST // resolution.parts

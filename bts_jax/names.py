@@ -1,4 +1,4 @@
-"""Names that users give: which one was meant, and things by name."""
+"""Names of policies and bandits: lookup, and suggestions for unknown names."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from bts_jax.text import shown
 
 
 def suggestion(name: Any, known: Iterable[str]) -> str:
-    """The end of a message about a name that is unknown: the nearest one that is known, or nothing.
+    """The end of a message about an unknown name: the nearest known name, or an empty string.
 
     Example:
         >>> suggestion("kub", ["bts", "kube"]), suggestion("thomson", ["bts", "kube"])
@@ -23,20 +23,20 @@ def suggestion(name: Any, known: Iterable[str]) -> str:
 
 
 def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` as a dict by name: one already, or a list of names in the registry."""
+    """Returns `value` as a dict by name. `value` is such a dict, or a list of names in the registry."""
     example = '{"BTS": BTS()}' if registry else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
     if not isinstance(value, Mapping):
         if not registry or isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{argument} = {shown(value)} has no names: give a dict such as {example}")
+            raise ValueError(f"{argument} = {shown(value)} has no names: give a dict, such as {example}")
         for name in value:
             if not isinstance(name, str) or name not in registry:
-                raise ValueError(f"{argument} has {shown(name)}, which is not a name: give a dict such as {example}, or some "
+                raise ValueError(f"{argument} has {shown(name)}, which is not a name: give a dict, such as {example}, or some "
                                  f"of {', '.join(registry)}{suggestion(name, registry)}")
             if list(value).count(name) > 1:
                 raise ValueError(f"{argument} has {name!r} twice: name each once")
         value = {name: registry[name]() for name in value}
     if not value:
-        raise ValueError(f"{argument} is empty: give a dict such as {example}")
+        raise ValueError(f"{argument} is empty: give a dict, such as {example}")
     for name in value:
         checks.name(argument, name)
     return dict(value)

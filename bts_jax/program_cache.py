@@ -1,12 +1,13 @@
-"""Compiled programs of built-in policies and bandits, on disk. A later process loads them without tracing.
+"""A disk cache of compiled programs of built-in policies and bandits. A later process loads them without tracing.
 
-JAX's own cache finds a compiled program by its lowered code. So every process has to trace the program first, which takes about
-half a second. Here the name of a file is a digest of everything that the program is made from: the source of this package, its
-functions and classes as they are in this process, the structure of policy and bandit, shapes, devices and JAX's settings. This
-is only known for classes of this package. Programs with a class of a user's own are traced in every process.
+JAX's own cache finds a compiled program by its lowered code. So every process has to trace the program first, which takes
+about half a second. Here the name of a file is a digest of everything that the program depends on: the source of this package,
+its functions and classes as they are in this process, the structure of policy and bandit, shapes, devices and JAX's settings.
+All of this is known only for classes of this package. Programs with a user-defined class are traced in every process.
 
-The files are in the folder of JAX's cache (`cache`). The folder is private, because loading a program runs code. A file that
-cannot be loaded is removed, and the program is traced. It is not written again if JAX's cache has it (`engine.programs`).
+The files are in the folder of JAX's cache (`cache`). The folder is private, because loading a program runs code. If a file
+cannot be loaded, it is removed, and the program is traced. The file is not written again if JAX's cache has the program
+(`engine.programs`).
 """
 
 import contextlib
@@ -33,8 +34,8 @@ from bts_jax.text import reason
 _LOG = logging.getLogger("bts_jax")
 _PACKAGE = Path(__file__).parent
 _PLAIN = (str, int, float, complex, bool, bytes, type(None), pytrees.Alike)
-_VERSIONED = {"builtins", "chex", "dataclasses", "functools", "jax", "jaxlib", "numpy", "typing"}  # not looked into
-_MADE_OF = {"bandits", "batch", "contract", "engine", "game", "policies", "pytrees", "random"}  # modules
+_VERSIONED = {"builtins", "chex", "dataclasses", "functools", "jax", "jaxlib", "numpy", "typing"}  # not inspected
+_MADE_OF = {"bandits", "batch", "contract", "engine", "game", "policies", "pytrees", "random"}  # modules that programs use
 
 
 class ProgramFile(NamedTuple):
@@ -56,7 +57,7 @@ class ProgramFile(NamedTuple):
             return deserialize_and_load(program, *trees, self.devices[0].client, self.devices), notes
         except FileNotFoundError:
             return None
-        except Exception as error:  # whatever is wrong with it, the program can be compiled again
+        except Exception as error:  # in any case, the program can be compiled again
             _LOG.info("%s cannot be loaded, and is compiled again (%s)", self.path.name, reason(error))
             self.remove()
             return None
@@ -73,15 +74,15 @@ class ProgramFile(NamedTuple):
             return
         try:
             files.replace(self.path, _packed(notes, serialize(program)[0]))
-        except Exception as error:  # a full disk, or a program that JAX cannot write
-            _LOG.info("%s cannot be kept (%s)", self.path.name, reason(error))
+        except Exception as error:  # a full disk, or a program that JAX cannot serialize
+            _LOG.info("%s cannot be saved (%s)", self.path.name, reason(error))
 
 
 def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | None:
-    """The file of a program. Returns None if the cache is off, or if policy or bandit is a class of a user's own.
+    """The file of a program. Returns None if the cache is off, or if the class of policy or bandit is user-defined.
 
-    `structures` are pytree structures of policy and bandit. `rest` is everything else that the program depends on. Two programs
-    with the same `repr` of `rest` must be the same.
+    `structures` are the pytree structures of policy and bandit. `rest` is everything else that the program depends on. Two
+    programs with the same structures, devices and `repr` of `rest` must be the same.
     """
     folder = cache.in_use()
     if folder is None:
@@ -101,11 +102,11 @@ def program_file(structures: list, devices: tuple, rest: Any) -> ProgramFile | N
 
 
 class _Foreign(Exception):
-    """A class of a user's own, or a field whose `repr` differs from process to process, such as a function."""
+    """A user-defined class, or a field whose `repr` differs from process to process, such as a function."""
 
 
 def _parts(structure: Any) -> Iterator[str]:
-    """What a structure consists of: its classes, and fields that are not arrays."""
+    """The parts of a structure: its classes, and the fields that are not arrays."""
     node = structure.node_data()
     if node is None:
         yield "*"
@@ -124,9 +125,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _live() -> str:
-    """A digest of the code that programs are made of, as it is in this process. A user may have replaced or reloaded a part."""
+    """A digest of the code that programs use, as it is in this process. A user may have replaced or reloaded a part of it."""
     found: list[bytes] = []
-    seen: dict[int, Any] = {}  # by their addresses, and kept alive: another object must not get the same address
+    seen: dict[int, Any] = {}  # objects by address, kept alive so that no other object gets the same address
     for name, module in sorted(sys.modules.items()):
         package, _, rest = name.partition(".")
         if package == "bts_jax" and rest.partition(".")[0] in _MADE_OF:
@@ -137,7 +138,7 @@ def _live() -> str:
 
 
 def _describe(value: Any, found: list[bytes], seen: dict[int, Any]) -> None:
-    """Adds code of functions, classes of this package, numbers and strings to `found`. Of other objects, adds only the type."""
+    """Adds code of functions, classes of this package, numbers and strings to `found`, and only the type of other objects."""
     if id(value) in seen or isinstance(value, list):  # lists may change while programs are played
         return
     if _is_plain(value):
@@ -171,7 +172,7 @@ def _describe(value: Any, found: list[bytes], seen: dict[int, Any]) -> None:
 
 @once
 def _source() -> str:
-    """A digest of this package's source, as it was when this was first asked for."""
+    """A digest of this package's source at the time of the first call."""
     return _source_now()
 
 
@@ -190,7 +191,7 @@ def _packed(notes: Any, program: bytes) -> bytes:
 
 
 def _unpacked(content: bytes) -> tuple[Any, bytes]:
-    """Inverse of `_packed`. Raises an error if the file is incomplete or was changed."""
+    """The inverse of `_packed`. Raises an error if the file is incomplete or was changed."""
     if hashlib.sha256(content[32:]).digest() != content[:32]:
         raise ValueError("the file is damaged")
     notes, _, program = zlib.decompress(content[32:]).partition(b"\n")

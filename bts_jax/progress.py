@@ -1,4 +1,4 @@
-"""Progress bars: on a terminal and in a notebook, and nowhere else."""
+"""Progress bars, on a terminal or in a notebook only."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def bar(quiet: bool, **options: Any) -> Any:
-    """A bar of tqdm with these options. It shows nothing if `quiet`, or where it would not be seen."""
-    from tqdm.auto import tqdm  # imported when used: `import bts_jax` stays light
+    """A tqdm bar with these options. It is hidden if `quiet`, or outside of terminals and notebooks."""
+    from tqdm.auto import tqdm  # imported when used, so that `import bts_jax` is fast
 
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
     hidden = quiet or not (notebook or (sys.stderr is not None and sys.stderr.isatty()))
@@ -17,7 +17,7 @@ def bar(quiet: bool, **options: Any) -> Any:
 
 @contextmanager
 def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A bar that counts to `total`, as a function of how many more there are and of what to say; it may show nothing."""
+    """Shows a bar that counts to `total`. Yields a function that takes an increment and a label."""
     with bar(quiet, total=total, unit=unit) as shown:
 
         def advance(more: int, label: str) -> None:
@@ -28,7 +28,7 @@ def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str]
 
 
 def _passing(tqdm: Any) -> Any:
-    """The notebook's bars, true to a total that changes, and gone once closed: tqdm's own leave "starting: 0%" in the file."""
+    """A notebook bar that follows changes of its total, and disappears when closed. tqdm's own leaves "starting: 0%" behind."""
     from IPython.display import display
 
     class Bar(tqdm):

@@ -1,4 +1,4 @@
-"""The dataclasses that users make: policies, bandits, runs."""
+"""Dataclasses that are pytrees: policies, bandits, runs."""
 
 import functools
 from typing import Any, TypeVar, dataclass_transform
@@ -13,8 +13,8 @@ Class = TypeVar("Class", bound=type)
 def pytree(cls: Class) -> Class:
     """Class decorator: a frozen dataclass whose fields are the leaves of a pytree.
 
-    A method `_check` is called when a user makes an instance, and not when JAX puts one together again. (`__post_init__`
-    will not do: pytrees are rebuilt through it, with tracers and placeholders for leaves.)
+    The method `_check`, if there is one, is called when a user creates an instance, and not when JAX rebuilds one.
+    (`__post_init__` does not work for this: JAX rebuilds pytrees through it, with tracers and placeholders as leaves.)
     """
     made = chex.dataclass(frozen=True, mappable_dataclass=False)(cls)
     if hasattr(made, "_check"):
@@ -30,11 +30,11 @@ def pytree(cls: Class) -> Class:
 
 
 class Names(tuple):
-    """Names of arms: a tuple of strings that may be a field of a bandit, though it has no numbers.
+    """Names of arms: a tuple of strings that may be a field of a bandit, although it has no numbers.
 
-    It has no leaves, and JAX takes bandits with other names for bandits of the same kind: they share programs and can be
-    stacked. `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the
-    names that it was traced with.
+    It has no leaves, and all names count as equal in pytree structures. So bandits with different names share programs and can
+    be stacked. `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the
+    names with which it was traced.
 
     Example:
         >>> jax.tree.structure([Names(("A", "B")), 1]) == jax.tree.structure([Names(("C",)), 1])
@@ -48,7 +48,7 @@ class Names(tuple):
 
 
 class Alike:
-    """What a pytree keeps of names: equal to that of any others."""
+    """The static data of `Names` in a pytree. All instances are equal."""
 
     def __init__(self, names: Names):
         self.names = names

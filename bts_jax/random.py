@@ -1,15 +1,15 @@
 """Counter-based random numbers, and exact samplers.
 
-Every number drawn here is a function of a key and of its place in the array that was asked for. It does not depend on the
-batch. The generator is Threefry-2x32 (Salmon et al., SC 2011): the same family as JAX's default generator, written out so that
-XLA can fuse it with what consumes the numbers.
+Every random number is a function of a key and of its position in the requested array. It does not depend on the batch. The
+generator is Threefry-2x32 (Salmon et al., SC 2011), of the same family as JAX's default generator. It is written in
+`jax.numpy`, so that XLA can fuse it with the operations that use the numbers.
 
-`gamma`, `beta` and `rejection` draw by rejection: they propose until each element has a proposal that is accepted. They are
-ordinary functions that loop. In a policy, the engine makes one proposal per call instead (`bts_jax.engine.draws`).
+`gamma`, `beta` and `rejection` draw by rejection: they make proposals until one is accepted for each element. They are
+ordinary functions with a loop. In a policy, the engine makes one proposal per call instead (`bts_jax.engine.draws`).
 
-Compilers may contract a · b + c into one instruction with one rounding instead of two. Whether they do depends on the
-operations nearby. In a policy or a bandit, the engine prevents this: it rounds products. The functions marked `exact` round by
-hand, and only where it matters: in a polynomial it does not.
+Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
+operations. In a policy or a bandit, the engine prevents it by rounding products. Functions marked `exact` round their products
+themselves, and only where it matters. In a polynomial it does not matter.
 """
 
 import math
@@ -26,17 +26,17 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.typing import ArrayLike
 
-ROUNDS = 13  # the fewest with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
+ROUNDS = 13  # the smallest number with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
-SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the former is some 10⁻⁶
+SMALLEST_SHAPE, LARGEST_SHAPE = 2.0**-20, 1e7  # of `gamma` and `beta`; the smallest is about 10⁻⁶
 
 Words = tuple[jax.Array, jax.Array]  # two uint32 arrays of one shape
-EXACT = "_bts_jax_exact_"  # the beginning of the names under which JAX knows the functions that round by hand
+EXACT = "_bts_jax_exact_"  # prefix of the names of `exact` functions in jaxprs
 
 
 def exact(function: Callable) -> Callable:
-    """A function that rounds its products by hand. The engine leaves them as they are."""
+    """Marks a function that rounds its products itself. The engine does not round them again."""
 
     @wraps(function)
     def named(*arguments: Any) -> Any:
@@ -68,7 +68,7 @@ def _threefry(rounds: int, *words: jax.Array) -> Words:
 
 @exact
 def hash(*words: jax.Array) -> Words:
-    """`threefry` with `ROUNDS` rounds. Passes of the engine treat it as one operation with two outputs."""
+    """`threefry` with `ROUNDS` rounds. The engine's passes treat it as one operation with two outputs."""
     return _threefry(ROUNDS, *words)
 
 
@@ -79,14 +79,14 @@ def jax_hash(*words: jax.Array) -> Words:
 
 
 def fold_in_words(words: Any, data: np.ndarray) -> Any:
-    """The words of `jax.random.fold_in(key, data)`, by NumPy, which has nothing to compile."""
+    """The words of `jax.random.fold_in(key, data)`, computed by NumPy, which does not compile anything."""
     words, data = tuple(map(np.asarray, words)), np.asarray(data).astype(np.uint32)
     with np.errstate(over="ignore"):
         return _threefry(20, *np.broadcast_arrays(*words, np.uint32(0), data))  # type: ignore
 
 
 def key_words(key: jax.Array) -> Words:
-    """The 64 bits that stand for a typed JAX key of any implementation."""
+    """Reduces a typed JAX key of any implementation to 64 bits."""
     data = jax.random.key_data(key)
     words = data[..., 0], data[..., 1]
     for i in range(2, data.shape[-1], 2):
@@ -95,33 +95,33 @@ def key_words(key: jax.Array) -> Words:
 
 
 def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
-    """The key of one purpose in one round of the run that `words` stand for: an ordinary JAX key."""
+    """The JAX key for one purpose in one round of a run. `words` are the words of the run's key."""
     return as_key(derived_words(words, index, purpose))
 
 
 def derived_words(words: Words, index: ArrayLike, purpose: int) -> Words:
-    """The words of that key."""
+    """The words of the key that `derive` returns."""
     return threefry(words, (jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)))
 
 
 def as_key(words: Words) -> jax.Array:
-    """An ordinary JAX key from its 64 bits."""
+    """The typed JAX key with these 64 bits."""
     return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
 
 def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> Words:
-    """Two arrays of random 32-bit words. Streams of one key are independent of each other."""
+    """Two arrays of random 32-bit words. Different streams of one key are independent."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
 
 
 def rounded(x: jax.Array) -> jax.Array:
-    """`x`, rounded to float32 here and now. A maximum is not to be seen through, a plain cast is."""
+    """Forces `x` to be rounded to float32 at this point. Compilers remove a plain cast, but not this maximum."""
     return jnp.maximum(x, jnp.float32(-3e38))
 
 
 def unit(word: jax.Array) -> jax.Array:
-    """A random word as a float32 in (0, 1], with 32 bits of resolution near 0.
+    """Converts a random word to a float32 in (0, 1], with 32 bits of resolution near 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -132,7 +132,7 @@ def unit(word: jax.Array) -> jax.Array:
 
 
 def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
-    """A Bernoulli trial: whether a random word falls below `probability`, which is met to 2⁻³² (0 and 1 exactly).
+    """A Bernoulli trial: whether a random word is below `probability`. The error is at most 2⁻³² (0 and 1 are exact).
 
     Example:
         >>> import jax.numpy as jnp
@@ -146,9 +146,9 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
 
 
 def below(key: jax.Array, count: int) -> jax.Array:
-    """A random whole number below `count`, each as likely as the others to 2⁻⁴⁰, for a count up to 2²⁰: int32.
+    """A random integer in [0, `count`), int32. All are equally likely up to 2⁻⁴⁰, for counts up to 2²⁰.
 
-    The few words that would favour small numbers are replaced by those of another stream, once.
+    The few words that would favour small numbers are replaced once, by words of another stream.
 
     Example:
         >>> import jax
@@ -159,14 +159,14 @@ def below(key: jax.Array, count: int) -> jax.Array:
 
 
 def reduced(word: jax.Array, other: jax.Array, count: int) -> jax.Array:
-    """A random word as a whole number below `count`; the other word, where the first would favour small numbers."""
+    """Reduces a random word to an integer in [0, `count`). Uses `other` if `word` would favour small numbers."""
     fair = word <= jnp.uint32(2**32 // count * count - 1)
     return (jnp.where(fair, word, other) % count).astype(jnp.int32)
 
 
 def one_of(word: jax.Array, count: jax.Array) -> jax.Array:
-    """A whole number below `count`, all being equally likely to 2⁻³²: int32."""
-    # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile everywhere.
+    """A random integer in [0, `count`), int32. All are equally likely up to 2⁻³²."""
+    # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile on all platforms.
     count = count.astype(jnp.uint32)
     (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (word, count))
     middle = (b * d >> 16) + (a * d & 0xFFFF) + (b * c & 0xFFFF)
@@ -180,7 +180,7 @@ def exponential(word: jax.Array) -> jax.Array:
 
 @exact
 def log(x: jax.Array) -> jax.Array:
-    """The logarithm of positive normal float32 numbers, right to 2.5 units in the last place; half the work of `jnp.log`."""
+    """The logarithm of positive normal float32 numbers, with an error of at most 2.5 ulp. Half the work of `jnp.log`."""
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
 
@@ -190,14 +190,14 @@ def log_excess(u: jax.Array) -> jax.Array:
     """u − log(1 + u) for u > −1, without cancellation near 0."""
     exponent, t = _reduced(1 + u)
     near = exponent == 0
-    v = jnp.where(near, u, t)  # 1 + t has lost digits of a small u
+    v = jnp.where(near, u, t)  # t has lost digits of a small u
     quartic = _quartic(v)
     far = u - (exponent * jnp.float32(math.log(2)) + _cubic(t) + quartic)
     return jnp.where(near, rounded(u * u * (1 / 2 - u * (1 / 3))) - quartic, far)
 
 
 def _reduced(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """e and t with x = 2^e (1 + t) and √½ ≤ 1 + t < √2."""
+    """Returns e and t with x = 2^e (1 + t) and √½ ≤ 1 + t < √2."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - jnp.int32(0x3F3504F3)) >> 23
     return exponent.astype(jnp.float32), lax.bitcast_convert_type(bits - (exponent << 23), jnp.float32) - 1
@@ -209,7 +209,7 @@ def _cubic(t: jax.Array) -> jax.Array:
 
 
 def _quartic(t: jax.Array) -> jax.Array:
-    """What is left of log(1 + t) after three terms, for √½ ≤ 1 + t < √2, to a relative error of 3.3·10⁻⁶."""
+    """log(1 + t) minus the first three terms of its series, for √½ ≤ 1 + t < √2, with a relative error of 3.3·10⁻⁶."""
     square = t * t
     rest = jnp.float32(_QUARTIC[-1])
     for coefficient in _QUARTIC[-2::-1]:
@@ -222,18 +222,18 @@ _QUARTIC = (-0.25000074, 0.20000692, -0.16652518, 0.14225139, -0.12873434, 0.125
 
 
 def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
-    """Two independent standard normal draws from two random words (Box–Muller): the radius has 32 bits, the angle 21.
+    """Two independent standard normal draws from two random words (Box–Muller). The radius has 32 bits, the angle 21.
 
-    The lowest 11 bits of the second word are not used: `spare_bits` are independent of the draws.
+    The lowest 11 bits of the second word are not used. They are the `spare_bits`, which are independent of the draws.
     """
     return _circle(exponential(words[0]), words[1])
 
 
 @exact
 def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The point at radius √(2·energy) whose angle a random word says."""
+    """The point at radius √(2·energy) and at the angle that a random word gives."""
     radius = jnp.sqrt(2 * energy)
-    # The top two bits of the angle say which quarter of the circle, the next 19 where in it, in (−π/4, π/4).
+    # The top two bits of the angle select a quarter of the circle. The next 19 give the angle within it, in (−π/4, π/4).
     turn = word & jnp.uint32(0xFFFFF800)
     angle = lax.bitcast_convert_type(turn << 2, jnp.int32).astype(jnp.float32) * jnp.float32(jnp.pi / 4 * 2**-31)
     square = angle * angle
@@ -245,32 +245,32 @@ def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def spare_bits(words: Words) -> jax.Array:
-    """The 11 bits that `normal_pair` leaves, as a uint32 below 2048."""
+    """The 11 bits that `normal_pair` does not use, as a uint32 below 2048."""
     return words[1] & jnp.uint32(0x7FF)
 
 
 def gumbel(word: jax.Array) -> jax.Array:
-    """A standard Gumbel draw from a random word: the largest of `logits + gumbel` is an arm drawn by softmax."""
+    """A standard Gumbel draw from a random word. The argmax of `logits + gumbel` is a draw from the softmax of `logits`."""
     return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
 
 
-NONE = np.float32(np.inf)  # in place of a draw: none was accepted yet
-TRIES = 40  # proposals side by side; that none is accepted has a probability below 10⁻²⁰ for `gamma` and `beta`
+NONE = np.float32(np.inf)  # stands for a draw that has not been accepted yet
+TRIES = 40  # proposals made in parallel; for `gamma` and `beta`, all are rejected with a probability below 10⁻²⁰
 
 
 class Sampler(NamedTuple):
-    """A way to draw by rejection, elementwise: all arguments have one shape.
+    """A rejection sampler. Its functions are elementwise: all arguments have the same shape.
 
-    `loop(tries, words, place, *parameters)` gives the draws: it proposes until all are accepted or, given a number of tries,
-    makes so many proposals side by side and takes the first accepted ones.
+    `loop(tries, words, place, *parameters)` returns draws. If `tries` is `None`, it makes proposals until all are accepted.
+    Otherwise it makes `tries` proposals in parallel and returns the first accepted ones.
 
-    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words, for the engine. It returns draws, and
-    `NONE` where the proposal is rejected.
+    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine uses it. It returns draws,
+    and `NONE` where the proposal is rejected.
 
-    Some parameters may need more than one proposal for a draw. For these `propose` returns a negative number, if there is an
-    `advance(words, begun, *parameters)`: that one returns a negative number for a draw that has begun, and is called with that
-    number as `begun` the next time for the same parameters; `begun` is `NONE` where no draw has begun. For other parameters it
-    returns what `propose` does. The draws of such a sampler are not negative.
+    `advance(words, begun, *parameters)` exists if a draw needs more than one proposal for some parameters. For these
+    parameters, `propose` returns a negative number. `advance` returns a negative number for a draw that has begun. The next
+    call for the same parameters gets this number as `begun`. `begun` is `NONE` if no draw has begun. For other parameters,
+    `advance` returns the same as `propose`. The draws of such a sampler are not negative.
     """
 
     loop: Callable
@@ -279,8 +279,8 @@ class Sampler(NamedTuple):
     hashes: int = 1
 
 
-# Operands: the key's two words, the place and the parameters. The parameters have the shape of the draws; the others are
-# broadcast to it.
+# Operands: the key's two words, the position and the parameters. The parameters have the shape of the draws. The other operands
+# are broadcast to it.
 draw_p = Primitive("draw")
 
 
@@ -314,13 +314,13 @@ mlir.register_lowering(draw_p, mlir.lower_fun(
 
 
 def draw(sampler: Sampler, tries: int | None, *operands: jax.Array) -> jax.Array:
-    """What `draw_p` computes: draws for the key's two words, places and parameters, elementwise."""
+    """Computes `draw_p`: draws for the key's two words, positions and parameters, elementwise."""
     key0, key1, *rest = jnp.broadcast_arrays(*operands)
     return sampler.loop(tries, (key0, key1), *rest)
 
 
 def words_of(sampler: Sampler, attempt: ArrayLike, key: Words, place: jax.Array) -> Any:
-    """The words that a proposal is made of."""
+    """The random words for a proposal."""
     streams = [jnp.asarray(attempt).astype(jnp.uint32) * sampler.hashes + i for i in range(sampler.hashes)]
     words = [threefry(key, (place, jnp.broadcast_to(stream, place.shape))) for stream in streams]
     return words if sampler.hashes > 1 else words[0]
@@ -334,15 +334,15 @@ def _sample(sampler: Sampler, key: jax.Array, *parameters: ArrayLike) -> jax.Arr
 
 
 def rejection(propose: Callable, key: jax.Array, *parameters: ArrayLike, hashes: int = 1) -> jax.Array:
-    """Draws by rejection, one for each element of the parameters (broadcast): float32.
+    """Draws by rejection, one float32 for each element of the parameters (broadcast). Derivatives are 0.
 
     Args:
         propose: an elementwise function `(words, *parameters) -> (value, accepted)` at the top level of a module. `words` is a
-            pair of arrays of random 32-bit words; with `hashes` above 1 a list of so many pairs. An infinite value counts as
-            rejected. Derivatives are taken to be 0.
+            pair of arrays of random 32-bit words. If `hashes` is above 1, it is a list of `hashes` such pairs. An infinite
+            value counts as rejected.
         key: a typed JAX key.
-        parameters: of the proposals.
-        hashes: how many pairs of random words a proposal takes.
+        parameters: the parameters of the proposals.
+        hashes: the number of pairs of random words that a proposal uses.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -373,15 +373,15 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
     return sampler
 
 
-@jax.jit  # of which `jax.vmap` takes NumPy arrays, and of `custom_jvp` not (jax 0.10.2)
+@jax.jit  # under `jax.vmap`, a jitted function accepts NumPy arrays and a `custom_jvp` function does not (jax 0.10.2)
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
-    """Exact Gamma(shape, 1) draws, one for each element of `shape`: float32, from 10⁻⁶ to 10⁷; NaN for other shapes.
+    """Exact Gamma(shape, 1) draws, one float32 for each element of `shape`. Shapes are from 10⁻⁶ to 10⁷, others give NaN.
 
-    In a policy, shapes above 10⁷ are drawn, too. Draws too small for float32 are 0 or some 10⁻³⁸.
+    In a policy, shapes above 10⁷ work, too. Draws that are too small for float32 become 0 or about 10⁻³⁸.
 
-    A draw x has a derivative with respect to its shape a: that of the quantile, −(∂F(x; a)/∂a) / F′(x; a). So the
-    derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS 2018).
-    It is right to 1% for shapes up to 10⁵, and not beyond.
+    A draw x has a derivative with respect to its shape a. It is the derivative of the quantile, −(∂F(x; a)/∂a) / F′(x; a), so
+    that the derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS
+    2018). It is accurate to 1% for shapes up to 10⁵, and less accurate beyond.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -405,9 +405,10 @@ def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
-    """Exact Beta(a, b) draws, one for each element of `a` and `b` (broadcast): float32, from 10⁻⁶ to 10⁷; NaN for others.
+    """Exact Beta(a, b) draws, one float32 for each element of `a` and `b` (broadcast).
 
-    Their derivatives are taken to be 0: make them of `gamma` draws, which have some.
+    `a` and `b` are from 10⁻⁶ to 10⁷; other values give NaN. The derivatives of the draws are 0. If you need derivatives,
+    compute Beta draws from `gamma` draws.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -431,7 +432,7 @@ def _loop_gamma(tries: int | None, key: Words, place: jax.Array, shape: jax.Arra
 def _loop_beta(tries: int | None, key: Words, place: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     first, second = _stream(key, place, _BEYOND)
     less = rounded(_less(a, first) - _less(b, second))
-    # Both powers may be too small for float32; their quotient is what counts.
+    # Both powers may be too small for float32. Only their quotient matters.
     power_a, power_b = _exp_minus(jnp.maximum(less, 0)), _exp_minus(jnp.maximum(-less, 0))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
@@ -449,7 +450,7 @@ def _stream(key: Words, place: jax.Array, stream: ArrayLike) -> Words:
 
 
 def _trial(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]) -> Callable:
-    """Attempt i: a proposal from stream 2i, accepted or not by stream 2i + 1."""
+    """Returns attempt i as a function of i: stream 2i makes the proposal, and stream 2i + 1 accepts or rejects it."""
 
     def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, log_accept = propose(_stream(key, place, 2 * i))
@@ -459,7 +460,7 @@ def _trial(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Ar
 
 
 # For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
-_BEYOND = 2**32 - 1  # the stream of U, beyond those of all tries
+_BEYOND = 2**32 - 1  # the stream of U, which no attempt uses
 
 
 def _raised(shape: jax.Array) -> jax.Array:
@@ -467,7 +468,7 @@ def _raised(shape: jax.Array) -> jax.Array:
 
 
 def _less(shape: jax.Array, word: jax.Array) -> jax.Array:
-    """−log U^(1/shape) for a random U, where the shape is to be raised; 0 elsewhere."""
+    """−log U^(1/shape) for a random U if the shape is raised (`_raised`), and 0 otherwise."""
     return jnp.where(shape < 0.5, rounded(exponential(word) / jnp.where(shape < 0.5, shape, 1)), 0)
 
 
@@ -476,11 +477,11 @@ def _within(shape: jax.Array) -> jax.Array:
 
 
 def _first_accepted(valid: jax.Array, attempt: Callable, tries: int | None) -> jax.Array:
-    """The first accepted proposal for each element; NaN for those that are not valid."""
+    """The first accepted proposal for each element. NaN for elements that are not valid."""
     if tries is not None:
         values, accepted = jax.vmap(attempt)(lax.iota(jnp.uint32, tries))
         score = (accepted & valid).astype(jnp.int32)
-        first = lax.argmax(score, 0, jnp.int32)  # of equals, the first
+        first = lax.argmax(score, 0, jnp.int32)  # the first, if there are several
         return jnp.where(score.max(0) > 0, jnp.take_along_axis(values, first[None], 0)[0], jnp.nan)
 
     def again(carry: tuple) -> tuple:
@@ -494,13 +495,13 @@ def _first_accepted(valid: jax.Array, attempt: Callable, tries: int | None) -> j
 
 @exact
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A proposal for a Gamma(shape, 1) draw, and the logarithm of the probability to accept it.
+    """A proposal for a Gamma(shape, 1) draw, and the log of its acceptance probability.
 
-    Marsaglia and Tsang (2000): with d = shape − 1/3 and y = normal / √(9d), propose d(1+y)³ and accept with probability
-    exp(3d[log(1+y) − y + y²/2 − y³/3]), the bracket being what is left of the logarithm's series after three terms.
-    Their bound holds for every d > 0, so any shape above 1/3 will do; 83% are accepted at shape 1/2, 95% at 1, 99.9% at
-    30. Several proposals may be accepted together, with the sum of their logarithms: accept when a standard exponential
-    draw exceeds minus that sum.
+    Marsaglia and Tsang (2000): with d = shape − 1/3 and y = normal / √(9d), propose d(1+y)³ and accept it with probability
+    exp(3d[log(1+y) − y + y²/2 − y³/3]). The bracket is the remainder of the logarithm's series after three terms. Their bound
+    holds for every d > 0, so all shapes above 1/3 are allowed. 83% of the proposals are accepted at shape 1/2, 95% at 1 and
+    99.9% at 30. Several proposals can be accepted together: add their logarithms, and accept if a standard exponential draw
+    exceeds minus this sum.
 
     Example:
         >>> import jax.numpy as jnp
@@ -508,7 +509,7 @@ def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.A
         >>> round(value.item(), 4), log_accept.item()
         (1.0, 0.0)
     """
-    # Not lax.rsqrt, which keeps XLA from vectorising what it is fused with; nor a quotient, which it stores for each use.
+    # XLA does not vectorise operations that are fused with lax.rsqrt, and stores a quotient for each use. So neither is used.
     return _bent(shape, rounded(normal * (1 / _gamma_width(shape))))
 
 
@@ -518,10 +519,10 @@ def _gamma_width(shape: jax.Array) -> jax.Array:
 
 
 def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The proposal for a Gamma draw made of y, and the logarithm of the probability to accept it; see `propose_gamma`."""
+    """The proposal for a Gamma draw from y, and the log of its acceptance probability; see `propose_gamma`."""
     d = shape - jnp.float32(1 / 3)
     cube_root = 1 + y
-    # Near 0 the bracket is a small difference of large terms, which are left out there.
+    # Near 0, the bracket is a small difference of large terms. These terms cancel, and are left out there.
     exponent, t = _reduced(cube_root)
     near = exponent == 0
     terms = exponent * jnp.float32(math.log(2)) + (_cubic(t) - _cubic(y))
@@ -531,10 +532,10 @@ def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _trial_bits(words: Words) -> jax.Array:
-    """A uniform number in (0, 1) with 22 bits: the 11 that `normal_pair` leaves, and below them the lowest of the radius.
+    """A uniform number in (0, 1) with 22 bits: the 11 `spare_bits`, followed by the lowest 11 bits of the radius.
 
-    The upper 11 bits decide all but one trial in 2,048. Only there does the outcome depend on the lowest bits of the radius,
-    and the law of the draws changes by less than 2⁻³².
+    The upper 11 bits decide all but one trial in 2,048. Only in such a trial does the outcome depend on the lowest bits of the
+    radius. This changes the distribution of the draws by less than 2⁻³².
     """
     left = ((words[1] & jnp.uint32(0x7FF)) << 11) | (words[0] & jnp.uint32(0x7FF))
     return (left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)
@@ -542,13 +543,13 @@ def _trial_bits(words: Words) -> jax.Array:
 
 @exact
 def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
-    """One trial with the bits that a pair of normal draws leaves."""
+    """An acceptance trial with the bits that `normal_pair` does not use."""
     return log(_trial_bits(words)) < log_accept
 
 
 @exact
 def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
-    """A proposal for a Gamma draw of shape 1/2 or more. For shape 1 it is an exponential draw, and accepted."""
+    """A proposal for a Gamma draw of shape 1/2 or more. For shape 1 it is an exponential draw, which is always accepted."""
     energy = exponential(words[0])
     value, log_accept = propose_gamma(shape, _circle(energy, words[1])[0])
     closed = shape == 1
@@ -558,7 +559,10 @@ def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
 
 @exact
 def _advance_gamma(words: Words, begun: jax.Array, shape: jax.Array) -> jax.Array:
-    """The same for all shapes. Below 1/2 there are two stages: a Gamma(shape + 1) draw, and its product with U^(1/shape)."""
+    """`_propose_gamma` for all shapes.
+
+    Below 1/2 there are two stages: a Gamma(shape + 1) draw, then its product with U^(1/shape).
+    """
     energy = exponential(words[0])
     value, log_accept = propose_gamma(shape + 1, _circle(energy, words[1])[0])
     value = jnp.where(accepts(words, log_accept), -value, NONE)
@@ -569,9 +573,9 @@ def _advance_gamma(words: Words, begun: jax.Array, shape: jax.Array) -> jax.Arra
 
 @exact
 def _propose_beta(words: Words, a: jax.Array, b: jax.Array) -> jax.Array:
-    """A proposal for a Beta draw, of two Gamma proposals with shapes 1/2 or more.
+    """A proposal for a Beta draw, made of two Gamma proposals with shapes of 1/2 or more.
 
-    If a or b is 1, the distribution function is inverted, and the draw is accepted.
+    If a or b is 1, the distribution function is inverted, and the draw is always accepted.
     """
     energy = exponential(words[0])
     normals = _circle(energy, words[1])
@@ -586,14 +590,16 @@ def _propose_beta(words: Words, a: jax.Array, b: jax.Array) -> jax.Array:
 
 @exact
 def _advance_beta(words: Words, begun: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The same for all shapes. Below 1/2 there are two stages: x / (1 − x) for shapes raised by 1, and its product with
-    U^(1/a) / V^(1/b).
+    """`_propose_beta` for all shapes.
+
+    Below 1/2 there are two stages: x / (1 − x) for shapes raised by 1, then its product with U^(1/a) / V^(1/b).
     """
     energy = exponential(words[0])
     normals = _circle(energy, words[1])
     (x, log_x), (y, log_y) = propose_gamma(_raised(a), normals[0]), propose_gamma(_raised(b), normals[1])
-    # If a and b are below 1/2, the logarithm of U^(1/a) / V^(1/b) is positive with probability a / (a + b), and its size is
-    # exponential, of rate b; else of rate a. If one of them is, there is but one power.
+    # If a and b are below 1/2, the logarithm of U^(1/a) / V^(1/b) is positive with probability a / (a + b). Its absolute value
+    # is exponential, with rate b if it is positive and rate a otherwise. If only one of them is below 1/2, there is only one
+    # power.
     divides = jnp.where(jnp.maximum(a, b) < 0.5, unit(words[1]) * (a + b) < a, b < a)
     power, _ = _power(energy, 1 / jnp.where(divides, b, a))
     u, v = rounded(jnp.where(divides, -begun, -begun * power)), jnp.where(divides, power, 1)
@@ -605,7 +611,7 @@ def _advance_beta(words: Words, begun: jax.Array, a: jax.Array, b: jax.Array) ->
 
 
 def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """x = exp(−E · exponent) for a standard exponential draw E, a power of a uniform draw; and 1 − x."""
+    """Returns x = exp(−E · exponent), which is a power of a uniform draw if E is a standard exponential draw, and 1 − x."""
     least = jnp.maximum(energy, jnp.float32(2**-25))
     scale, rest = _exp_parts(jnp.minimum(rounded(least * exponent), 87))
     return scale + rest, (1 - scale) - rest
@@ -617,8 +623,8 @@ BETA = Sampler(_loop_beta, _propose_beta, _advance_beta)
 
 @exact
 def _exp_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """2⁻ⁿ and exp(−x) − 2⁻ⁿ, the power being the nearest to exp(−x), for 0 ≤ x ≤ 87."""
-    # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, that loses nothing to cancellation.
+    """Returns 2⁻ⁿ and exp(−x) − 2⁻ⁿ for 0 ≤ x ≤ 87, where 2⁻ⁿ is the power of 2 nearest to exp(−x)."""
+    # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, without cancellation.
     n = jnp.round(x * jnp.float32(1 / math.log(2)))
     f = rounded(n * jnp.float32(math.log(2))) - x
     p = f * (1 + f * (1 / 2 + f * (1 / 6 + f * (1 / 24 + f * (1 / 120 + f * (1 / 720))))))
@@ -627,6 +633,6 @@ def _exp_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _exp_minus(x: jax.Array) -> jax.Array:
-    """exp(−x) for x ≥ 0; as for 87 beyond, where float32 ends."""
+    """exp(−x) for x ≥ 0. Values of x above 87, where float32 ends, count as 87."""
     scale, rest = _exp_parts(jnp.minimum(x, 87))
     return scale + rest

@@ -1,4 +1,4 @@
-"""How the command line ends on Ctrl-C and on SIGTERM: soon, with one line, at any stage."""
+"""Ends the command line on Ctrl-C and SIGTERM: immediately, with one line of text, at any time."""
 
 import multiprocessing
 import os
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _ENDED: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_hint: Callable[[], str] = str  # how to go on, if there is something to go on with
+_hint: Callable[[], str] = str  # how to resume, if there is something to resume
 
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """On SIGINT or SIGTERM the process prints one line and exits with code 130 or 143. A signal that is ignored stays ignored.
+    """On SIGINT or SIGTERM, the process prints one line and exits with code 130 or 143. An ignored signal stays ignored.
 
-    A thread waits for the signal. Python would call a handler, or raise `KeyboardInterrupt`, in the main thread and only when
-    the compiled program that runs there has ended; and the exception is lost if a callback happens to be running.
+    A thread waits for the signal. Python itself would call a handler, or raise `KeyboardInterrupt`, in the main thread, and
+    only after the compiled program there has ended. The exception would be lost if a callback were running.
     """
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers in the main thread only
         yield
@@ -52,7 +52,7 @@ def resumable(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def _note(*_: object) -> None:
-    """A handler in Python, without which no signal is written to the socket."""
+    """An empty handler. Without a Python handler, no signal is written to the socket."""
 
 
 def _exit_on_signal(reading: socket.socket) -> None:

@@ -1,6 +1,7 @@
 """One run, round by round: `trace`, and many of them at once under `jax.vmap`.
 
-A trace is the run that `simulate` plays with the same arguments, bit for bit. `simulate` keeps totals, `trace` every round.
+A trace is the run that `simulate` plays with the same arguments, bit for bit. `simulate` records totals; `trace` records every
+round.
 """
 
 import warnings
@@ -24,31 +25,31 @@ from bts_jax.game import Round, Setting
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
 
-MOST_DEFAULT_ROUNDS = 10**6  # that are allocated without being asked for
+MOST_DEFAULT_ROUNDS = 10**6  # the largest number of rounds that is allocated by default
 
 
 @pytree
 class Trace:
-    """A run, round by round, for up to N rounds. Under `vmap`, batch axes stand before those named here.
+    """A run, round by round, for up to N rounds. Under `vmap`, batch axes precede the axes named here.
 
-    If the run ends before round N, the rest is filled: `played` is False, `arm` is −1, `reward` and `cost` are 0, `remaining`
-    stays as it is, and `recorded` is what `record` returns for the state after the last round.
+    If the run ends before round N, the remaining entries are filled: `played` is False, `arm` is −1, `reward` and `cost` are
+    0, `remaining` does not change, and `recorded` is the result of `record` for the state after the last round.
     """
 
-    arm: jax.Array  # [N] int32, which was pulled
-    reward: jax.Array  # [N] float32, earned
-    cost: jax.Array  # [N] float32, paid
+    arm: jax.Array  # [N] int32, the pulled arm
+    reward: jax.Array  # [N] float32
+    cost: jax.Array  # [N] float32
     remaining: jax.Array  # [N] float32, the budget left after the round
-    played: jax.Array  # [N] bool: the round took place
-    length: jax.Array  # int32, how many rounds took place
-    truncated: jax.Array  # bool: the run would go on after round N
-    recorded: Any  # [N, ...] each leaf of what `record` returns
+    played: jax.Array  # [N] bool: the round was played
+    length: jax.Array  # int32, the number of rounds played
+    truncated: jax.Array  # bool: the run would continue after round N
+    recorded: Any  # the result of `record`, each leaf [N, ...]
 
 
 class _Now(NamedTuple):
-    """Where a run stands."""
+    """The state of a run."""
 
-    progress: Any  # as in `game`
+    progress: Any  # `game._Progress`
     last: Round  # the last round whose draws were complete
 
     @property
@@ -57,20 +58,20 @@ class _Now(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What is kept of a round."""
+    """What is stored of a round."""
 
     arm: jax.Array
     reward: jax.Array
     cost: jax.Array
     remaining: jax.Array
-    state: State  # that the decision was made from; None unless it is to be kept
+    state: State  # from which the decision was made; None unless states are recorded
 
 
 class _End(NamedTuple):
     """How a run ended."""
 
-    length: jax.Array  # int32, how many rounds it took
-    ended: jax.Array  # bool: and was not cut off
+    length: jax.Array  # int32, the number of rounds
+    ended: jax.Array  # bool: the run ended by itself, and not because of the limit of rounds
     last: Round
 
 
@@ -83,26 +84,27 @@ def trace(
     rounds: int | None = None,
     record: Callable[[State], Any] | bool | None = None,
 ) -> Trace:
-    """Plays the run that `simulate` plays with the same policy, bandit, budget and key, and keeps every round of it.
+    """Plays the run that `simulate` plays with the same policy, bandit, budget and key, and records every round of it.
 
-    Arms, rewards and costs are the same bit for bit. So are totals: `simulate` adds rewards and costs in fixed point
-    (`bts_jax.engine.fixed_point`), so that sums of the trace in float32 may differ in the last digits. The last pull, if it
-    costs more than is left, earns and pays nothing. It is still a round, and its arm is in the trace.
+    Arms, rewards and costs are the same bit for bit. So are totals, but `simulate` adds rewards and costs in fixed point
+    (`bts_jax.engine.fixed_point`): float32 sums over the trace may differ from its totals in the last digits. If the last pull
+    costs more than the remaining budget, its reward and cost are 0. It still counts as a round, and its arm is in the trace.
 
-    Pure, as `simulate` is: map over any argument but `rounds` and `record` with `jax.vmap`. Where `simulate` returns NaN,
-    reward, cost and remaining budget are NaN from the round that went wrong.
+    The function is pure, like `simulate`. Map over any argument except `rounds` and `record` with `jax.vmap`. Where `simulate`
+    returns NaN, reward, cost and remaining budget are NaN from the first invalid round on.
 
     Args:
-        policy: who decides, such as `BTS()`.
-        bandit: what is pulled.
-        budget: how much may be spent; infinite if `rounds` is given.
+        policy: the policy, such as `BTS()`.
+        bandit: the bandit.
+        budget: the amount that may be spent. It may be infinite if `rounds` is given.
         key: a typed JAX key, such as `jax.random.key(0)`.
-        rounds: N, how many rounds to keep. The run ends there at the latest, and `truncated` says whether it would go on. By
-            default, the limit of rounds of `simulate`, if it is at most a million: enough for the whole run, unless arms
-            cost nothing. Under `jit` or `vmap` over bandits or budgets, it must be given.
-        record: a function of the policy's state, whose result is kept for every round. It is given the state that the round's
-            decision was made from, which has learnt from all rounds before this one: the posterior, say, that the arm was
-            drawn from. True keeps the state itself. While the run is played, the states of all N rounds are in memory.
+        rounds: N, the number of rounds to record. The run ends after round N at the latest, and `truncated` says whether it
+            would continue. The default is the limit of rounds of `simulate`, if that is at most a million. This is enough for
+            the whole run, unless arms cost nothing. Under `jit` or `vmap` over bandits or budgets, `rounds` must be given.
+        record: a function of the policy's state. Its result is stored for every round. Its argument is the state from which
+            the round's decision was made. This state has been updated with all earlier rounds, and is for example the
+            posterior from which the arm was drawn. `True` stores the state itself. The states of all N rounds are in memory
+            while the run is played.
 
     Returns:
         The `Trace`.
@@ -120,8 +122,8 @@ def trace(
     checks.key(key)
     game.check(policy, bandit, budget, None, rounds)
     if record is not None and not isinstance(record, bool) and not callable(record):
-        raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to keep the "
-                         "state itself")
+        raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to store "
+                         "the state itself")
     rounds = _default_rounds(bandit, budget) if rounds is None else checks.whole("rounds", rounds, 1)
     keeps = record is not None and record is not False
     arguments = policy, bandit, budget, key
@@ -134,7 +136,7 @@ def trace(
 
 
 def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) -> str:
-    """Why a run is NaN after so many rounds, in words. The run is played again, up to the round that went wrong."""
+    """Explains why a run is NaN after `rounds` rounds. Plays the run again, up to the invalid round."""
     last = None
     if rounds < MOST_DEFAULT_ROUNDS:
         enough = max(64, 1 << rounds.bit_length())  # a power of 2, so that few programs are compiled
@@ -149,11 +151,11 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
         arm, reward, cost = int(last.arm), float(last.reward), float(last.cost)
         if not 0 <= arm < num_arms:
             return (f"{named}{where}, the policy chose arm {arm}, which does not exist: choose one of 0 to {num_arms - 1}; "
-                    "check_policy looks closer")
+                    "check_policy tests the policy")
         for name, value, most in zip(("reward", "cost"), (reward, cost), scales(bandit) or (1, 1), strict=True):
             if not 0 <= value <= most:
-                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: let pull return numbers in [0, {float(most):g}] "
-                        f"or let the bandit have another {name}_scale; check_bandit looks closer")
+                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {float(most):g}] from "
+                        f"pull, or set another {name}_scale of the bandit; check_bandit tests the bandit")
         return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
     return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
             " was never accepted: see check_policy and check_bandit")
@@ -161,13 +163,13 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
 
 def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
-        raise ValueError("rounds = None is not allowed where bandit or budget are traced (under jit, vmap or grad), since "
+        raise ValueError("rounds = None is not allowed if bandit or budget are traced (under jit, vmap or grad), because "
                          "arrays need a length: give a whole number, such as rounds=1000")
     bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(budget)
     rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
     if rounds > MOST_DEFAULT_ROUNDS:
-        raise ValueError(f"rounds = None is not allowed where the run may have {rounds:,} rounds, more than "
-                         f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to keep")
+        raise ValueError(f"rounds = None is not allowed if the run may have {rounds:,} rounds, more than "
+                         f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to record")
     return rounds
 
 
@@ -200,7 +202,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
 
 @cache
 def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
-    """Follows the runs on the last axis of every array in a setting, all of them at once."""
+    """A function that plays the runs on the last axis of every array in a setting, all at once, and records every round."""
     usual = game.rules(platform, True)
     start = partial(_start, usual.start)
     rules = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
@@ -219,7 +221,7 @@ def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:
 
 
 def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
-    """One attempt at a round. A run waits after each round, since its limit of rounds is the next one."""
+    """One attempt at a round. A run waits after each round, because its limit of rounds is the next round."""
     attempt = game.attempt_at(round, setting, now.progress)
     takes_place = ~now.waiting & attempt.complete
     last = jax.tree.map(lambda new, old: jnp.where(takes_place, new, old), attempt.outputs[0], now.last)
@@ -227,17 +229,17 @@ def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
 
 
 def _send_on(setting: Setting, now: _Now, record: None) -> tuple[_Now, None]:
-    """Sends a run that waits on to its next round, unless it has ended."""
+    """Lets a waiting run continue with its next round, unless it has ended."""
     progress = now.progress
     ended = progress.waiting & (progress.spent.reaches(progress.goal) | progress.broken)
     return now._replace(progress=progress._replace(waiting=ended, limit=progress.rounds + 1)), record
 
 
 def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
-    """What is kept of the round between two states of a run."""
+    """What is stored of the round between two states of a run."""
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
-    too_dear = ~new.goal.reaches(new.spent)  # the last pull cost more than was left: it earned and cost nothing
+    too_dear = ~new.goal.reaches(new.spent)  # the last pull cost more than the remaining budget: it earns and costs nothing
     counts = played & ~too_dear
     paid = jax.tree.map(partial(jnp.where, too_dear), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)

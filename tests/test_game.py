@@ -231,7 +231,7 @@ def test_states_must_keep_their_types():
         def update(self, state, arm, reward, cost, key):
             return {"sum": state["sum"] + 0.6}
 
-    with pytest.raises(ValueError, match=r"update returns has float32\[\] in \['sum'\], and that of init int32"):
+    with pytest.raises(ValueError, match=r"update returns has float32\[\] in \['sum'\], but that of init has int32"):
         bj.simulate(Careless(arm=0), INSTANCES["bernoulli"], 5, KEY)
 
     @chex.dataclass(frozen=True)
@@ -242,9 +242,9 @@ def test_states_must_keep_their_types():
         def update(self, state, arm, reward, cost, key):
             return {"a": reward}
 
-    with pytest.raises(ValueError, match="not built like that of init"):
+    with pytest.raises(ValueError, match="another structure than that of init"):
         bj.simulate(Forgetful(arm=0), INSTANCES["bernoulli"], 5, KEY)
-    with pytest.raises(ValueError, match=r"float32\[\]: answer the number of an arm"):
+    with pytest.raises(ValueError, match=r"float32\[\]: return the index of an arm"):
         bj.simulate(Always(arm=1.0), INSTANCES["bernoulli"], 5, KEY)
 
 

@@ -1,1 +1,1 @@
-"""How runs are executed. Policies and bandits know nothing of what is in here."""
+"""The engine that executes runs. Policies and bandits do not depend on it."""

@@ -1,8 +1,8 @@
-"""What a round changes: of which arrays only the entries of the pulled arm.
+"""Finds the arrays of which a round changes only the entries of the pulled arm.
 
-Most policies keep statistics of the arms and update those of the pulled arm, by `x.at[arm].add(...)` or `x.at[arm].set(...)`.
-What is computed from such statistics arm by arm changes for that arm alone. The engine makes use of this: draws of other arms
-stay valid (`draws`), and what a policy computes of them need not be computed again (`carrying`).
+Most policies store statistics of the arms and update those of the pulled arm, by `x.at[arm].add(...)` or `x.at[arm].set(...)`.
+Values that are computed from such statistics arm by arm change only for the pulled arm. The engine uses this in two ways:
+draws for the other arms stay valid (`draws`), and values of the other arms need not be computed again (`carrying`).
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from bts_jax.engine.jaxprs import ELEMENTWISE, is_exact, is_hash, variables
 from bts_jax.engine.lanes import is_one_entry
 
 CONSTANT, ARMWISE, OTHER = range(3)
-# Operations that give each entry along the first axis by itself, if they keep that axis.
+# Operations that compute each entry along the first axis independently of the others, if they preserve that axis.
 ROWWISE = {*ELEMENTWISE, "squeeze", "slice", "reshape", "broadcast_in_dim", "copy"}
 
 
 class Changes:
     """How the variables of a round's jaxpr change from round to round.
 
-    The inputs are constants of the run, the leaves of the state, and others; the outputs end with the leaves of the state.
+    The inputs are constants of the run, the leaves of the state, and others. The last outputs are the leaves of the state.
     """
 
     def __init__(self, jaxpr: Any, constants: int, leaves: int):
@@ -58,7 +58,7 @@ class Changes:
         return ARMWISE if self.is_rowwise(equation) else OTHER
 
     def is_rowwise(self, equation: Any) -> bool:
-        """Whether an operation on such arrays gives each entry along the first axis by itself."""
+        """Whether an operation on armwise arrays computes each entry along the first axis independently of the others."""
         name = equation.primitive.name
         if not (name in ROWWISE or (is_exact(equation) and not is_hash(equation))):
             return False
@@ -84,7 +84,7 @@ class Changes:
 
 
 def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
-    """The indices of the scatters that made `new` from `old`; `None` if it was made in another way."""
+    """The indices of the scatters that compute `new` from `old`. `None` if `new` is computed in another way."""
     indices = []
     while new is not old:
         equation = maker.get(new) if isinstance(new, core.Var) else None
@@ -96,9 +96,9 @@ def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
 
 
 def plain_index(index: Any, entries: int, maker: dict) -> Any:
-    """The number that a scatter's index is made of, behind the mask of `masking`; `None` if it is not found.
+    """The scalar from which a scatter's index is made, before the mask of `masking`. `None` if it is not found.
 
-    The mask is a choice between the index and `entries`, which is out of range.
+    The mask selects either the index or `entries`, which is out of range.
     """
     atom: Any = index
     while isinstance(atom, core.Var) and atom in maker:
@@ -116,7 +116,7 @@ def plain_index(index: Any, entries: int, maker: dict) -> Any:
 
 
 def _constant(atom: Any, maker: dict) -> Any:
-    """The number that an array is filled with, if it is written in the program."""
+    """The value with which an array is filled, if it is a literal of the program."""
     while isinstance(atom, core.Var):
         equation = maker.get(atom)
         if equation is None or equation.primitive.name != "broadcast_in_dim":

@@ -1,12 +1,13 @@
-"""Values that one step of the loop computes for the next.
+"""Carries values from one step of the loop to the next.
 
-A pass of this kind finds values that a step computes from what the step before has left, and carries them along instead. Two
-kinds are worth it:
+These passes find values that a step computes at its beginning, from the outputs of the previous step. The previous step
+computes them instead, and the loop carries them. Two kinds of values are worth it:
 
-- *Numbers ahead* (`ahead`): random words that all arms share, such as those of `jax.random.split(key)`. They depend on numbers
-  of the run alone, and are computed with the other numbers at the end of the step before. On a GPU that saves a kernel.
-- *Rows* (`cache_rows`, for CPUs): what is computed arm by arm from the statistics of the arms, such as means and their
-  reciprocal roots. It changes for the pulled arm alone (`armwise`), and is computed again for that arm alone.
+- *Numbers ahead* (`ahead`): random words that all arms share, such as those of `jax.random.split(key)`. They depend only on
+  scalars of the run, and are computed together with the other scalars at the end of the previous step. This saves a kernel on
+  a GPU.
+- *Rows* (`cache_rows`, for CPUs), the arm cache: values that are computed arm by arm from the statistics of the arms, such as
+  means and their reciprocal roots. They change only for the pulled arm (`armwise`), and are recomputed only for that arm.
 """
 
 import math
@@ -21,22 +22,22 @@ from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes, plain_index
 from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_number, merged, new_atom, read, variables
 from bts_jax.engine.storing import weight_of
 
-CACHE = 60  # the weight of keeping the rows of one array up to date, in the units of `storing.WEIGHTS`
-LOAD = 2  # and of reading an entry of it
-DEAR = 8  # the least weight of what is cached: a division
+CACHE = 60  # the weight of updating the rows of one cached array, in the units of `storing.WEIGHTS`
+LOAD = 2  # the weight of reading an entry of it
+DEAR = 8  # the smallest weight of a value that is cached: a division
 
 
 class Carried(NamedTuple):
-    """A step that takes some values as further inputs, and returns them, for the next step, as further outputs."""
+    """A step with additional inputs, the carried values, and additional outputs, the carried values for the next step."""
 
     step: Any  # closed jaxpr
-    first: Any  # closed jaxpr: the inputs of the step without these values, to these values
+    first: Any  # closed jaxpr that computes the carried values from the other inputs of the step
 
 
 def ahead(closed: Any, parts: int) -> Carried:
-    """Carries the random words that depend on numbers alone, and that arrays are made of.
+    """Carries the random words that depend only on scalars, and that are used with arrays.
 
-    The first `parts` inputs of a step are the same in all steps; its outputs are the other inputs of the next.
+    The first `parts` inputs of a step are the same in all steps. Its outputs are the other inputs of the next step.
     """
     jaxpr = closed.jaxpr
     chosen = _words_ahead(jaxpr, parts)
@@ -51,7 +52,7 @@ def ahead(closed: Any, parts: int) -> Carried:
 
 
 def _words_ahead(jaxpr: Any, parts: int) -> list:
-    """Numbers that depend on a hash and on other numbers alone, and are used with arrays or with what depends on arrays."""
+    """The scalars that depend only on a hash and on other scalars, and that operations with array results use."""
     numbers, hashed = set(jaxpr.constvars), set()
     numbers.update(var for var in jaxpr.invars if is_number(var))
     moving, used_late = set(jaxpr.invars[parts:]), []
@@ -69,7 +70,7 @@ def _words_ahead(jaxpr: Any, parts: int) -> list:
 
 
 def cache_rows(closed: Any, parts: int) -> Carried:
-    """Carries what changes for the pulled arm alone, where that is worth it. Inputs and outputs are as for `ahead`."""
+    """Carries values that change only for the pulled arm, if that is worth it. Inputs and outputs are as for `ahead`."""
     jaxpr = closed.jaxpr
     changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
     chosen = _worth_caching(changes)
@@ -82,7 +83,7 @@ def cache_rows(closed: Any, parts: int) -> Carried:
             arrays = dict(zip(env, values, strict=True))
             rows, index = _Rows(changes, arrays), arrays[changes.index]
             caches = [_set(arrays[var], index, rows.of(var)) for var in chosen]
-            # Written after its row was read, an array of the state is updated in place; else XLA would copy it.
+            # An array of the state is written after its row was read. So XLA updates it in place, and does not copy it.
             written.extend((old, new) for old, new in rows.updated.items() if old in rows.rows)
             return caches, [_set(arrays[old], index, rows.of(old)) for old, _ in written]
 
@@ -95,7 +96,7 @@ def cache_rows(closed: Any, parts: int) -> Carried:
 
 
 def _worth_caching(changes: Changes) -> list:
-    """The variables to cache: used by something that is not arm by arm, and dear enough to compute."""
+    """The variables to cache: those that an operation uses that is not arm by arm, and that are expensive enough to compute."""
     jaxpr, chosen = changes.jaxpr, []
     if changes.index is None:
         return chosen
@@ -110,7 +111,7 @@ def _worth_caching(changes: Changes) -> list:
         cone = frozenset([i]).union(*(cones.get(var, ()) for var in variables(equation.invars)))
         for var in equation.outvars:
             dear = sum(weight_of(jaxpr.eqns[j]) for j in cone)
-            # A small part of long computations costs little: a core works at several at a time.
+            # A small part of a long computation costs little, because a core executes several instructions at a time.
             cost = CACHE * max(1, whole / (10 * dear)) if dear else math.inf
             if var in used and var.aval.dtype.itemsize == 4 and dear >= DEAR and (dear - LOAD) * changes.entries > cost:
                 chosen.append(var)
@@ -130,7 +131,7 @@ class _Rows:
         state = jaxpr.invars[len(jaxpr.invars) - len(jaxpr.outvars) :]
         self.updated = {old: new for old, new in zip(state, jaxpr.outvars, strict=True) if changes.of(old) == ARMWISE}
         self.rows: dict[Any, Any] = {}
-        # Behind the mask of `masking`, so that it is the index by which the policy itself reads these arrays.
+        # The index before the mask of `masking`: the index with which the policy itself reads these arrays.
         plain = plain_index(changes.index, changes.entries, self.maker)
         self.index = env[changes.index][0] if plain is None else env[plain]
 
@@ -174,7 +175,7 @@ class _Rows:
 
 
 def _is_like_a_row(equation: Any) -> bool:
-    """Whether a row of a constant is better computed than taken from the whole."""
+    """Whether it is better to compute a row of a constant than to take it from the whole array."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     if name == "broadcast_in_dim":
         return 0 not in equation.params["broadcast_dimensions"]
@@ -182,7 +183,7 @@ def _is_like_a_row(equation: Any) -> bool:
 
 
 def _for_one_row(equation: Any) -> dict:
-    """The parameters of an operation whose arrays have one row."""
+    """The parameters of an operation if its arrays have one row."""
     params, name = dict(equation.params), equation.primitive.name
     for key in {"broadcast_in_dim": ["shape"], "slice": ["limit_indices"], "reshape": ["new_sizes"]}.get(name, []):
         params[key] = (1, *params[key][1:])
@@ -195,7 +196,7 @@ def _set(cache: Any, index: Any, row: Any) -> Any:
 
 
 def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]) -> Carried:
-    """A step that takes the chosen variables as inputs. `carried` makes their next values of all values of this step."""
+    """A step with the chosen variables as inputs. `carried` computes their next values from the values of this step."""
     jaxpr, builder, given = closed.jaxpr, Builder(), [core.Var(var.aval) for var in chosen]
     env = builder.start(closed, jaxpr.invars) | dict(zip(chosen, given, strict=True))
     for equation in jaxpr.eqns:
@@ -210,7 +211,7 @@ def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]
 
 
 def _wanted(builder: Builder, closed: Any, inputs: Sequence, wanted: Sequence) -> list:
-    """Copies the equations that make these variables, for these inputs; returns what stands for the variables."""
+    """Copies the equations that compute `wanted` from `inputs`. Returns the new variables."""
     env = builder.start(closed, inputs)
     for equation in _needed(closed.jaxpr.eqns, wanted):
         outputs = builder.copy(equation, [new_atom(atom, env) for atom in equation.invars])
@@ -219,7 +220,7 @@ def _wanted(builder: Builder, closed: Any, inputs: Sequence, wanted: Sequence) -
 
 
 def _needed(equations: Sequence, wanted: Sequence) -> list:
-    """The equations that make these variables."""
+    """The equations that are needed to compute `wanted`."""
     needed, found = set(wanted), []
     for equation in reversed(equations):
         if not needed.isdisjoint(equation.outvars):

@@ -1,9 +1,9 @@
-"""Quotients that are divided, not multiplied by a reciprocal.
+"""Prevents XLA from replacing a division by a multiplication with a reciprocal.
 
-XLA replaces x / w by x · (1 / w) where w is a broadcast of fewer numbers, which rounds twice. Whether w is one depends on what
-the runs of a batch share, and on whether one arm is computed or all of them. Here a divisor that may be a broadcast gets a zero
-of the numerator's bits added to its own. XLA does not see that this is zero; LLVM does, and nothing is left of it in the end
-(jaxlib 0.10.2; `test_exactness.py`).
+XLA replaces x / w by x · (1 / w) if w is a broadcast of fewer numbers. This rounds twice. Whether w is a broadcast depends on
+which arrays the runs of a batch share, and on whether one arm or all arms are computed. This pass adds a zero to the bits of
+each divisor that may be a broadcast. The zero is computed from the numerator's bits. XLA does not see that it is zero. LLVM
+does, and removes it, so that it costs nothing in the end (jaxlib 0.10.2; `test_exactness.py`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from bts_jax.engine.jaxprs import ELEMENTWISE, bind, retrace, variables
 
 
 def divide_truly(closed: Any) -> Any:
-    """The same closed jaxpr, whose divisors of float32 are no broadcasts. Its constants are what all runs share."""
+    """The same closed jaxpr with float32 divisors that are not broadcasts. Its constants are shared by all runs."""
     small = _broadcasts(closed.jaxpr)
 
     def rule(equation: Any, inputs: Sequence) -> Sequence:
@@ -28,7 +28,7 @@ def divide_truly(closed: Any) -> Any:
 
 
 def _broadcasts(jaxpr: Any) -> set:
-    """The variables that XLA may take for broadcasts: constants, broadcasts, and what is made of these alone."""
+    """The variables that may be broadcasts for XLA: constants, broadcasts, and values that are computed only from these."""
     small = set(jaxpr.constvars)
     for equation in jaxpr.eqns:
         name, used = equation.primitive.name, variables(equation.invars)

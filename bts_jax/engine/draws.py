@@ -1,23 +1,24 @@
 """Draws by rejection without loops: one proposal per call.
 
-A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would wait for the last of them.
-Here each draw becomes one proposal. Accepted elements are kept, and the engine calls again, in the same round, until all
-elements of all draws are accepted. Then the round counts.
+A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would wait for the last one. Here
+each draw becomes one proposal. Accepted elements are saved, and the engine calls the policy again, in the same round, until
+all elements of all draws are accepted. Then the round counts.
 
 This is exact because of three rules:
 
-1. All other randomness of a round is the same in every attempt. Proposals alone depend on the attempt.
-2. A draw whose parameters depend on another draw is accepted only when that one is complete.
-3. An accepted draw that the round did not need serves a later round only if its parameters are bit for bit the same, and if the
-   key is a fresh one in every round: a key that a policy keeps in its state gives the same draws whenever it is used.
+1. All other random numbers of a round are the same in every attempt. Only proposals depend on the attempt.
+2. If the parameters of a draw depend on another draw, it is accepted only after the other draw is complete.
+3. An accepted draw that a round did not need is used in a later round only under two conditions: its parameters are bit for
+   bit the same, and every round has a fresh key. A key that a policy stores in its state gives the same draws whenever it is
+   used.
 
-The third rule saves calls. In the last attempt of a round, most elements have a draw already, and their proposals would be
+The third rule saves calls. In the last attempt of a round, most elements already have a draw, and their proposals would be
 wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
 
-Some draws need more than one proposal, such as Gamma draws of shapes below 1/2. Programs are made without them at first, which
-is faster; if a run needs one, the batch is played by a program that has them.
+Some draws need more than one proposal, such as Gamma draws of shapes below 1/2. The first program does not support them,
+because it is faster without. If a run needs such a draw, the batch is played again by a program that supports them.
 
-`jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` are made of one primitive of JAX, `random_gamma`. It is
+`jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` use one primitive of JAX, `random_gamma`. It is
 replaced by our sampler. A draw inside a loop or a branch of the policy stays a loop.
 """
 
@@ -37,23 +38,23 @@ from bts_jax.random import NONE
 
 
 class Kept(NamedTuple):
-    """The draws of one place in a policy that were accepted and not used yet."""
+    """The saved draws of one `draw` operation of a policy: accepted and not yet used."""
 
-    value: jax.Array  # `NONE` where there is none; negative where a draw has begun
-    parameters: tuple[jax.Array, ...]  # that the value was drawn for; none, if they change with the pulled arm alone
+    value: jax.Array  # `NONE` where there is no draw; negative where a draw has begun
+    parameters: tuple[jax.Array, ...]  # the parameters of the draws; empty if they change only for the pulled arm
 
 
 class Attempt(NamedTuple):
     """The outcome of one attempt at a round."""
 
-    outputs: Any  # of the function; meaningless unless complete
+    outputs: Any  # of the function; invalid unless complete
     complete: jax.Array  # bool: all draws were accepted
-    beyond: jax.Array  # bool: a draw needs more than one proposal, and this program has no such draws
-    keep: Callable  # `keep(counts, again)`: what to keep if the round counts, or if there is another attempt
+    beyond: jax.Array  # bool: a draw needs more than one proposal, and this program does not support such draws
+    keep: Callable  # `keep(counts, again)`: the draws to save if the round counts, or if there is another attempt
 
 
 def replace_random_gamma(closed: Any) -> Any:
-    """The same closed jaxpr with our draws in the place of JAX's `random_gamma`."""
+    """The same closed jaxpr with our draws instead of JAX's `random_gamma`."""
 
     def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
         return [_random_gamma(*inputs, **equation.params)]
@@ -67,7 +68,7 @@ def _random_gamma(keys: jax.Array, shape: jax.Array, *, log_space: bool) -> jax.
     words = [word.reshape(keys.shape + (1,) * len(rest)) if rest else word for word in random.key_words(keys)]
     place = lax.iota(jnp.uint32, math.prod(rest)).reshape(rest)
     a = shape.astype(jnp.float32)
-    # For small shapes a draw is Gamma(a + 1) · U^(1/a), which may be too small for float32; its logarithm is not.
+    # For small shapes a draw is Gamma(a + 1) · U^(1/a). It may be too small for float32, but its logarithm is not.
     small = a < 0.5
     value = random.draw_p.bind(*words, place, jnp.where(small, a + 1, a), sampler=random.GAMMA)
     energy = random.exponential(random.threefry((words[0], words[1]), (place, jnp.uint32(2**32 - 2)))[0])
@@ -77,7 +78,7 @@ def _random_gamma(keys: jax.Array, shape: jax.Array, *, log_space: bool) -> jax.
 
 
 def looped(function: Callable, platform: str) -> Callable:
-    """The same function, with draws that are made at once: by a loop, or on a GPU, which is slow at loops, by several tries."""
+    """The same function with complete draws: by a loop on a CPU, by parallel proposals on a GPU, where loops are slow."""
 
     def drawn(*arguments: Any) -> Any:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -93,7 +94,7 @@ def looped(function: Callable, platform: str) -> Callable:
 
 
 class Stepwise:
-    """A round whose draws are made by single proposals.
+    """A round that makes one proposal per draw and call.
 
     The round is a function `(constants, state, *others) -> (outputs, state)`.
     """
@@ -113,7 +114,7 @@ class Stepwise:
         self.fresh = _with_fresh_keys(self.closed.jaxpr, self.draws, len(jax.tree.leaves(constants)), first)
 
     def _kind(self, equation: Any) -> int:
-        """How the parameters of a draw change: not at all, for the pulled arm alone, or in other ways."""
+        """How the parameters of a draw change: not at all, only for the pulled arm, or in other ways."""
         shape = equation.outvars[0].aval.shape
         if any(atom.aval.shape != shape for atom in equation.invars[3:]):
             return OTHER
@@ -121,7 +122,7 @@ class Stepwise:
         return OTHER if kind == ARMWISE and shape[:1] != (self.changes.entries,) else kind
 
     def none(self) -> list[Kept]:
-        """What is kept before the first round: nothing."""
+        """The saved draws before the first round: none."""
         nothing = []
         for equation, kind in zip(self.draws, self.kinds, strict=True):
             shape = equation.outvars[0].aval.shape
@@ -130,7 +131,7 @@ class Stepwise:
         return nothing
 
     def __call__(self, kept: list[Kept], attempt: jax.Array, *arguments: Any) -> Attempt:
-        """One attempt: attempt number `attempt` of a round."""
+        """Attempt number `attempt` at a round."""
         made: list[_Draw] = []
         index: Any = None
 
@@ -155,7 +156,7 @@ class Stepwise:
 
 
 class _Draw:
-    """One attempt at the draws of one place."""
+    """One attempt at the draws of one `draw` operation."""
 
     def __init__(
         self, sampler: random.Sampler, general: bool, kept: Kept, kind: int, attempt: jax.Array, operands: Sequence,
@@ -178,13 +179,14 @@ class _Draw:
             self.proposed = jnp.where(_worst([one.lacks for one in before]) == 0, self.proposed, NONE)
         self.has = (self.known >= 0) & (self.known < NONE) if staged else self.known != NONE
         self.value = jnp.where(self.has, self.known, self.proposed)
-        # 0: nothing, NaN included; 1: an accepted proposal; 2: a program for draws with more than one proposal.
+        # What is missing. 0: nothing, also if the value is NaN. 1: an accepted proposal. 2: a program that supports draws with
+        # more than one proposal.
         self.lacks = (self.value == NONE).astype(jnp.int8)
         if sampler.advance is not None:
             self.lacks = jnp.where(self.value < 0, jnp.int8(1 if staged else 2), self.lacks)
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, fresh: bool) -> Kept:
-        """If the round counts, the draws that it did not need; if there is another attempt, all draws so far."""
+        """The draws to save: those that the round did not need if it counts, all draws so far if there is another attempt."""
         new = jnp.where(self.has, counts if fresh else False, again)
         value = jnp.where(new, self.proposed, jnp.where(counts, NONE, self.known))
         if self.kind == ARMWISE:  # the parameters of the pulled arm have changed
@@ -204,7 +206,7 @@ def _both(conditions: Sequence[jax.Array]) -> jax.Array:
 
 
 def _worst(lacks: Sequence[jax.Array]) -> jax.Array:
-    """The largest of all entries; arrays of one shape are combined first."""
+    """The maximum of all entries. Arrays of the same shape are combined first."""
     shapes: dict[tuple, jax.Array] = {}
     for one in lacks:
         shapes[one.shape] = jnp.maximum(shapes[one.shape], one) if one.shape in shapes else one
@@ -229,8 +231,9 @@ def _dependencies(jaxpr: Any, draws: Sequence) -> list[list[int]]:
 
 
 def _with_fresh_keys(jaxpr: Any, draws: Sequence, first: int, last: int) -> list[bool]:
-    """For each draw, whether its key is made of the round's key and of constants alone: neither of the state, the inputs from
-    `first` to `last`, nor of other draws.
+    """For each draw, whether its key depends only on the round's key and on constants.
+
+    It must not depend on other draws or on the state, which are the inputs from `first` to `last`.
     """
     state = set(jaxpr.invars[first:last])
     fresh = set(jaxpr.invars[last:])

@@ -1,17 +1,17 @@
 """Exact sums of rewards and costs, in fixed point.
 
-A float32 running sum becomes inexact after about 10⁷ pulls. And 0.1 is not a binary number, but ten pulls at 0.1 must spend a
-budget of 1 exactly. So amounts are counted in whole quanta. A unit has `UNIT` = 15 120 000 = 2⁷·3³·5⁴·7 quanta. Tenths,
+A float32 running sum becomes inexact after about 10⁷ pulls. Also, 0.1 is not exact in binary, but ten pulls at 0.1 must spend
+a budget of 1 exactly. So amounts are counted in whole quanta. A unit has `UNIT` = 15 120 000 = 2⁷·3³·5⁴·7 quanta. Tenths,
 hundredths, thousandths, ten-thousandths, quarters, thirds and sevenths are whole numbers of quanta, and their sums are exact.
-`UNIT` is below 2²⁴. So, if m divides `UNIT`, the float32 nearest to j/m rounds to the right number of quanta.
+`UNIT` is below 2²⁴. So, if m divides `UNIT`, the float32 nearest to j/m rounds to the correct number of quanta.
 
 Any other value is rounded to the nearest quantum, 6.6·10⁻⁸, as float32 itself rounds numbers near 1. Very small deterministic
-costs lose precision: a pull that always costs 10⁻⁵ is counted 0.14% too low, one of 10⁻⁶ 0.8%, and one below half a quantum
-costs nothing. Random costs are rounded up as often as down.
+costs lose precision: a cost of 10⁻⁵ is counted 0.14% too low, a cost of 10⁻⁶ 0.8% too low, and a cost below half a quantum is
+counted as 0. Random costs are rounded up as often as down.
 
-Amounts in another unit, such as dollars, have a known maximum, the scale. There, the whole of a sum is not one dollar but at
-least the scale, and has `UNIT` quanta (`Resolution`). Its size is chosen so that cents are whole numbers of quanta for scales
-up to $130,000, and dollars for scales up to $8 million.
+Amounts in another unit, such as dollars, have a known maximum, the scale. The whole part of a sum then counts not dollars but
+multiples of a larger amount, the whole, which is at least the scale and has `UNIT` quanta (`Resolution`). Its size is chosen
+so that cents are whole numbers of quanta for scales up to $130,000, and dollars for scales up to $8 million.
 """
 
 import math
@@ -29,7 +29,7 @@ LARGEST = 2**31 - 2  # the largest whole part that a sum can hold and still take
 
 
 class Sum(NamedTuple):
-    """An exact sum, `whole + rest / UNIT`, of numbers in [0, 1]; arrays of sums have arrays for fields."""
+    """An exact sum, `whole + rest / UNIT`, of numbers in [0, 1]. The fields may be arrays."""
 
     whole: jax.Array  # int32
     rest: jax.Array  # int32, in [0, UNIT)
@@ -40,10 +40,11 @@ class Sum(NamedTuple):
 
     @classmethod
     def of(cls, value: Any, xp: Any = jnp) -> "Sum":
-        """The sum that a number ≥ 0 stands for. `xp` is the array library to compute with, `jax.numpy` or `numpy`.
+        """Converts a number ≥ 0 to a sum. `xp` is the array library to use, `jax.numpy` or `numpy`.
 
-        A whole number is taken as it is. A float32 stands for the number with the fewest decimals, up to four, that it is
-        nearest to: 12.2 is 12.2, though float32 has 12.19999981. Failing that, it is rounded to the nearest quantum.
+        An integer is exact. A float32 is converted to the number with the fewest decimals, up to four, of which it is the
+        nearest float32: 12.2 becomes 12.2, although its float32 is 12.19999981. If there is no such number, it is rounded to
+        the nearest quantum.
         """
         value = xp.asarray(value)
         if xp.issubdtype(value.dtype, np.integer):
@@ -58,18 +59,18 @@ class Sum(NamedTuple):
         return total
 
     def add(self, amount: jax.Array) -> "Sum":
-        """This sum and `amount` quanta, −UNIT ≤ amount ≤ UNIT."""
+        """This sum plus `amount` quanta, where −UNIT ≤ amount ≤ UNIT."""
         rest = self.rest + amount
         carry = (rest >= UNIT).astype(np.int32) - (rest < 0).astype(np.int32)
         return Sum(whole=self.whole + carry, rest=rest - carry * UNIT)
 
     def value(self, resolution: "Resolution | None" = None, xp: Any = jnp) -> jax.Array:
-        """The nearest float32, give or take one rounding; in the unit of the `resolution`, give or take two."""
+        """The nearest float32, up to one rounding; or up to two roundings in the unit of the `resolution`."""
         if resolution is not None:
             whole = round_product(self.whole.astype(jnp.float32) * resolution.times.astype(jnp.float32))
             per = (UNIT // resolution.times).astype(jnp.float32)
             return (whole + self.rest.astype(jnp.float32) / per) / resolution.parts.astype(jnp.float32)
-        # XLA replaces a quotient by a constant with a product, which rounds differently: so the divisor is no constant.
+        # XLA replaces a division by a constant with a multiplication, which rounds differently. So the divisor is not constant.
         unit = xp.where(self.rest < 0, np.float32(1), np.float32(UNIT))
         return self.whole.astype(np.float32) + self.rest.astype(np.float32) / unit
 
@@ -84,19 +85,19 @@ def quantize(value: Any, xp: Any = jnp) -> jax.Array:
 
 
 def _integers(value: Any, xp: Any) -> Any:
-    """Whole numbers as int32, of which XLA makes the nearest there is, and 0 of NaN."""
+    """Whole numbers as int32. As in XLA, numbers out of range become the nearest int32, and NaN becomes 0."""
     if xp is not jnp:
         value = xp.clip(xp.nan_to_num(value.astype(np.float64)), -(2**31), 2**31 - 1)
     return value.astype(np.int32)
 
 
-# Sums of amounts with another maximum than 1.
+# Sums of amounts whose maximum is not 1.
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23
 
 
 class Resolution(NamedTuple):
-    """How amounts in [0, scale] are counted: a whole is `times` units, or one of `parts` parts of a unit."""
+    """How amounts in [0, scale] are counted: a whole is `times` units, or a unit divided by `parts`."""
 
     scale: jax.Array  # float32, the largest amount of one pull
     times: jax.Array  # int32, 1 for scales up to 1
@@ -104,28 +105,28 @@ class Resolution(NamedTuple):
 
     @classmethod
     def of(cls, scale: Any, xp: Any = jnp) -> "Resolution":
-        """The resolution for a scale. `xp` is the array library to compute with, `jax.numpy` or `numpy`."""
+        """The resolution for a scale. `xp` is the array library to use, `jax.numpy` or `numpy`."""
         scale = xp.asarray(scale, np.float32)
         place = xp.minimum((scale[..., None] > _SCALES).sum(-1, dtype=np.int32), len(_SCALES) - 1)
         return cls(scale=scale, times=xp.asarray(_TIMES)[place], parts=xp.asarray(_PARTS)[place])
 
     @property
     def possible(self) -> jax.Array:
-        """Whether amounts of such a scale can be counted."""
+        """Whether amounts with this scale can be counted."""
         return (self.scale >= SMALLEST_SCALE) & (self.scale <= LARGEST_SCALE)
 
     @property
     def per_unit(self) -> jax.Array:
-        """How many quanta a unit has: exact in float32."""
+        """The number of quanta in a unit. It is exact in float32."""
         return (UNIT // self.times).astype(np.float32) * self.parts.astype(np.float32)
 
     def quantize(self, amount: jax.Array) -> jax.Array:
         """An amount in [0, scale] as a whole number of quanta."""
-        whole = jnp.floor(amount)  # apart, so that the product is small and hardly rounded
+        whole = jnp.floor(amount)  # separate, so that the product is small and its rounding error negligible
         return whole.astype(jnp.int32) * (UNIT // self.times) + jnp.round((amount - whole) * self.per_unit).astype(jnp.int32)
 
     def counted(self, sum: Sum) -> Sum:
-        """A sum of units as a sum of wholes of this resolution."""
+        """Converts a sum of units to a sum of wholes of this resolution."""
         part = UNIT // self.parts
         whole = sum.whole // self.times * self.parts + sum.rest // part
         rest = (sum.rest % part * self.parts + self.times // 2) // self.times
@@ -137,9 +138,10 @@ def _decimals(number: int) -> int:
 
 
 def _sizes() -> list[tuple[int, int]]:
-    """What wholes there are, as (times, parts), the smallest first.
+    """The possible sizes of a whole as (times, parts), the smallest first.
 
-    A whole of several units is left out if one of up to four times the size has quanta that fit more decimals of a unit.
+    A whole of several units is omitted if there is a whole, up to four times as large, whose quanta represent more decimals of
+    a unit.
     """
     divisors = sorted(2**a * 3**b * 5**c * 7**d for a in range(8) for b in range(4) for c in range(5) for d in range(2))
     decimals = {number: _decimals(UNIT // number) for number in divisors}
@@ -151,10 +153,10 @@ def _sizes() -> list[tuple[int, int]]:
 
 
 def _table() -> dict[float, tuple[int, int]]:
-    """The size of a whole by the largest scale that it is for.
+    """Maps the largest scale of each size of a whole to that size.
 
-    A float32 is off by up to 2⁻²⁵ of the power of two above it, and its product with the number of quanta in a unit by half its
-    last place. If both together are below half a quantum, the number of quanta is right.
+    The error of a float32 is up to 2⁻²⁵ times the power of two above it. The error of its product with the number of quanta in
+    a unit is half its last place. If the sum of both errors is below half a quantum, the number of quanta is correct.
     """
     table: dict[float, tuple[int, int]] = {}
     for times, parts in _sizes():
@@ -166,7 +168,7 @@ def _table() -> dict[float, tuple[int, int]]:
 
 
 def _half_place(product: float) -> float:
-    """Half the last place of a float32 below that; none from 2²³ on, where there are whole numbers alone."""
+    """Half the last place of a float32 below `product`. Numbers from 2²³ on do not count: there, float32 has only integers."""
     return 2.0 ** (math.floor(math.log2(min(product, 2**23) * (1 - 2**-30))) - 24)
 
 

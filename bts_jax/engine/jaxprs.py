@@ -1,4 +1,4 @@
-"""What the passes over jaxprs share: a builder that copies equations, and an evaluator that takes other rules for some."""
+"""Shared tools of the passes over jaxprs: a builder that copies equations, and an evaluator with custom rules."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from bts_jax import random
 from bts_jax.random import EXACT
 
 CALLS = "jit pjit closed_call core_call custom_jvp_call custom_vjp_call remat2 checkpoint".split()
-HASHES = {hash.__name__: hash for hash in (random.hash, random.jax_hash)}  # of our random number generator, and of JAX's
+HASHES = {hash.__name__: hash for hash in (random.hash, random.jax_hash)}  # of our random number generator and of JAX's
 ELEMENTWISE = """
     abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos cosh div eq erf erf_inv
     erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter
@@ -23,11 +23,11 @@ ELEMENTWISE = """
 MOVES = "broadcast_in_dim concatenate reshape squeeze stack".split()  # These compute nothing.
 SIMPLE = {*ELEMENTWISE, *MOVES, "iota"}
 
-Rule = Callable[[Any, Sequence], Sequence | None]  # an equation and its inputs, to its outputs; `None`: the operation itself
+Rule = Callable[[Any, Sequence], Sequence | None]  # (equation, inputs) -> outputs; `None`: evaluate the operation itself
 
 
 def body_of_call(equation: Any) -> Any:
-    """The closed jaxpr that a call evaluates; `None` for other operations."""
+    """The closed jaxpr that a call evaluates. `None` for other operations."""
     if equation.primitive.name not in CALLS:
         return None
     inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
@@ -35,37 +35,37 @@ def body_of_call(equation: Any) -> Any:
 
 
 def is_exact(equation: Any) -> bool:
-    """Whether this is the call of a function that rounds by hand (`random.exact`)."""
+    """Whether this is the call of a function that rounds its products itself (`random.exact`)."""
     return equation.primitive.name in CALLS and str(equation.params.get("name", "")).startswith(EXACT)
 
 
 def is_hash(equation: Any) -> bool:
-    """Whether this is the call of a random number generator."""
+    """Whether this is the call of a hash, the core of a random number generator."""
     return equation.primitive.name in CALLS and equation.params.get("name") in HASHES
 
 
 class Builder:
-    """Makes a closed jaxpr of equations of others, which are copied, and of new ones, which are traced.
+    """Builds a closed jaxpr from copied equations of other jaxprs and from new equations, which are traced.
 
-    To copy an equation takes a tenth of the time that JAX takes to trace it again. The values here are variables and literals
-    of the new jaxpr, and pytrees of them.
+    Copying an equation takes a tenth of the time that JAX needs to trace it again. The values in this class are variables and
+    literals of the new jaxpr, and pytrees of them.
     """
 
     def __init__(self):
         self.equations: list = []
-        self.constants: dict[int, tuple] = {}  # by identity: a variable and its value
+        self.constants: dict[int, tuple] = {}  # id of the value: its variable, and the value
 
     def constant(self, var: Any, value: Any) -> Any:
-        """The variable of a constant, which another jaxpr has as `var`."""
+        """The variable of a constant. In another jaxpr it is `var`."""
         return self.constants.setdefault(id(value), (core.Var(var.aval), value))[0]
 
     def start(self, closed: Any, inputs: Sequence) -> dict:
-        """What stands for the constants and the inputs of a closed jaxpr that is to be copied."""
+        """Maps the constants and the inputs of a closed jaxpr to their new variables, before its equations are copied."""
         constants = [self.constant(var, value) for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
         return dict(zip(closed.jaxpr.constvars, constants, strict=True)) | dict(zip(closed.jaxpr.invars, inputs, strict=True))
 
     def copy(self, equation: Any, inputs: Sequence, params: dict | None = None) -> list:
-        """The results of an equation that is copied, for these inputs, which are of the types of its own."""
+        """Copies an equation with new inputs of the same types. Returns its new outputs."""
         outputs = [core.Var(var.aval) for var in equation.outvars]
         self.equations.append(equation.replace(invars=list(inputs), outvars=outputs, params=params))
         return outputs
@@ -74,9 +74,9 @@ class Builder:
         self, closed: Any, inputs: Sequence, apply: Callable[[Any, list], list | None] = lambda equation, inputs: None,
         opaque: Callable[[Any], bool] = lambda _: False,
     ) -> list:
-        """The results of a closed jaxpr. Its calls are inlined, but for opaque ones.
+        """Copies a closed jaxpr, and returns its outputs. Calls are inlined unless they are opaque.
 
-        `apply` takes an equation and its inputs, and returns the results of what replaces it, or `None`: it is copied.
+        `apply` takes an equation and its inputs. It returns the outputs of a replacement, or `None` to copy the equation.
         """
         env = self.start(closed, inputs)
         for equation in closed.jaxpr.eqns:
@@ -92,21 +92,21 @@ class Builder:
         return [new_atom(atom, env) for atom in closed.jaxpr.outvars]
 
     def trace(self, function: Callable, *values: Any) -> Any:
-        """What a function of arrays returns for these values."""
+        """Traces a function of arrays, and returns its outputs for these values."""
         atoms, structure = jax.tree.flatten(values)
         arguments = [shape_of(atom) for atom in atoms]
         closed, out = jax.make_jaxpr(lambda *leaves: function(*structure.unflatten(leaves)), return_shape=True)(*arguments)
         return jax.tree.unflatten(jax.tree.structure(out), self.inline(closed, atoms, opaque=lambda _: True))
 
     def closed(self, jaxpr: Any, inputs: Sequence, outputs: Sequence) -> Any:
-        """The closed jaxpr of all this, as a function of these variables; it replaces `jaxpr`."""
+        """The closed jaxpr of all equations, with these inputs and outputs. It replaces `jaxpr`."""
         constvars, consts = zip(*self.constants.values(), strict=True) if self.constants else ((), ())
         new = jaxpr.replace(constvars=list(constvars), invars=list(inputs), outvars=list(outputs), eqns=self.equations)
         return core.ClosedJaxpr(new, list(consts))
 
 
 def new_atom(atom: Any, env: dict) -> Any:
-    """What stands for a variable; a literal is itself."""
+    """The new variable for a variable. A literal is returned unchanged."""
     return atom if isinstance(atom, core.Literal) else env[atom]
 
 
@@ -118,9 +118,9 @@ def retrace(
     closed: Any, applies: Callable[[Any], bool] = lambda _: False, rule: Callable[[Any, Sequence], Sequence] = lambda *_: (),
     opaque: Callable[[Any], bool] = lambda _: False,
 ) -> Any:
-    """The same closed jaxpr, with calls inlined, but for opaque ones, and `rule` in place of the equations that it applies to.
+    """The same closed jaxpr, with calls inlined unless they are opaque, and with `rule` in place of some equations.
 
-    The rule is a function of an equation and its inputs, and returns its outputs.
+    `applies` selects these equations. The rule is a function of an equation and its inputs, and returns its outputs.
     """
     builder = Builder()
 
@@ -158,7 +158,7 @@ def evaluate_env(
 
 
 def bind(equation: Any, inputs: Sequence, rewrite: Callable = lambda body: body) -> Sequence:
-    """The outputs of an operation itself; of a loop or a branch, with its bodies rewritten."""
+    """Evaluates an operation. `rewrite` is applied to the bodies of a loop or a branch."""
     params = jax.tree.map(lambda x: rewrite(x) if _is_closed(x) else x, equation.params, is_leaf=_is_closed)
     outputs = equation.primitive.bind(*inputs, **params)
     return outputs if equation.primitive.multiple_results else [outputs]
@@ -188,12 +188,12 @@ def is_float(var: Any) -> bool:
 
 
 def is_number(var: Any) -> bool:
-    """Whether a run has one of it, or few, such as a key's words: at most 4."""
+    """Whether a variable has at most 4 entries per run, such as a scalar or a key's words. The engine calls it a scalar."""
     return math.prod(getattr(var.aval, "shape", ())) <= 4
 
 
 def merged(jaxpr: Any) -> Any:
-    """Without operations whose results nothing needs, and without those that compute what another has computed."""
+    """Removes operations whose results are not used, and operations that repeat another one."""
     same, seen, equations = {}, {}, []
 
     def the_one(atom: Any) -> Any:
@@ -229,9 +229,9 @@ def merged(jaxpr: Any) -> Any:
 
 
 def _simplified(equation: Any, maker: dict) -> Any:
-    """What an operation comes to, where nothing is computed.
+    """The outputs of an operation that computes nothing. `None` for other operations.
 
-    `unwrap(wrap(x))` is x, an entry of a stack of numbers is that number, and a number in the code may be of any type.
+    `unwrap(wrap(x))` is x, an entry of a stack of scalars is this scalar, and a literal can be converted to any type.
     """
     name = equation.primitive.name
     if name == "convert_element_type" and isinstance(equation.invars[0], core.Literal):
@@ -253,7 +253,7 @@ def _simplified(equation: Any, maker: dict) -> Any:
 
 
 def _what(equation: Any) -> Any:
-    """What an operation does with its inputs, where that is known; the parameters of others may print alike."""
+    """A description of what an operation does with its inputs. `None` if different parameters may print alike."""
     name = equation.primitive.name
     if is_hash(equation):
         return equation.params["name"]

@@ -1,8 +1,8 @@
-"""Keys as the words that they are made of.
+"""Replaces keys by the words that they consist of.
 
-A typed key is a box around two 32-bit words. What a policy does with its key (`split`, `fold_in`, `bits`, taking one of many)
-is written out here as operations on the words, with the bits that JAX gives. Then passes and vectorisation see plain integers,
-and a hash as one operation.
+A typed key is a wrapper of two 32-bit words. This pass replaces the operations on keys (`split`, `fold_in`, `bits`, indexing)
+by operations on the words. They give the same bits as JAX. Then other passes and the vectorisation see plain integers, and
+each hash is one operation.
 """
 
 import math
@@ -17,13 +17,13 @@ from bts_jax import random
 from bts_jax.engine.jaxprs import Builder, is_exact
 
 IMPL = "threefry2x32"
-# Operations on an array of keys that are the same operation on either word.
+# Operations on an array of keys that are the same operation on each of the two words.
 EACH = "broadcast_in_dim concatenate copy dynamic_slice gather reshape rev select_n slice squeeze stack transpose".split()
-FEW = [(count,) for count in range(1, 5)]  # shapes of which each entry is hashed by itself
+FEW = [(count,) for count in range(1, 5)]  # shapes whose entries are hashed separately
 
 
 class _Keys(NamedTuple):
-    """An array of keys; each word has the shape of that array."""
+    """An array of keys. Each word has the shape of the array."""
 
     first: jax.Array
     second: jax.Array
@@ -33,7 +33,7 @@ class _Keys(NamedTuple):
 
 
 def write_out_keys(closed: Any) -> Any:
-    """The same closed jaxpr, with operations on the words of keys in place of operations on keys, wherever possible."""
+    """The same closed jaxpr, with operations on the words of keys instead of operations on keys wherever possible."""
 
     builder = Builder()
 
@@ -79,13 +79,16 @@ def _written_out(equation: Any, inputs: Sequence) -> Sequence:
 
 
 def _few(keys: _Keys, shape: tuple[int, ...]) -> list[jax.Array]:
-    """The same for few places, each by itself. Of arrays of them a GPU would compute the whole step before once per place."""
+    """`_hashes` for few positions, each computed separately.
+
+    With an array of positions, a GPU would compute the whole preceding step once per position.
+    """
     words = [random.jax_hash(keys.first, keys.second, jnp.uint32(0), jnp.uint32(i)) for i in range(shape[0])]
     return [jnp.stack(word) for word in zip(*words, strict=True)]
 
 
 def _hashes(keys: _Keys, shape: tuple[int, ...]) -> random.Words:
-    """JAX's hash of each key and of the places in an array of that shape."""
+    """JAX's hash of each key and of the positions in an array of this shape."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     full = (*keys.first.shape, *shape)
     first, second = (jnp.broadcast_to(word.reshape(*word.shape, *[1] * len(shape)), full) for word in keys)

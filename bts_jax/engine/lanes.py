@@ -1,9 +1,9 @@
 """Vectorisation with the batch on the last axis: the runs of a batch are lanes.
 
-Policies and bandits are written for one run, with arrays of K arms. Mapped over N runs, `jax.vmap` works on arrays [N, K]. With
-small K that is slow, both in XLA's loops on a CPU and in a GPU's memory. Here they become [K, N]. `RULES` says for each
-primitive how. Operations without a rule are mapped by `jax.vmap`: this changes no result, and is reported (`fallbacks`). On 2
-Arm cores BTS with 10 arms is 2.4 times as fast with it as with `jax.vmap`, KUBE 1.7 times; with 100 arms 1.1 and 3.2 times.
+Policies and bandits are written for one run, with arrays of K arms. `jax.vmap` over N runs makes arrays [N, K]. With small K
+this is slow, both in XLA's loops on a CPU and in a GPU's memory. Here the arrays are [K, N]. `RULES` has a rule for each
+primitive. Operations without a rule are mapped by `jax.vmap`. This changes no result, and is reported (`fallbacks`). On 2 Arm
+cores with 10 arms, BTS is 2.4 times as fast as with `jax.vmap`, and KUBE 1.7 times. With 100 arms it is 1.1 and 3.2 times.
 """
 
 import logging
@@ -21,21 +21,21 @@ from jax.core import Tracer
 from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, read
 from bts_jax.engine.summation import in_fixed_order
 
-# Their parameters name axes counted from the front, which stay where they are.
+# The parameters of these operations name axes, counted from the front. Lanes on the last axis do not change them.
 SAME_AXES = """
     argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max reduce_min reduce_or reduce_prod
     reduce_sum reduce_xor rev squeeze stack unstack
     """.split()
 REDUCTIONS = {"reduce_and": lax.bitwise_and, "reduce_or": lax.bitwise_or, "reduce_max": lax.max, "reduce_min": lax.min,
               "reduce_sum": lax.add}
-WRITTEN_OUT = 24  # so many arms are reduced without a loop: by XLA's CPU compiler, and here for GPUs
+WRITTEN_OUT = 24  # the largest number of arms that is reduced without a loop: by XLA's CPU compiler, and here for GPUs
 
 _LOG = logging.getLogger("bts_jax")
 _REPORTED: set[str] = set()
 
 
 def lanes(function: Callable, platform: str = "cpu") -> Callable:
-    """Maps `function` over the last axis of every array in its arguments; results have the lanes last, too."""
+    """Maps `function` over the last axis of every array in its arguments. Results have the lanes last, too."""
 
     def mapped(*arguments: Any) -> Any:
         closed, out, count = traced(function, arguments)
@@ -47,7 +47,7 @@ def lanes(function: Callable, platform: str = "cpu") -> Callable:
 
 
 def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
-    """What the function computes for one lane of the arguments, how its results are built, and how many lanes there are."""
+    """The closed jaxpr of the function for one lane, the pytree structure of its results, and the number of lanes."""
     leaves, structure = jax.tree.flatten(arguments)
     single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
     closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
@@ -55,14 +55,14 @@ def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
 
 
 class Lanes:
-    """A value that differs from lane to lane: an array with the lanes last. Anything else is common to all lanes."""
+    """A value that differs from lane to lane: an array with the lanes last. Other values are common to all lanes."""
 
     def __init__(self, array: Any):
         self.array = array
 
 
 class KeyLanes(Lanes):
-    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]: wrapped only where they must be."""
+    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]. They are wrapped only where necessary."""
 
 
 def _wrap(data: jax.Array) -> jax.Array:
@@ -74,11 +74,11 @@ class Vectoriser:
 
     def __init__(self, count: int, platform: str):
         self.count, self.platform = count, platform
-        self.fallbacks: set[str] = set()  # operations that had no rule
-        self.literals: dict[Any, jax.Array] = {}  # numbers in full shape, of the equations under way
+        self.fallbacks: set[str] = set()  # operations without a rule
+        self.literals: dict[Any, jax.Array] = {}  # scalars in full shape, for the equations that are being evaluated
 
     def spread(self, value: Any) -> jax.Array:
-        """The array of a value, the common ones repeated for every lane."""
+        """The array of a value. A common value is repeated for every lane."""
         if isinstance(value, KeyLanes):
             return _wrap(value.array)
         if isinstance(value, Lanes):
@@ -86,7 +86,7 @@ class Vectoriser:
         return jnp.broadcast_to(jnp.asarray(value)[..., None], (*jnp.shape(value), self.count))
 
     def align(self, value: Any, shape: tuple[int, ...]) -> jax.Array:
-        """An operand of an elementwise operation in full shape, arms and lanes; a scalar operand goes with all arms."""
+        """Broadcasts an operand of an elementwise operation to the full shape of arms and lanes."""
         if not isinstance(value, Lanes):
             return self.align_common(value, shape)
         array = value.array
@@ -127,13 +127,13 @@ class Vectoriser:
         self.literals = outside
 
     def hash(self, equation: Any, inputs: list) -> list:
-        """A call, which JAX traces and lowers once for all uses with the same shapes; XLA inlines it."""
+        """Evaluates a hash as a call. JAX traces and lowers it once for all uses with the same shapes, and XLA inlines it."""
         arrays = [x.array if isinstance(x, Lanes) else jnp.asarray(x)[..., None] for x in inputs]
         return [Lanes(self.align(Lanes(x), (*equation.outvars[0].aval.shape, self.count)))
                 for x in HASHES[equation.params["name"]](*arrays)]
 
     def apply(self, equation: Any, inputs: list) -> list:
-        """The outputs of one operation of which some input differs from lane to lane."""
+        """The outputs of one operation with at least one input that differs from lane to lane."""
         name = equation.primitive.name
         if rule := KEY_RULES.get(name):
             outputs = rule(self, equation, *inputs)
@@ -147,21 +147,21 @@ class Vectoriser:
         return self.fall_back(equation, inputs)
 
     def fall_back(self, equation: Any, inputs: list) -> list:
-        """By `jax.vmap`."""
+        """Evaluates an operation by `jax.vmap`."""
         name = equation.primitive.name
         if name not in SILENT:
             self.fallbacks.add(name)
             if name not in _REPORTED:
                 _REPORTED.add(name)
                 _LOG.info("the operation %s has no rule for lanes and is mapped by jax.vmap, which may be slower", name)
-        if name in ("while", "scan", "cond"):  # `dividing` does not see quotients there: what all runs share is no broadcast
+        if name in ("while", "scan", "cond"):  # `dividing` does not rewrite quotients there, so shared values are repeated
             inputs = [x if isinstance(x, Lanes) else Lanes(self.spread(x)) for x in inputs]
         axes = [-1 if isinstance(x, Lanes) else None for x in inputs]
         arrays = [x.array if isinstance(x, Lanes) else x for x in inputs]
         return [Lanes(x) for x in jax.vmap(lambda *args: bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
 
 
-# A rule takes the vectoriser, the equation and its inputs, and returns its outputs, or `None` if it does not apply.
+# A rule takes the vectoriser, the equation and its inputs. It returns the outputs, or `None` if it does not apply.
 
 
 def _random_wrap(vector: Vectoriser, equation: Any, data: Any) -> list | None:
@@ -180,12 +180,12 @@ def _elementwise(vector: Vectoriser, equation: Any, *inputs: Any) -> list:
 def _bitcast(vector: Vectoriser, equation: Any, x: Any) -> list:
     if equation.invars[0].aval.shape == equation.outvars[0].aval.shape:
         return _elementwise(vector, equation, x)
-    # Several numbers become one, or the other way round, along the last axis of a lane.
+    # Several numbers become one, or one becomes several, along the last axis of a lane.
     return [Lanes(jax.vmap(partial(bind, equation), out_axes=-1)([jnp.moveaxis(x.array, -1, 0)])[0])]
 
 
 def _cond(vector: Vectoriser, equation: Any, index: Any, *operands: Any) -> list | None:
-    """A branch. If lanes differ, both branches are computed; on a CPU only if some lane takes the second."""
+    """A branch. If lanes take different branches, both are computed; on a CPU only if some lane takes the second."""
     mapped = [isinstance(x, Lanes) for x in operands]
     arrays = [vector.spread(x) for x in operands if isinstance(x, Lanes)]
 
@@ -238,7 +238,7 @@ def _same_axes(vector: Vectoriser, equation: Any, *inputs: Any) -> list:
 
 
 def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: Any) -> list | None:
-    """`x[i]`, i being a number, by its place in memory: else XLA would put the indices of a GPU's gather together first."""
+    """`x[i]` for a scalar i, by its position in memory. Otherwise XLA would first assemble the indices of a gather on a GPU."""
     shape = equation.invars[0].aval.shape
     if not (shape and equation.params["slice_sizes"] == (1, *shape[1:]) and isinstance(operand, Lanes)):
         return None
@@ -253,7 +253,7 @@ def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: An
 
 
 def is_one_entry(equation: Any) -> bool:
-    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)`, i being a number; one that is out of range changes nothing."""
+    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)` for a scalar i. An index out of range changes nothing."""
     if equation.primitive.name not in ("scatter", "scatter-add"):
         return False
     if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:  # `x.at[i].apply(f)`
@@ -269,7 +269,7 @@ def is_one_entry(equation: Any) -> bool:
 
 
 def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
-    """One entry of every lane set or added to: on a CPU in its place; a GPU would start a kernel for each such array."""
+    """Sets one entry of every lane, or adds to it. In place on a CPU only: a GPU would start a kernel for each such array."""
     if not is_one_entry(equation):
         return None
     operand, index, update = (vector.spread(x) for x in inputs)
@@ -285,16 +285,16 @@ def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
 
 
 def _argmax(vector: Vectoriser, equation: Any, x: Any) -> list | None:
-    if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:  # which have no least number
+    if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:  # bools have no smallest number
         return None
     return [Lanes(largest(x.array, vector.platform)[1].astype(equation.params["index_dtype"]))]
 
 
 def _reduce_arms(vector: Vectoriser, equation: Any, x: Any) -> list | None:
-    """A reduction over arms that is exact in any order: sums of floats were written out before (`summation`).
+    """A reduction over arms that is exact in any order. (`summation` has already rewritten sums of floats.)
 
-    One over many arms takes two steps (`fold`). A GPU would start a kernel for each; there they are written out, as part of
-    other kernels.
+    A reduction over many arms takes two steps (`fold`). A GPU would start a kernel for each step. So they are written out
+    there, and become part of other kernels.
     """
     name, values, platform = equation.primitive.name, x.array, vector.platform
     exact = name != "reduce_sum" or not jnp.issubdtype(values.dtype, jnp.inexact)
@@ -314,18 +314,18 @@ def _reduce_arms(vector: Vectoriser, equation: Any, x: Any) -> list | None:
 
 
 def _written_out(combine: Callable, parts: list) -> Any:
-    """All parts combined, in pairs, pairs of pairs, and so on."""
+    """Combines all parts: in pairs, then in pairs of pairs, and so on."""
     while len(parts) > 1:
         parts = [reduce(combine, parts[i : i + 2]) for i in range(0, len(parts), 2)]
     return parts[0]
 
 
 def fold(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
-    """A long first axis in two, [rows, groups · others]; and the entries that are left over.
+    """Splits a long first axis in two, [rows, groups · others]. Also returns the entries that are left over.
 
-    Arms i, i + groups, i + 2 groups, … stand below each other, and the columns of all groups next to each other, as lanes do.
-    XLA's CPU compiler writes a short axis out and vectorises the lanes, and does neither with a long one: the largest of 100
-    arms is 3.5 times as fast. A GPU has more threads for it.
+    Arms i, i + groups, i + 2 groups, … form a column, and the columns of all groups are adjacent, like lanes. XLA's CPU
+    compiler unrolls a loop over a short axis and vectorises the lanes. It does neither with a long axis. So the maximum of 100
+    arms is 3.5 times as fast. On a GPU, more threads take part.
     """
     values = _stored(values, platform)
     arms = len(values)
@@ -335,16 +335,16 @@ def fold(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
 
 
 def _stored(values: Any, platform: str) -> Any:
-    """The same values; on a GPU they are stored first.
+    """The same values. On a GPU they are materialized first.
 
-    Else XLA computes them again for each group of arms that is compared. KUBE by a user with 100 arms and 4,000 runs is 16%
-    faster with it (jaxlib 0.11.2, H200). XLA's GPU compiler respects barriers, its CPU compiler does not.
+    Otherwise XLA computes them again for each group of arms that is compared. A user-defined KUBE with 100 arms and 4,000 runs
+    is 16% faster with it (jaxlib 0.11.2, H200). XLA's GPU compiler respects barriers, its CPU compiler does not.
     """
     return values if platform == "cpu" else lax.optimization_barrier(values)
 
 
 def largest(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
-    """The largest along the first axis, and the lowest of its places. NaN counts as largest, as for `lax.argmax`."""
+    """The maximum along the first axis and its lowest index. NaN counts as the largest number, as for `lax.argmax`."""
     arms, others = len(values), values.shape[1:]
     if arms <= WRITTEN_OUT:
         return _reduce(values, lax.broadcasted_iota(jnp.int32, values.shape, 0), platform)
@@ -361,10 +361,10 @@ def largest(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
 
 
 def _rows(arms: int, platform: str) -> int:
-    """How many arms to put below each other, few being left over.
+    """The number of rows for `fold`, chosen so that few arms are left over.
 
-    On a GPU the largest of the groups, and of the arms left over, is written out in the next kernel: of more than a dozen XLA
-    would make one kernel more. Up to there, groups as large as there are many are the fastest.
+    On a GPU, the maximum over the groups and the arms left over is written out in the next kernel. With more than a dozen of
+    them, XLA would need another kernel. Below that, it is fastest if a group has about as many arms as there are groups.
     """
     if platform == "cpu":
         return min(range(16, 5, -1), key=lambda rows: arms % rows)
@@ -373,7 +373,7 @@ def _rows(arms: int, platform: str) -> int:
 
 
 def _larger(one: tuple, other: tuple) -> tuple:
-    """The larger of two numbers and its place; of equals, that in the lower place."""
+    """The larger of two numbers and its index. If they are equal, the lower index."""
     (x, place), (y, other_place) = one, other
     wins, ties = (x > y) | ((x != x) & (y == y)), (x == y) | ((x != x) & (y != y))
     return lax.select(wins, x, y), lax.select(wins | (ties & (place < other_place)), place, other_place)
@@ -384,7 +384,7 @@ def _reduce(values: jax.Array, places: jax.Array, platform: str) -> tuple[jax.Ar
         least = -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
         none = jnp.array(least, values.dtype), jnp.int32(2**31 - 1)
         return lax.reduce((values, places), none, _larger, (0,))  # type: ignore
-    # A GPU takes another kernel for a reduction, but not for this.
+    # A GPU needs another kernel for a reduction, but not for this.
     return _written_out(_larger, list(zip(values, places, strict=True)))
 
 
@@ -407,4 +407,4 @@ RULES: dict[str, tuple[Callable, ...]] = {
     "scatter-add": (_scatter,),
     "argmax": (_argmax, _same_axes),
 }
-SILENT = "dynamic_slice gather".split()  # `jax.vmap` maps these as well as a rule would
+SILENT = "dynamic_slice gather".split()  # for these, `jax.vmap` is as fast as a rule

@@ -1,8 +1,8 @@
 """The loop that plays many runs at once.
 
-All runs of a batch play in one loop. Each lane plays one run; a lane whose run has ended is refilled with the next run. Rounds
-are played in blocks: a run that has reached a checkpoint waits for the end of the block, where checkpoints are recorded and
-lanes refilled, for all lanes together. None of this touches a run's random numbers, so its result does not depend on the
+All runs of a batch play in one loop. Each lane plays one run. A lane whose run has ended is refilled with the next run. Rounds
+are played in blocks. A run that has reached a checkpoint waits for the end of the block. There, checkpoints are recorded and
+lanes refilled, for all lanes together. None of this changes a run's random numbers, so its result does not depend on the
 batch.
 """
 
@@ -18,24 +18,24 @@ from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.step import Step
 from bts_jax.engine.storing import behind_a_branch
 
-# Calls in a block: fewer waste less on runs that wait, more cost less per call. A GPU's first call begins before the loop, and
-# the others are taken two at a time (`programs.Graphed`): they are an even number.
+# Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
+# call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 129}
 
 
 def lane_count(count: int) -> int:
-    """So many lanes, or a few more, in which a run has the bits that it has in any other number of lanes.
+    """`count` lanes or a few more: a number of lanes that does not change the bits of a run.
 
-    XLA multiplies by the reciprocal of a lone divisor instead of dividing. And its CPU compiler writes out loops of up to 15
+    XLA multiplies by the reciprocal of a single divisor instead of dividing. And its CPU compiler unrolls loops of up to 15
     numbers: in 3, 5, 6, 7, 11, 13, 14 and 15 lanes, `exp` and `log` alone have other bits (jaxlib 0.10.2; `test_batch.py`).
     """
     return 2 if count <= 2 else -(-count // 4) * 4 if count < 16 else count
 
 
 class Rules(NamedTuple):
-    """What happens in a run, written for one run."""
+    """The functions that play a run, written for one run."""
 
-    round: Callable  # setting -> a round of it, with draws by single proposals (`draws.Stepwise`)
+    round: Callable  # setting -> a round that makes single proposals (`draws.Stepwise`)
     start: Callable  # round, setting -> progress
     call: Callable  # round, setting, progress -> progress: one attempt at a round
     blank: Callable  # setting -> record
@@ -43,10 +43,10 @@ class Rules(NamedTuple):
 
 
 class Game(NamedTuple):
-    """Many runs of one policy, to be played `width` at a time.
+    """Many runs of one policy, played in `width` lanes.
 
-    What differs from run to run is in `own`, along the last axis; what all share is in `common`; each has `None` where the
-    other has an array.
+    `own` has the arrays that differ from run to run, with the runs on the last axis. `common` has the arrays that all runs
+    share. Each of them has `None` where the other has an array.
     """
 
     own: Any
@@ -56,33 +56,33 @@ class Game(NamedTuple):
 
 class Played(NamedTuple):
     record: Any  # of every run
-    calls: jax.Array  # [runs] int32, attempts at rounds
-    blocks: jax.Array  # int32, how many were played
-    beyond: jax.Array  # [runs] bool: it needs a program with all draws
+    calls: jax.Array  # [runs] int32, the number of attempts at rounds
+    blocks: jax.Array  # int32, the number of blocks
+    beyond: jax.Array  # [runs] bool: the run needs a program that supports all draws
 
 
 class _Table(NamedTuple):
-    """Where a game stands."""
+    """The state of a game."""
 
-    part: Any  # of `own`, what the lanes play; nothing, if every run has a lane
+    part: Any  # the part of `own` that is in the lanes; `None` if every run has a lane
     state: list[jax.Array]  # see `Step`
     record: Any
-    blocks: jax.Array  # int32, how many were played
-    queue: Any = None  # unless every run has a lane
+    blocks: jax.Array  # int32, the number of blocks so far
+    queue: Any = None  # `None` if every run has a lane
 
 
 class _Queue(NamedTuple):
-    run: jax.Array  # [lanes] int32, which run a lane plays: `runs` or more for none
-    line: jax.Array  # int32, the next run in line
+    run: jax.Array  # [lanes] int32, the run in each lane; `runs` or more if the lane is empty
+    line: jax.Array  # int32, the next run
     stored: Any  # records of the runs that have ended
-    calls: jax.Array  # [runs] int32, likewise
-    beyond: jax.Array  # [runs] bool, likewise
+    calls: jax.Array  # [runs] int32, of the runs that have ended
+    beyond: jax.Array  # [runs] bool, of the runs that have ended
 
 
 def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
-    """Plays several games in one loop, which lasts as long as the longest.
+    """Plays several games in one loop. It ends with the longest game.
 
-    Returns for each what was played, and the names of operations that had no rule for lanes.
+    Returns for each game its results, and the names of operations without a rule for lanes.
     """
     lanes = [_Lanes(game, rules, platform) for game in games]
     steps = [one.step for one in lanes]
@@ -120,13 +120,13 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
 
 
 def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
-    """Plays the runs of a game round by round, and stores what `look(setting, before, after)` returns for every round.
+    """Plays the runs of a game round by round, and stores the result of `look(setting, before, after)` for every round.
 
-    A run waits after each round (`rules.call`). `rules.record` sends it on to the next round, unless it has ended. Each run has
-    the bits that `play` gives it: the steps are the same, and a step does not depend on when it is taken.
+    A run waits after each round (`rules.call`). `rules.record` lets it continue with the next round, unless it has ended. Each
+    run has the same bits as in `play`: the steps are the same, and a step does not depend on when it is taken.
 
-    Returns what was stored, with `rounds` first and the runs last, and the progress at the end. Rounds after the end of a run
-    have what `look` returns if nothing happens.
+    Returns the stored results, with `rounds` as the first axis and the runs as the last, and the progress at the end. For
+    rounds after the end of a run, the result is that of `look` for a round in which nothing happens.
     """
     lanes = _Lanes(game._replace(width=game.own.limits.shape[-1]), rules, platform)
     part, step, look = lanes.own, lanes.step, lanes.each(look)
@@ -161,7 +161,7 @@ class _Lanes:
     """The lanes of one game."""
 
     def __init__(self, game: Game, rules: Rules, platform: str):
-        self.count = jax.tree.leaves(game.own)[0].shape[-1]  # of the runs that are asked for
+        self.count = jax.tree.leaves(game.own)[0].shape[-1]  # the number of requested runs
         self.width = lane_count(game.width)
         self.queues = self.width < self.count
         self.runs = self.count if self.queues else lane_count(self.count)
@@ -194,9 +194,9 @@ class _Lanes:
         return self.each(partial(self.rules.start, self.round))(part)
 
     def entered(self, part: Any) -> tuple[list[jax.Array], Any]:
-        """The state and the record of lanes whose runs begin."""
-        # XLA would fold the constants of a fresh state, and the quotients in `enter` would be rounded differently than in a
-        # step (jaxlib 0.10.2; `test_what_runs_share_does_not_change_their_bits`). So it must not see them.
+        """The state and the record of lanes at the start of their runs."""
+        # XLA would fold the constants of a new state, and the quotients in `enter` would be rounded differently than in a step
+        # (jaxlib 0.10.2; `test_what_runs_share_does_not_change_their_bits`). So the constants are hidden from XLA.
         hide = behind_a_branch if self.platform == "cpu" else lax.optimization_barrier
         return self.step.enter(*hide((part, self.fresh(part)))), self.each(self.rules.blank)(part)
 
@@ -214,7 +214,7 @@ class _Lanes:
         return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
 
     def refill(self, table: _Table) -> _Table:
-        """Stores the runs that have ended, and gives their lanes the next in line."""
+        """Stores the runs that have ended, and refills their lanes with the next runs."""
         now, record, (run, line, stored, calls, beyond) = self.step.leave(table.state), table.record, table.queue
         ended = now.waiting & (run < self.runs)
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
@@ -241,7 +241,7 @@ class _Lanes:
 
 
 def _repeated(tree: Any, times: int) -> Any:
-    """Followed by so many copies of the last run."""
+    """Appends `times` copies of the last run."""
     if times == 0:
         return tree
     return jax.tree.map(lambda x: jnp.concatenate([x, *[x[..., -1:]] * times], -1), tree)

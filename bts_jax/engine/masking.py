@@ -1,8 +1,8 @@
-"""States that stay as they are in some lanes, without a copy.
+"""Leaves the state of some lanes unchanged, without a copy.
 
-A lane that waits, or whose draws are not complete, must keep its state: `where(counts, updated, state)`. Of an update like
-`x.at[arm].add(1)` that would make a scatter and a copy of the whole array. Here the scatter writes nothing instead: its index
-is out of range in the lanes that keep their state.
+If a lane waits, or if its draws are not complete, its state must not change: `where(counts, updated, state)`. With an update
+such as `x.at[arm].add(1)`, this is a scatter and a copy of the whole array. This pass makes the scatter write nothing instead:
+in the lanes that keep their state, its index is out of range.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from bts_jax.engine.lanes import is_one_entry
 
 
 def mask_scatters(closed: Any) -> Any:
-    """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes where the condition holds."""
+    """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes if the condition is true."""
     jaxpr, builder = closed.jaxpr, Builder()
     env = builder.start(closed, jaxpr.invars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     scattered: dict[Any, tuple] = {}  # variable: its equation, the variable scattered into, index and update
 
     def masked(condition: Any, new: Any, old: Any) -> Any:
-        """`new` where the condition holds, else `old`; `None` if `new` is not `old` with entries changed."""
+        """`new` where the condition is true, else `old`. `None` if `new` is not the result of scatters into `old`."""
         if new is old:
             return env[old]
         if new not in scattered:
@@ -60,7 +60,7 @@ def mask_scatters(closed: Any) -> Any:
 
 
 def _number(var: Any, maker: dict) -> Any:
-    """The one number that an array is made of; `None` if it is made of more."""
+    """The scalar from which an array is broadcast. `None` if there is no such scalar."""
     if isinstance(var, core.Var) and not getattr(var.aval, "shape", None):
         return var
     equation = maker.get(var) if isinstance(var, core.Var) else None

@@ -1,8 +1,8 @@
-"""The largest of floats, found among integers.
+"""Finds the largest float by a comparison of integers.
 
-`argmax` compares floats, of which NaN is the largest and −0 equals 0. That takes several operations for each of them in a
-reduction, which XLA's CPU compiler does not vectorise well. Here each float becomes an integer of the same order first. With
-100 arms a reduction of integers takes a fifth of the time (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench`, KUBE by a user).
+For `argmax`, NaN is the largest float, and −0 equals 0. So each comparison of a reduction takes several operations, which
+XLA's CPU compiler does not vectorise well. This pass first converts floats to integers of the same order. With 100 arms, a
+reduction of integers takes a fifth of the time (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench`, a user-defined KUBE).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bts_jax.engine.jaxprs import is_hash, retrace
 
 
 def compare_integers(closed: Any) -> Any:
-    """The same closed jaxpr, with `argmax` and `argmin` of integers in place of float32."""
+    """The same closed jaxpr, with `argmax` and `argmin` of integers instead of float32."""
     return retrace(closed, _applies, _rule, is_hash)
 
 
@@ -31,7 +31,7 @@ def _rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
 
 
 def ordered(x: jax.Array, nan: int) -> jax.Array:
-    """Integers in the order of the floats; `nan` for NaN."""
+    """Integers in the order of the floats, and `nan` for NaN."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     key = bits ^ (lax.shift_right_arithmetic(bits, jnp.int32(31)) & jnp.int32(0x7FFFFFFF))
     key = jnp.where(key == -1, 0, key)  # −0

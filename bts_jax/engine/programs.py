@@ -1,6 +1,7 @@
-"""Compiled programs: which are kept, with what options they are compiled, and what happens if one fails.
+"""Compiled programs: how many are stored, their compiler options, and fallbacks if one fails.
 
-Options of XLA for GPUs are those of jaxlib 0.11.2. `bts-jax bench` on a GPU measures them; `engine/README.md` has the numbers.
+The options for GPUs are those of XLA in jaxlib 0.11.2. `bts-jax bench` on a GPU measures their effect; `engine/README.md` has
+the numbers.
 """
 
 import logging
@@ -19,11 +20,11 @@ _LOG = logging.getLogger("bts_jax")
 
 
 class Programs:
-    """The programs used last. The others are dropped, from JAX's caches as well.
+    """Stores the `most` most recently used programs. Others are dropped, also from JAX's caches.
 
-    Each compiled program takes some 170 memory maps, of which Linux allows a process 65,530 (`vm.max_map_count`): beyond that
+    Each compiled program takes about 170 memory maps. Linux allows a process 65,530 of them (`vm.max_map_count`). Beyond that,
     LLVM ends the process. JAX also caches what it traced for a dropped program, some megabytes each. Only `jax.clear_caches`
-    frees these, together with everything else: it is called after every `most` dropped programs.
+    frees this memory, together with everything else. So it is called after every `most` dropped programs.
     """
 
     def __init__(self, most: int):
@@ -44,9 +45,10 @@ class Programs:
         return program
 
 
-# With XLA's older emitters and LLVM's level 1 a program compiles in 55 to 65% of the CPU time, and takes 1.2 to 1.4 times as
-# long to run (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give the same bits in both
-# ways: `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were not compared.
+# Quick compilation: with XLA's older emitters and LLVM's level 1, a program compiles in 55 to 65% of the CPU time, and takes
+# 1.2 to 1.4 times as long to run (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give
+# the same bits with and without it: `test_programs.py` compares them. `tan`, `erf` and `cbrt` do not. Other operations were
+# not compared.
 QUICKLY = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}
 SAME_BITS = {*"""
     abs add and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate cond convert_element_type
@@ -59,12 +61,12 @@ SAME_BITS = {*"""
 
 
 class Disk(Protocol):
-    """Where a program may be kept. `bts_jax.program_cache` has the files."""
+    """A place on disk for a program. `bts_jax.program_cache` manages the files."""
 
     def has(self) -> bool: ...
 
     def load(self, batches: list) -> Any:
-        """The program, to be called with such batches; None if it cannot be loaded."""
+        """The program for batches of these shapes. None if it cannot be loaded."""
 
     def save(self, program: Any) -> None: ...
 
@@ -72,7 +74,7 @@ class Disk(Protocol):
 
 
 class OnCPU:
-    """A program for CPUs. It is compiled with `QUICKLY` if that is asked for and changes no bit."""
+    """A program for CPUs. It is compiled with `QUICKLY` if that is requested and changes no bit."""
 
     def __init__(self, share: Callable, quickly: bool, disk: Disk | None = None):
         self.program: Any = jax.jit(share)
@@ -108,7 +110,7 @@ class OnCPU:
 
 
 class LoweredOnCPU(NamedTuple):
-    """Such a program, traced."""
+    """A traced and lowered program for CPUs."""
 
     program: OnCPU
     lowered: Any
@@ -122,7 +124,7 @@ class LoweredOnCPU(NamedTuple):
 
 
 class OnDisk(NamedTuple):
-    """A program on disk: to be loaded instead of compiled."""
+    """A program on disk. `compile` loads it instead of compiling it."""
 
     program: "OnCPU | Graphed"
     batches: list
@@ -151,7 +153,10 @@ jax.monitoring.register_event_listener(_count_hits)
 
 
 def _compiled(lowered: Any, options: dict | None, disk: Disk | None) -> Any:
-    """The program, compiled and saved. One that JAX has loaded from its cache is not saved: XLA writes it without its code."""
+    """Compiles and saves a program.
+
+    If JAX has loaded the program from its cache, it is not saved, because XLA would write it without its machine code.
+    """
     hits = _HITS.count
     program = lowered.compile(options)
     if disk and _HITS.count == hits:
@@ -160,7 +165,7 @@ def _compiled(lowered: Any, options: dict | None, disk: Disk | None) -> Any:
 
 
 def _operations(jaxpr: Any) -> set[str]:
-    """The names of all operations, those of bodies included."""
+    """The names of all operations, including those in bodies of loops, branches and calls."""
     inner = [body for equation in jaxpr.eqns for body in core.jaxprs_in_params(equation.params)]
     return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(_operations, inner))
 
@@ -177,21 +182,24 @@ def _knows_quickly() -> bool:
 
 
 class Graphed:
-    """A program that is launched as graphs: with blocks written out, kernels side by side, and two calls in a turn of the loop.
+    """A program that is launched as CUDA graphs: blocks are unrolled, kernels run in parallel, an iteration has two calls.
 
-    Each turn ends with a kernel that asks whether it was the last, of which two calls need but one. In some programs, such as
-    those with a barrier in a call, XLA fails to make one turn of two: they do without. Nor can it write out loops inside a
-    block, which is a loop in a loop; a policy or a bandit of one's own may have a third in it. And loops side by side may never
-    end: some such programs deadlocked on an H200. These are launched one kernel after the other. So is a program that fails to
-    compile or to run in any other way. A log line reports the failure.
+    Each iteration ends with a kernel that tests whether it was the last. With two calls per iteration, half as many of these
+    kernels are needed. In some programs, such as those with a barrier in a call, XLA fails to join two iterations. They are
+    compiled with one call per iteration.
+
+    A block is a loop inside a loop, and a user-defined policy or bandit may have a third loop inside it. XLA cannot unroll
+    such loops, and loops that run in parallel may never end: some such programs deadlocked on an H200. The kernels of these
+    programs run one after the other. The same holds for a program that fails to compile or to run for any other reason. A log
+    line reports the failure.
     """
 
     def __init__(self, share: Callable, options: dict, disk: Disk | None = None):
         self.disk, self.loaded = disk, []  # as in `OnCPU`
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
-        self.ready: Any = ()  # the way that has been compiled
-        self.failed: list[str] = []  # why others were given up
+        self.ready: Any = ()  # the variant that has been compiled
+        self.failed: list[str] = []  # the reasons why other variants were given up
         self.lock = RLock()
 
     def lower(self, batches: list) -> "Lowered | OnDisk":
@@ -211,12 +219,12 @@ class Graphed:
                 self.lower(batches).compile()
             way = self.ready
             try:
-                return jax.block_until_ready(way(batches))  # a launch that fails says so when it is waited for
+                return jax.block_until_ready(way(batches))  # waiting raises the error of a failed launch
             except jax.errors.JaxRuntimeError as error:
                 self.give_up(way, error)
 
     def give_up(self, way: Any, error: Exception) -> None:
-        """Goes on to the next way, unless another thread has; raises the error if no other way would help."""
+        """Switches to the next variant, unless another thread has done so. Raises the error if no other variant would help."""
         reason = text.reason(error)
         with self.lock:
             if way is not self.ways[0]:
@@ -239,7 +247,7 @@ class Graphed:
 
 
 class Lowered(NamedTuple):
-    """Such a program, traced: to be compiled in the first way that will do."""
+    """A traced and lowered program for GPUs. `compile` uses the first variant that compiles."""
 
     program: Graphed
     batches: list
@@ -259,9 +267,9 @@ class Lowered(NamedTuple):
 
 
 def loops(module: Any) -> int:
-    """How deep loops are in each other, in a lowered program.
+    """The depth of nested loops in a lowered program.
 
-    Not counted in the jaxpr: some of JAX's primitives, such as `random_gamma`, become loops only when they are lowered.
+    The jaxpr is not enough: some of JAX's primitives, such as `random_gamma`, become loops only when they are lowered.
     """
     functions = {one.attributes["sym_name"].value: one for one in module.body.operations}
 
@@ -279,10 +287,10 @@ def loops(module: Any) -> int:
     return of_function("main")
 
 
-# On a GPU, a block of calls is launched as one graph, and kernels that do not need each other run at the same time: with 500
-# runs a call takes a third less time. The assembler may use all registers of a multiprocessor for one block of threads. By
-# default it uses 32 registers, so that many blocks fit, and issues loads so late that each is waited for. These options do not
-# change what a kernel computes. Autotuning is off: it would wait for the GPU, which plays other batches meanwhile.
+# On a GPU, a block of calls is launched as one graph, and independent kernels run at the same time. With 500 runs, a call
+# takes a third less time. The assembler may use all registers of a multiprocessor for one block of threads. By default it uses
+# 32 registers, so that many blocks fit, and issues loads so late that the kernel waits for each. These options do not change
+# what a kernel computes. Autotuning is off: it would wait for the GPU, which is playing other batches.
 _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
@@ -294,9 +302,9 @@ _TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUB
 
 @lru_cache
 def graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
-    """The options of all programs, those that the compiler knows, and the names of the others, which are logged.
+    """The options for all programs that the compiler knows, and the names of the other options, which are logged.
 
-    Another compiler, or another version, may know fewer, or none.
+    Another compiler or another version may know fewer options, or none.
     """
     if device.platform != "gpu":
         return None, ()
@@ -306,7 +314,7 @@ def graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
             jax.jit(lambda x: x + 1, compiler_options=some).lower(jax.device_put(0, device)).compile()
         except jax.errors.JaxRuntimeError as error:
             refused += some
-            _LOG.warning("the compiler for %s does not accept %s, and programs are slower without (%s)", device.device_kind,
+            _LOG.warning("the compiler for %s does not accept %s: programs are slower without it (%s)", device.device_kind,
                          ", ".join(some), text.reason(error))
     options = {name: value for name, value in (_GRAPHS | _REGISTERS).items() if name not in refused}
     return (options if _GRAPHS.keys() <= options.keys() else None), tuple(refused)

@@ -1,4 +1,4 @@
-"""Makes what policies and bandits compute outside the loop give the same bits in every program."""
+"""Makes computations of policies and bandits outside the loop give the same bits in every program."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from bts_jax.engine.summation import without_reductions
 
 
 def reproducible(function: Callable) -> Callable:
-    """`function`, rewritten so that XLA can compute it in one way only."""
+    """Rewrites `function` so that XLA computes the same bits in every program."""
 
     def rewritten(*arguments: Any) -> Any:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)

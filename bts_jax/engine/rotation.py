@@ -1,8 +1,8 @@
-"""A step in two halves, for loops on a GPU.
+"""Splits a step in two halves, for loops on a GPU.
 
-In the first half come the numbers of a run, such as the arm it pulls and the outcome; in the second the arrays that depend on
-these numbers and that no number depends on, such as the statistics of the arms. In a loop of `begin(end(begun))` a GPU takes
-one kernel for the last arrays of a step and the first of the next.
+The first half computes the scalars of a run, such as the pulled arm and the outcome. The second half computes the arrays that
+depend on these scalars and on which no scalar depends, such as the statistics of the arms. In a loop of `begin(end(begun))`, a
+GPU needs only one kernel for the last arrays of a step and the first arrays of the next.
 """
 
 from typing import Any
@@ -13,15 +13,16 @@ COMPARISONS = "eq ne lt le gt ge".split()
 
 
 def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
-    """The operations of the first half, those of the second, and the variables to pass from one to the other.
+    """The operations of the first half, those of the second half, and the variables to pass from the first to the second.
 
-    The first `parts` inputs of the jaxpr are at hand in both halves.
+    The first `parts` inputs of the jaxpr are available in both halves.
     """
     first, last = _halves(jaxpr)
     at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
     wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
     passed = [var for var in wanted if var not in at_hand]
-    # What is made of nothing, and what one comparison makes of what is passed anyway, is made again, and not passed.
+    # Two kinds of values are not passed, but computed again: those without inputs, and the results of one comparison of values
+    # that are passed anyway.
     at_hand.update(passed)
 
     def cheap(equation: Any) -> bool:
@@ -34,7 +35,7 @@ def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
 
 
 def _halves(jaxpr: Any) -> tuple[list, list]:
-    learnt, late = set(), set()  # numbers that depend on arrays; arrays that depend on such numbers
+    learnt, late = set(), set()  # scalars that depend on arrays; arrays that depend on such scalars
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if _makes_numbers(equation):
@@ -43,14 +44,14 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
             late.update(equation.outvars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     needed = [var for equation in jaxpr.eqns if _makes_numbers(equation) for var in variables(equation.invars)]
-    while needed:  # by a number
+    while needed:  # to compute a scalar
         var = needed.pop()
         if var in late:
             late.difference_update(maker[var].outvars)
             needed += variables(maker[var].invars)
-    kept = set(variables(jaxpr.outvars))  # what must be there after the first half
+    kept = set(variables(jaxpr.outvars))  # variables that must exist after the first half
     for equation in reversed(jaxpr.eqns):
-        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):  # put together for the last alone
+        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):  # used only in the second half
             late.update(equation.outvars)
         elif late.isdisjoint(equation.outvars):
             kept.update(variables(equation.invars))

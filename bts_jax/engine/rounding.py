@@ -1,9 +1,9 @@
-"""Products that are rounded before they are added.
+"""Rounds products before they are added.
 
-Compilers may contract a · b + c into one instruction with one rounding instead of two. Whether they do depends on what stands
-nearby, even on the length of the array. `round_products` rounds every product that reaches an addition, so that a policy or a
-bandit gives the same bits in every program. It also rounds quotients that are divided again: XLA replaces (a / b) / c by
-a / (b · c). Functions marked `random.exact` stay as they are.
+Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
+operations, even on the length of the array. `round_products` rounds every product that reaches an addition, so that a policy
+or a bandit gives the same bits in every program. It also rounds quotients that are divided again, because XLA replaces (a / b)
+/ c by a / (b · c). Functions marked `random.exact` are not changed.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from jax.extend import core
 
 from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, is_float, retrace
 
-# Operations that pass a product on to whoever adds it.
+# Operations that pass a product on unchanged, so that it may be added later.
 PASS_ON = """
     broadcast_in_dim concatenate copy dynamic_slice gather neg pad reshape rev scatter select_n slice squeeze stack
     stop_gradient transpose
     """.split()
-# Operations whose result is rounded already. The results of all others may end with a multiplication.
+# Operations whose results are already rounded. All other operations may end with a multiplication.
 ROUNDED = "add add_any ceil cumsum dot_general floor iota reduce_sum round scatter-add sign sqrt sub".split()
 
 
 def round_product(x: jax.Array) -> jax.Array:
-    """A product, rounded before it is added to anything; any other number as it is.
+    """Forces a product to be rounded before it is added. Does not change any other number.
 
-    Compilers see through a plain copy, but not through this minimum of bit patterns: it changes one of the many patterns of NaN
-    into another. Seen with the CPU compiler of jaxlib 0.10.2 and the GPU compiler of 0.11.2; `test_engine.py` notices if that
-    changes. A comparison of x with itself, and the rounding of `lax.reduce_precision`, are seen through.
+    Compilers remove a plain copy, but not this minimum of bit patterns, because it changes one of the many patterns of NaN
+    into another. This was observed with the CPU compiler of jaxlib 0.10.2 and the GPU compiler of 0.11.2. `test_engine.py`
+    notices if it changes. Compilers do remove a comparison of x with itself, and the rounding of `lax.reduce_precision`.
     """
     integers = jnp.dtype(f"int{8 * x.dtype.itemsize}")
     bits = lax.bitcast_convert_type(x, integers)
@@ -38,9 +38,9 @@ def round_product(x: jax.Array) -> jax.Array:
 
 
 def round_products(closed: Any, returned: bool = True) -> Any:
-    """The same closed jaxpr, with every float product that reaches an addition rounded first; calls are inlined.
+    """The same closed jaxpr, with every float product that reaches an addition rounded first. Calls are inlined.
 
-    What is returned may be added to something outside, unless `returned` is false.
+    Outputs may be added to something outside, and count as added unless `returned` is false.
     """
     closed = retrace(closed, _has_products, lambda equation, inputs: bind(equation, inputs, round_products), is_exact)
     added = _reaching_additions(closed.jaxpr, returned) | _quotients_divided_again(closed.jaxpr)
@@ -53,12 +53,12 @@ def round_products(closed: Any, returned: bool = True) -> Any:
 
 
 def _has_products(equation: Any) -> bool:
-    """Whether this is a loop or a branch, in whose body there may be products."""
+    """Whether this is a loop or a branch, whose body may have products."""
     return has_bodies(equation) and not is_exact(equation)
 
 
 def _reaching_additions(jaxpr: Any, returned: bool) -> set:
-    """The variables that may be products and may reach an addition: here, in a body, or outside if they are returned."""
+    """The variables that may be products and may reach an addition, here, in a body, or outside if they are returned."""
     todo = [*jaxpr.outvars] if returned else []
     for equation in jaxpr.eqns:
         adds = equation.primitive.name in ("add", "add_any", "sub", "scatter-add")
@@ -74,7 +74,7 @@ def _quotients_divided_again(jaxpr: Any) -> set:
 
 
 def _origins(jaxpr: Any, atoms: Sequence) -> list[tuple]:
-    """The operations on floats that these variables come from, if others only pass them on, and their results."""
+    """The float operations that compute these variables, and their results. Operations that only pass values on are skipped."""
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     todo, seen, found = [*atoms], set(), []
     while todo:
@@ -86,7 +86,7 @@ def _origins(jaxpr: Any, atoms: Sequence) -> list[tuple]:
         if equation is None:
             continue
         name = equation.primitive.name
-        if name in PASS_ON or name == "convert_element_type":  # which may be no operation at all, or one of integers
+        if name in PASS_ON or name == "convert_element_type":  # a conversion may do nothing, or convert integers
             todo += equation.invars
         else:
             found.append((var, equation))

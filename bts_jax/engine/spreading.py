@@ -1,8 +1,8 @@
-"""Updates of one arm as operations on all arms, for GPUs.
+"""Rewrites updates of one arm as operations on all arms, for GPUs.
 
-`x.at[arm].set(f(x[arm], reward))` reads an entry of an array by a number of the run. On a GPU the array must be complete before
-that number is computed with, which takes one kernel more. Here f is computed for all arms, and taken for the pulled one:
-`where(arms == arm, f(x, reward), x)`.
+`x.at[arm].set(f(x[arm], reward))` reads an entry of an array at an index that is a scalar of the run. On a GPU, the array must
+be complete before the entry is used, which takes another kernel. This pass computes f for all arms, and uses the result of the
+pulled arm: `where(arms == arm, f(x, reward), x)`.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from bts_jax.engine.lanes import is_one_entry
 
 
 def spread_updates(closed: Any) -> Any:
-    """The same closed jaxpr, with scatters of what is made of the entry itself written as operations on all entries."""
+    """The same closed jaxpr. A scatter whose update is computed from the entry itself becomes an operation on all entries."""
     jaxpr = closed.jaxpr
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
 
@@ -41,20 +41,20 @@ def spread_updates(closed: Any) -> Any:
 
 
 class _Spread:
-    """What a scatter writes, computed for all entries."""
+    """The update of a scatter, computed for all entries."""
 
     def __init__(self, scatter: Any, jaxpr: Any, maker: dict, env: dict):
         self.scatter, self.maker, self.env = scatter, maker, env
         self.arms = scatter.invars[0].aval.shape[0]
         self.index = plain_index(scatter.invars[1], self.arms, maker)
-        self.read: set[Any] = set()  # variables that are made of entries at the scatter's own index
+        self.read: set[Any] = set()  # variables that are computed from entries at the scatter's own index
         self.values: dict[Any, Any] = {}
         for equation in jaxpr.eqns:
             if self._source(equation) is not None or not self.read.isdisjoint(variables(equation.invars)):
                 self.read.update(equation.outvars)
 
     def update(self) -> Any:
-        """An array of all entries; `None` if the update is not made of entries, or not arm by arm."""
+        """An array of all entries. `None` if the update is not computed from entries, or not arm by arm."""
         atom = self.scatter.invars[2]
         return self.of(atom) if isinstance(atom, core.Var) and atom in self.read else None
 
@@ -87,7 +87,7 @@ class _Spread:
         return bind(equation, inputs)[0]
 
     def _source(self, equation: Any) -> Any:
-        """The array x, if this is the last operation of `x[i]`, i being the scatter's index."""
+        """The array x if this is the last operation of `x[i]`, where i is the scatter's index. Otherwise `None`."""
         if equation.primitive.name != "squeeze" or equation.params["dimensions"] != (0,):
             return None
         slicing = self.maker.get(equation.invars[0])

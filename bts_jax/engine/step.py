@@ -1,10 +1,20 @@
 """One step of the loop in all lanes: a function of one run, rewritten by passes and vectorised.
 
-The passes, in this order: keys as integers (`keys`), rounded products (`rounding`), sums in a fixed order (`summation`),
-comparisons of integers (`ordering`), true quotients (`dividing`), masked scatters (`masking`); for a GPU updates of all arms
-(`spreading`); values that one step computes for the next (`carrying`); for a CPU the pulled arm's statistics in one array
-(`packing`) and values that are stored (`storing`); for a GPU two halves of a step (`rotation`). After each of them, operations
-that nothing needs, or that another one has done, are dropped (`jaxprs.merged`).
+The passes, in order:
+
+1. `keys`: replace keys by integers.
+2. `rounding`: round products.
+3. `summation`: add in a fixed order.
+4. `ordering`: compare integers instead of floats.
+5. `dividing`: prevent multiplications by reciprocals.
+6. `masking`: mask scatters.
+7. `spreading` (GPU): update all arms.
+8. `carrying`: carry values from one step to the next.
+9. `packing` (CPU): pack the pulled arm's statistics into one array.
+10. `storing` (CPU): materialize values.
+11. `rotation` (GPU): split the step in two halves.
+
+Between passes, unused and repeated operations are removed (`jaxprs.merged`).
 """
 
 from collections.abc import Callable
@@ -29,7 +39,7 @@ from bts_jax.engine.summation import without_reductions
 
 
 def optimised(closed: Any) -> Any:
-    """The same closed jaxpr after the passes that all platforms share. The hash alone remains a call."""
+    """The same closed jaxpr after the passes 1 to 6, which all platforms share. Only hashes remain calls."""
     closed = write_out_keys(closed)
     closed = without_reductions(round_products(closed, returned=False))
     closed = divide_truly(_clean(compare_integers(closed)))
@@ -41,7 +51,7 @@ def _inlined(closed: Any) -> Any:
 
 
 def _clean(closed: Any) -> Any:
-    """With calls inlined, but for the hash; operations that are needed, once."""
+    """Inlines calls except hashes, and removes unused and repeated operations."""
     closed = _inlined(closed)
     return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
 
@@ -49,9 +59,10 @@ def _clean(closed: Any) -> Any:
 class Step:
     """A function `(part, now) -> now` of one run, for all lanes, in a loop.
 
-    The loop carries a list of arrays: `step.enter(part, now)` makes it of `now`, and `step.leave(state)` makes `now` of it. It
-    also has values that one step computes for the next (`carrying`). On a CPU, `step(part, state)` gives the next list. On a
-    GPU, `step.begin(part, state)` and `step.end(part, begun)` are the halves of it.
+    The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this list, and `step.leave(state)`
+    converts it back. The list also has the values that one step computes for the next (`carrying`). On a CPU, `step(part,
+    state)` returns the next list. On a GPU, `step.begin(part, state)` and `step.end(part, begun)` are the two halves of a
+    step.
     """
 
     def __init__(self, function: Callable, part: Any, now: Any, platform: str):
@@ -62,7 +73,7 @@ class Step:
         if platform != "cpu":
             closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
-        self.used: set[int] = set()  # arrays of `now`: columns of the packed array, and those that carried values depend on
+        self.used: set[int] = set()  # arrays of `now` that are packed, or on which carried values depend
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
             self.firsts.append(first)
@@ -93,7 +104,7 @@ class Step:
         return jax.tree.unflatten(self.structure, unpacked(state, self.columns, self.dtypes)[: self.structure.num_leaves])
 
     def changed(self, part: Any, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
-        """The list for `after`. `before` is what `leave(state)` returns, and `after` has other arrays in some places."""
+        """The list for `after`. `before` is the result of `leave(state)`, and some arrays of `after` differ from it."""
         pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
         new = {i: value for i, (old, value) in enumerate(pairs) if value is not old}
         if not self.used.isdisjoint(new):
@@ -130,7 +141,7 @@ class Step:
         return [self.vector.spread(read(atom, env)) for atom in self.closed.jaxpr.outvars]
 
     def _store(self, variables: list, env: dict) -> None:
-        """Stores the values of these variables."""
+        """Materializes the values of these variables (`storing`)."""
         mapped = [var for var in variables if type(env[var]) is Lanes]
         if mapped:
             stored = storing.store([env[var].array for var in mapped], [self.makers[var] for var in mapped])

@@ -1,9 +1,9 @@
-"""Which values XLA's CPU compiler is made to store.
+"""Materializes values: forces XLA's CPU compiler to store them.
 
-The compiler fuses an operation with everything that uses it. A value with several uses is computed anew in each fusion, and a
-number of a run that goes with K arms is computed K times. This pass finds such values and stores them where the work that is
-saved is worth it. Nothing else helps: the compiler sees through copies and barriers, but not through a branch (jaxlib 0.10.2;
-`bts-jax bench` shows when that changes). GPUs need none of this.
+The compiler fuses an operation with every operation that uses it. A value with several uses is computed again in each fusion,
+and a scalar of the run that is combined with K arms is computed K times. This pass finds such values, and stores them if that
+saves more work than it costs. Only a branch forces the compiler to store a value: it removes copies and barriers (jaxlib
+0.10.2; `bts-jax bench` shows when this changes). GPUs do not need this pass.
 """
 
 import math
@@ -23,23 +23,23 @@ WEIGHTS = {
     **dict.fromkeys("exp exp2 expm1 log log1p tanh logistic sin cos tan erf erfc erf_inv pow cbrt atan2 sinh cosh".split(), 20),
 }
 HASH_WEIGHT = 100
-STORE = 30  # the weight of storing a number and reading it again
-NUMBER_STORE = 40  # likewise of one number of a run, for which a branch is taken
-# A reduction over arms reads what is stored: fused with the operations before it, it is not vectorised.
+STORE = 30  # the weight of storing an entry of an array and reading it again
+NUMBER_STORE = 40  # the same for a scalar of the run, including its branch
+# The inputs of a reduction over arms are stored: XLA does not vectorise a reduction that is fused with its inputs.
 REDUCTIONS = "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_sum reduce_prod".split()
 
 
 class Level(NamedTuple):
-    """Operations to evaluate, and then variables to store."""
+    """Operations to evaluate, and the variables to store after them."""
 
     equations: list
     stored: list[Any]
 
 
 def levels(jaxpr: Any) -> list[Level]:
-    """The operations in an order such that variables of one level can be stored together."""
+    """Groups the operations into levels. The variables of one level can be stored together."""
     chosen = _chosen(jaxpr)
-    ready: dict[Any, int] = {}  # the level after which a variable is at hand
+    ready: dict[Any, int] = {}  # the first level in which a variable can be used
     found: list[Level] = [Level([], [])]
     for i, equation in enumerate(jaxpr.eqns):
         level = max((ready.get(var, 0) for var in variables(equation.invars)), default=0)
@@ -54,7 +54,7 @@ def levels(jaxpr: Any) -> list[Level]:
 
 
 def _chosen(jaxpr: Any) -> set[int]:
-    """The numbers of the equations whose results are stored."""
+    """The indices of the equations whose results are stored."""
     equations = jaxpr.eqns
     number = {var: i for i, equation in enumerate(equations) for var in equation.outvars}
     uses: list[set[int]] = [set() for _ in equations]
@@ -69,13 +69,13 @@ def _chosen(jaxpr: Any) -> set[int]:
     candidates = [i for i, one in enumerate(equations) if fused[i] and not _is_cheap(one)]
     reduced = {number[var] for one in equations if one.primitive.name in REDUCTIONS
                for var in variables(one.invars) if var in number}
-    # What a branch takes is stored in any case. Here it is stored together with other values, see `store`.
+    # The operands of a branch are stored in any case. This pass stores them together with other values; see `store`.
     operands = {number[var] for one in equations if one.primitive.name == "cond"
                 for var in variables(one.invars) if var in number}
     chosen: set[int] = set()
 
     def gain(i: int, roots: set[int], cone: int) -> bool:
-        """Whether storing is worth it: `roots` are the operations in whose fusions the value is computed."""
+        """Whether storing is worth it. `roots` are the operations whose fusions compute the value."""
         times = sum(max(size[i], size[root]) if fused[root] else size[i] for root in roots) / size[i]
         if size[i] > 1 and ((i in reduced and cone > 1) or (i in operands and cone > 100)):
             return True
@@ -99,7 +99,7 @@ def _chosen(jaxpr: Any) -> set[int]:
 
 
 def weight_of(equation: Any) -> int:
-    """How much work an operation is, for one number."""
+    """The work of an operation, for one entry."""
     return HASH_WEIGHT if is_hash(equation) else WEIGHTS.get(equation.primitive.name, 1)
 
 
@@ -109,7 +109,7 @@ def _is_cheap(equation: Any) -> bool:
 
 
 def _cones(equations: Sequence, number: dict, fused: list[bool], weight: list[int], chosen: set[int]) -> list[int]:
-    """The weight of computing one entry of each result from what is stored."""
+    """The weight of computing one entry of each result from stored values."""
     masks, cones, kinds = [], [], sorted(set(weight))
     of_kind = {kind: sum(1 << i for i, w in enumerate(weight) if w == kind) for kind in kinds if kind}
     for i, equation in enumerate(equations):
@@ -124,12 +124,12 @@ def _cones(equations: Sequence, number: dict, fused: list[bool], weight: list[in
 
 
 def store(arrays: Sequence[jax.Array], makers: Sequence) -> list[jax.Array]:
-    """The same arrays, computed once and stored before anything uses them. `makers` are the equations that made them.
+    """The same arrays, computed once and stored before they are used. `makers` are the equations that compute them.
 
-    Two arrays of 32-bit numbers are stored as one array of complex numbers, if a hash made both or if they are long. The
-    compiler then computes both in one loop. Words of one hash are hashed once, and two long computations overlap: two Beta
-    proposals take 60 ns on an Arm core, instead of 85 in two loops (jaxlib 0.10.2). Of two numbers that are not used together
-    this would cost more than it saves: loops that read one of them cannot be vectorised to the end.
+    Two arrays of 32-bit numbers are stored as one array of complex numbers if they are the two words of a hash, or if they
+    have an axis of arms. The compiler then computes both in one loop. So the hash is computed once, and two long computations
+    overlap: two Beta proposals take 60 ns on an Arm core, instead of 85 ns in two loops (jaxlib 0.10.2). For two scalars that
+    are not used together, this would cost more than it saves: loops that read only one of them cannot be fully vectorised.
     """
     pairs, waiting, single = [], {}, []
     for i, (x, maker) in enumerate(zip(arrays, makers, strict=True)):
@@ -152,7 +152,7 @@ def store(arrays: Sequence[jax.Array], makers: Sequence) -> list[jax.Array]:
 
 
 def behind_a_branch(tree: Any) -> Any:
-    """The same arrays. XLA's CPU compiler stores them, and does not see how they were computed."""
+    """The same arrays, behind a branch. XLA's CPU compiler stores them, and does not see how they were computed."""
     always = lax.optimization_barrier(jnp.bool_(True))
     return lax.cond(always, lambda x: x, lax.optimization_barrier, tree)
 

@@ -1,11 +1,13 @@
-"""Sums of floats in an order that does not depend on the batch.
+"""Adds floats in an order that does not depend on the batch.
 
-Float addition is not associative. XLA chooses the order of a matrix product or a sum by its shape, and the batch is part of the
-shape. So the last bit of a score depends on how many runs share a loop, and a decision may depend on that bit. `in_fixed_order`
-rewrites a jaxpr so that each such sum is a sequence of elementwise additions. The number of terms alone decides on their order.
+Float addition is not associative. XLA chooses the order of a matrix product or a sum by its shape, and the batch is part of
+the shape. So the last bit of a score depends on the number of runs in a loop, and a decision may depend on that bit.
+`in_fixed_order` rewrites a jaxpr so that each such sum is a sequence of elementwise additions. Their order depends only on the
+number of terms.
 
-Matrix factorizations (`cholesky`, `lu`, `qr`, `eigh`, `svd`) stay as they are: LAPACK and cuSOLVER treat each matrix of a batch
-by itself. `LEFT_TO_XLA` lists the other operations that add floats and are not rewritten; `check_policy` reports them.
+Matrix factorizations (`cholesky`, `lu`, `qr`, `eigh`, `svd`) are not rewritten, because LAPACK and cuSOLVER process each
+matrix of a batch separately. `LEFT_TO_XLA` lists the other operations that add floats and are not rewritten. `check_policy`
+reports them.
 """
 
 import math
@@ -21,12 +23,12 @@ from jax.extend import core
 from bts_jax.engine.jaxprs import bind, is_exact, is_float, retrace
 from bts_jax.engine.rounding import round_product
 
-# Terms of a matrix product that are added as a tree; trees are added one after the other. 4 and 8 terms are equally fast. With
-# all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).
+# The number of terms of a matrix product that are added as a tree. Trees are added one after the other. 4 and 8 terms are
+# equally fast. With all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).
 GROUP = 8
-# A larger matrix product loops over its terms: so many products are computed together, of so many terms.
+# A larger matrix product loops over its terms. These are the largest numbers of products and of terms in one iteration.
 MOST_PRODUCTS, MOST_TERMS = 2**16, 256
-WRITTEN_OUT = 32  # Unknowns of a triangular system that are solved without a loop.
+WRITTEN_OUT = 32  # The largest number of unknowns of a triangular system that is solved without a loop.
 LEFT_TO_XLA = """
     conv_general_dilated fft ragged_dot ragged_dot_general reduce reduce_window reduce_window_sum select_and_scatter_add
     tridiagonal_solve
@@ -37,15 +39,16 @@ Rules = dict[str, Callable]  # by the name of a primitive
 
 
 def in_fixed_order(closed: Any) -> Any:
-    """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned as it is."""
+    """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned unchanged."""
     return _rewritten(RULES, closed, is_exact)
 
 
 def without_reductions(closed: Any) -> Any:
-    """`in_fixed_order`, with maxima and minima of floats written out as well.
+    """`in_fixed_order`, which also writes out maxima and minima of floats.
 
-    They are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) gives large reductions to another library, together with
-    the operations around them, and that library's `exp` has other bits. `test_engine.py` has a softmax that notices.
+    Maxima and minima are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) passes large reductions to another
+    library, together with the operations around them, and the `exp` of that library has other bits. A softmax in
+    `test_engine.py` tests this.
     """
     return _rewritten(RULES | EXTREMES, closed, is_exact)
 
@@ -66,26 +69,26 @@ def _is_left(equation: Any) -> bool:
 
 
 def _rewritten(rules: Rules, closed: Any, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
-    """The same closed jaxpr, with rules for some operations; one that has none of them is returned as it is."""
+    """The same closed jaxpr, with rules applied to some operations. A jaxpr without these operations is returned unchanged."""
     if not any(_applies(rules, equation) for equation in closed.jaxpr.eqns):
         return closed
     return retrace(closed, partial(_applies, rules), partial(_apply, rules), opaque)
 
 
 def _applies(rules: Rules, equation: Any) -> bool:
-    """Whether there is a rule for an operation or for one in its body."""
+    """Whether there is a rule for an operation or for an operation in its body."""
     if _rule(rules, equation) is not None:
         return True
     return any(_applies(rules, one) for body in core.jaxprs_in_params(equation.params) for one in body.eqns)
 
 
 def _rule(rules: Rules, equation: Any) -> Callable | None:
-    """How to compute an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
+    """The rule that computes an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
     return rules.get(equation.primitive.name) if equation.outvars and is_float(equation.outvars[0]) else None
 
 
 def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence:
-    """The outputs of such an operation."""
+    """The outputs of an operation to which a rule applies."""
     if rule := _rule(rules, equation):
         return [rule(*inputs, **equation.params)]
     if equation.primitive.name == "custom_linear_solve":
@@ -112,7 +115,7 @@ def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
 
 
 def _sum_type(dtype: Any) -> Any:
-    """The type to add in: 16-bit floats are added as float32, as XLA does."""
+    """The dtype of a sum. 16-bit floats are added as float32, as in XLA."""
     return jnp.float32 if jnp.dtype(dtype).itemsize < 4 else dtype
 
 
@@ -136,7 +139,7 @@ def _dot_general(
     dtype = preferred_element_type or jnp.result_type(left, right)
 
     def arranged(x: jax.Array, summed: Sequence[int], batch: Sequence[int], before: int, after: int) -> jax.Array:
-        """[terms, *batch, *own], with axes of length 1 for those of the other operand `before` or `after` its own."""
+        """`x` as [terms, *batch, *own], with axes of length 1 `before` or `after` its own, for the other operand's axes."""
         own = [axis for axis in range(x.ndim) if axis not in (*summed, *batch)]
         shape = [x.shape[axis] for axis in batch], [x.shape[axis] for axis in own]
         terms = math.prod(x.shape[axis] for axis in summed)
@@ -178,7 +181,7 @@ def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
 def _triangular_solve(
     a: jax.Array, b: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
 ) -> jax.Array:
-    """Solves for one unknown after the other, and subtracts each from all equations that are left."""
+    """Solves for one unknown after the other, and subtracts each from all remaining equations."""
     if turned := left_side == transpose_a:  # x a = b is aᵀ xᵀ = bᵀ
         a = jnp.swapaxes(a, -1, -2)
     if not left_side:
@@ -187,7 +190,7 @@ def _triangular_solve(
     place = lax.iota(jnp.int32, size)[:, None]
 
     def eliminate(step: Any, x: jax.Array) -> jax.Array:
-        """Row i of the right-hand side becomes unknown i."""
+        """Replaces row i of the right-hand side by unknown i."""
         i = step if lower else size - 1 - step
         column, row = lax.dynamic_slice_in_dim(a, i, 1, -1), lax.dynamic_slice_in_dim(x, i, 1, -2)
         if not unit_diagonal:
