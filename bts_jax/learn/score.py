@@ -76,7 +76,8 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
             reward, cost = bandit.pull(now.pull, arm)
             paid = spent.add(quantize(cost))
             plays = ~over & now.plays
-            earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)  # a pull that exceeds the budget earns nothing
+            # A pull that exceeds the budget earns nothing.
+            earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)
             out = (
                 jnp.where(plays, jax.nn.log_softmax(logits)[arm], 0),
                 jnp.where(earns, jnp.broadcast_to(worth(reward), (num_arms,))[arm], 0),
