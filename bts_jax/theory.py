@@ -59,8 +59,8 @@ def gaps(bandit: Bandit) -> Gaps:
 def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
     """Returns δ_i(γ) = γ μ_i^c Δ_i / (ρ* + 1). [K]
 
-    If the estimates of arm i err by this much, its ratio comes near ρ*. With ε_i(γ) of `epsilon_gap`: (μ_i^r + δ_i) / (μ_i^c −
-    δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
+    If the estimates of arm i err by this much, its ratio comes near ρ*. With ε_i(γ) of `epsilon_gap`,
+    (μ_i^r + δ_i) / (μ_i^c − δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
 
     Example:
         >>> from bts_jax import Bernoulli

@@ -161,8 +161,7 @@ def test_links_lead_to_files():
             if ":" in target:
                 continue
             page = DOCS in source.parents
-            folder = ROOT if page else source.parent  # when the site is built, pages are beside the folder of notebooks
-            assert (page and target in pages) or (folder / target).exists(), f"{source} links to {target}"
+            assert (page and target in pages) or (source.parent / target).exists(), f"{source} links to {target}"
     for page in DOCS.glob("api/*.rst"):
         for name in re.findall(r":(?:func|class|data):`(?:[^`<]*<)?([\w.]+)>?`", page.read_text()):
             assert hasattr(bts_jax, name) or find(name)
