@@ -1,4 +1,4 @@
-"""The documentation, as far as it can be checked without building it: names, recipes, links."""
+"""Checks of the documentation that do not build it: names, recipes, links."""
 
 import ast
 import importlib
@@ -120,7 +120,7 @@ def statements(code):
 
 
 def test_recipes_are_the_tasks_that_are_tested():
-    """Each statement that `test_tasks` runs as a user's code stands in a recipe, up to constants."""
+    """Each statement that `test_tasks` runs as a user's code is in a recipe, up to constants."""
     tested = [node.args[0].value for node in ast.walk(ast.parse(inspect.getsource(test_tasks)))
               if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run"]
     shown = {statement for blocks in RECIPES.values() for kind, _, code in blocks if kind == "python"
