@@ -36,7 +36,7 @@ def check_arguments(policy, bandits, budget, key, objective, **positive: float) 
     checks.key(key)
     shape = np.shape(bandits.cost_mean)
     if len(shape) != 2 or shape[0] < 2:
-        raise ValueError(f"bandit_batch has costs of shape {shape}: give a batch of two or more instances along its first axis"
+        raise ValueError(f"bandit_batch has costs of shape {shape}: give a batch of at least two instances along its first axis"
                          ", as jax.vmap makes it")
     if np.ndim(budget):
         raise ValueError(f"budget has shape {np.shape(budget)}: give one number")
