@@ -1,22 +1,22 @@
 """The paper's theory as numbers: gaps, the bound on BTS, the lower bound, the exact optimum.
 
-The paper numbers the best arm 1; here it is whichever has the largest ratio, and the arrays keep the bandit's order.
+The paper numbers the best arm 1. Here the best arm is the arm with the largest ratio, and arrays have the bandit's order.
 
-Closed forms and the dynamic programs are pure functions of the bandit: map, compile and differentiate them. Concrete
-values are computed in float64 and come back as NumPy arrays, as in `bts_jax.metrics`; under `jit`, `vmap` and `grad` it is
-float32, and nothing is checked. A bandit may be a batch of them, with leading axes: [..., K].
+Closed forms and the dynamic programs are pure functions of the bandit and work under `vmap`, `jit` and `grad`. Concrete values
+are computed in float64 and returned as NumPy arrays, as in `bts_jax.metrics`. Under `jit`, `vmap` and `grad` the computation
+is in float32, and nothing is checked. A bandit may be a batch of bandits, with leading axes: [..., K].
 
-`bts_bound` adds up to millions of terms that span hundreds of decades. It is NumPy in float64 throughout, for one bandit and
-concrete values.
+`bts_bound` may sum millions of terms that span hundreds of orders of magnitude. It is NumPy in float64 throughout, for one
+bandit and concrete values.
 
-What is proved, and what is only evaluated:
+Proved and not proved:
 
 - `bts_bound`, and `bts_constant` as its leading term: proved. The paper's proof has gaps in Step 2 and Step 3. The docstring
-  of `bts_bound` closes them, and the paper's constants survive.
+  of `bts_bound` closes them, and the paper's constants remain valid.
 - `optimal_reward`, `oracle_reward` and `optimal_arm`: exact, by dynamic programming, up to rounding.
 - `ucb_bv1_constant`: only evaluated. It is a formula that the paper quotes from Ding et al. (2013). We have not checked the
   proof.
-- `lower_bound_slope`: only evaluated. The paper states the order alone, and the constant is from later work.
+- `lower_bound_slope`: only evaluated. The paper states only the order, and the constant is from later work.
 """
 
 import math
@@ -33,20 +33,20 @@ from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.contract import Bandit, scales
 
-LARGEST_TABLE = 10**7  # the most lattice points of budget that a dynamic program goes through
-MOST_STEPS = 1000  # the finest lattice of costs that is looked for
-SMALLEST_GAP = 3e-4  # the smallest ε-gap for which the sum of `bts_bound` is taken: there it has some 10⁹ terms that matter
+LARGEST_TABLE = 10**7  # the largest number of lattice points of the budget in a dynamic program
+MOST_STEPS = 1000  # the finest lattice of costs that is tried
+SMALLEST_GAP = 3e-4  # the smallest ε-gap for which `bts_bound` computes the sum: about 10⁹ terms matter there
 
 
 class Gaps(NamedTuple):
-    """How far the arms are from the best."""
+    """The ratios of the arms and their gaps to the best arm."""
 
     ratio: Any  # [K] ρ_i, expected reward over expected cost
     gap: Any  # [K] Δ_i = ρ* − ρ_i; 0 for the best arm
 
 
 def gaps(bandit: Bandit) -> Gaps:
-    """The ratio ρ_i of each arm, and its gap Δ_i = ρ* − ρ_i to the best (Section 2).
+    """Returns the ratio ρ_i of each arm and its gap Δ_i = ρ* − ρ_i to the best arm (Section 2).
 
     Example:
         >>> gaps(Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75])).gap.tolist()
@@ -57,9 +57,10 @@ def gaps(bandit: Bandit) -> Gaps:
 
 
 def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
-    """δ_i(γ) = γ μ_i^c Δ_i / (ρ* + 1): how far arm i's estimates must err for its ratio to come near ρ*. [K]
+    """Returns δ_i(γ) = γ μ_i^c Δ_i / (ρ* + 1). [K]
 
-    With ε_i(γ) of `epsilon_gap`: (μ_i^r + δ_i) / (μ_i^c − δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
+    If the estimates of arm i err by this much, its ratio comes near ρ*. With ε_i(γ) of `epsilon_gap`,
+    (μ_i^r + δ_i) / (μ_i^c − δ_i) = (μ_1^r − ε_i) / (μ_1^c + ε_i), between ρ_i and ρ*.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -73,7 +74,9 @@ def delta_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
 
 
 def epsilon_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
-    """ε_i(γ) = (1 − γ) μ_1^c Δ_i / (ρ_i + 1): how far the best arm's estimates must err to come down to arm i's. [K]
+    """Returns ε_i(γ) = (1 − γ) μ_1^c Δ_i / (ρ_i + 1). [K]
+
+    If the best arm's estimates err by this much, its ratio falls to that of arm i with the error δ_i(γ) of `delta_gap`.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -87,10 +90,10 @@ def epsilon_gap(bandit: Bandit, gamma: ArrayLike) -> Any:
 
 
 def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
-    """The factor of ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
+    """Returns the factor of ln B in the paper's bound on the regret of BTS: Σ_i 2 (ρ* + 1)² / (γ² μ_i^c Δ_i) (Theorem 1).
 
-    Theorem 1 holds with this factor: see `bts_bound`. The remark after it compares it with `ucb_bv1_constant` at γ = 1/√2, the
-    default.
+    Theorem 1 holds with this factor: see `bts_bound`. The remark after the theorem compares the factor with `ucb_bv1_constant`
+    at γ = 1/√2, the default.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -104,12 +107,13 @@ def bts_constant(bandit: Bandit, gamma: ArrayLike = 0.5**0.5) -> Any:
 
 
 def ucb_bv1_constant(bandit: Bandit) -> Any:
-    """The factor of ln B in the bound on the regret of UCB-BV1, at least (the paper's remark, after Ding et al. 2013).
+    """Returns a lower limit of the factor of ln B in the bound on the regret of UCB-BV1.
 
-    With m = min_j μ_j^c and a_i = (2 + 2/m + Δ_i) / (Δ_i m), it is ρ* Σ_i a_i² + Σ_i max{μ_1^r − μ_i^r, 0} a_i.
+    The formula is in the paper's remark, after Ding et al. (2013). With m = min_j μ_j^c and a_i = (2 + 2/m + Δ_i) / (Δ_i m),
+    it is ρ* Σ_i a_i² + Σ_i max{μ_1^r − μ_i^r, 0} a_i.
 
-    This is the paper's formula as a number. We have not checked the proof behind it. It is a factor in an upper bound, and so
-    it says little about how UCB-BV1 performs. For UCB-BV2 the paper gives no formula.
+    This is the paper's formula as a number. We have not checked the proof behind it. It is a factor in an upper bound, so it
+    says little about the performance of UCB-BV1. The paper gives no formula for UCB-BV2.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -124,7 +128,9 @@ def ucb_bv1_constant(bandit: Bandit) -> Any:
 
 
 def kl(p: ArrayLike, q: ArrayLike) -> Any:
-    """Relative entropy of two Bernoulli trials, p ln(p/q) + (1−p) ln((1−p)/(1−q)); infinite where q excludes what p allows.
+    """Returns the relative entropy of two Bernoulli trials, p ln(p/q) + (1−p) ln((1−p)/(1−q)).
+
+    It is infinite where q excludes an outcome that p allows.
 
     Example:
         >>> round(float(kl(0.5, 0.25)), 4)
@@ -140,10 +146,10 @@ def kl(p: ArrayLike, q: ArrayLike) -> Any:
 
 
 def _part(xp: Any, p: Any, more: Any) -> Any:
-    """p ln(p/q) for q = p + more, with 0 ln(0/q) = 0.
+    """Returns p ln(p/q) for q = p + more, with 0 ln(0/q) = 0.
 
-    In terms of the difference, so that in kl's sum what is of first order cancels exactly: kl is right for p close to q. What
-    is not chosen is kept finite, or else gradients would be NaN.
+    It is computed from the difference `more`. The first-order terms in kl's sum then cancel exactly, and kl is accurate for p
+    close to q. Values that `where` does not select are kept finite, because gradients would be NaN otherwise.
     """
     change = more / xp.where(p > 0, p, 1)
     excluded = (p > 0) & (change <= -1)
@@ -151,11 +157,13 @@ def _part(xp: Any, p: Any, more: Any) -> Any:
 
 
 def least_divergence(bandit: Bandit) -> Any:
-    """K_i = min{kl(μ_i^r, x) + kl(μ_i^c, y) : x/y ≥ ρ*}: how hard it is to tell arm i from one as good as the best. [K]
+    """Returns K_i = min{kl(μ_i^r, x) + kl(μ_i^c, y) : x/y ≥ ρ*}. [K]
 
-    The minimum lies on x = ρ* y, where the derivative vanishes: 2ρ* y² − b y + μ_i^r + μ_i^c = 0 with
-    b = 1 + ρ* + μ_i^r + ρ* μ_i^c. Of the two roots the smaller has both x and y in [0, 1]. The discriminant
-    b² − 8ρ*(μ_i^r + μ_i^c) is computed as (1 + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c), without cancellation.
+    It measures how hard it is to distinguish arm i from an arm that is as good as the best.
+
+    The minimum lies on x = ρ* y, where the derivative vanishes: 2ρ* y² − b y + μ_i^r + μ_i^c = 0 with b = 1 + ρ* + μ_i^r + ρ*
+    μ_i^c. The smaller of the two roots has both x and y in [0, 1]. The discriminant b² − 8ρ*(μ_i^r + μ_i^c) is computed as (1
+    + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c), without cancellation.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -167,23 +175,23 @@ def least_divergence(bandit: Bandit) -> Any:
     xp, best = arms.xp, arms.best
     left, right = 1 + arms.reward, best * (1 + arms.cost)  # b = left + right
     square = (left - right) ** 2 + 4 * best * (1 - arms.reward) * (1 - arms.cost)
-    root = xp.sqrt(xp.where(arms.is_best, 1, xp.maximum(square, 1e-30)))  # no gradient of a root at 0
-    # y = (b − √…)/4ρ*, without its cancellation; the best arm's own is known.
+    root = xp.sqrt(xp.where(arms.is_best, 1, xp.maximum(square, 1e-30)))  # avoids the gradient of a root at 0
+    # y = (b − √…)/4ρ*, without cancellation. For the best arm y is its cost.
     cost = xp.where(arms.is_best, arms.cost, 2 * (arms.reward + arms.cost) / (left + right + root))
     reward = xp.where(arms.is_best, arms.reward, xp.minimum(best * cost, 1))
     return kl(arms.reward, reward) + kl(arms.cost, xp.minimum(cost, 1))
 
 
 def lower_bound_slope(bandit: Bandit) -> Any:
-    """Σ_i μ_i^c Δ_i / K_i, with K_i of `least_divergence`: the least slope of regret against ln B, in the long run.
+    """Returns Σ_i μ_i^c Δ_i / K_i, with K_i of `least_divergence`: the smallest asymptotic slope of regret against ln B.
 
     For any policy whose regret grows slower than every power of B on all Bernoulli bandits, liminf E[T_i] / ln B ≥ 1/K_i, and
-    so liminf Regret / ln B is at least this (consistent with Watanabe et al. 2017; the paper states the order alone, and we
-    give no proof). It is a slope: slope × ln B is not a floor under the regret at any finite budget, and good policies are
-    often below it.
+    so liminf Regret / ln B is at least this slope. (This is consistent with Watanabe et al. 2017. The paper states only the
+    order, and we give no proof.) It is a slope: slope × ln B is not a lower bound on the regret at any finite budget, and good
+    policies are often below it.
 
-    Other than Bernoulli arms are taken for Bernoulli arms with the same means. That is right for policies which see feedback
-    through Bernoulli trials, as BTS does; others may learn more from the same pull and have a smaller slope.
+    Arms of other families are treated as Bernoulli arms with the same means. This is right for policies that see feedback
+    through Bernoulli trials, as BTS does. Other policies may learn more from the same pull and have a smaller slope.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -197,64 +205,67 @@ def lower_bound_slope(bandit: Bandit) -> Any:
 
 
 class Bound(NamedTuple):
-    """A bound on BTS at one budget, in float64. For the best arm, whose pulls nothing bounds, terms are infinite."""
+    """A bound on BTS at one budget, in float64. The terms of the best arm are infinite, because its pulls are not bounded."""
 
-    gamma: np.ndarray  # [K] the γ with which each arm's bound was computed
+    gamma: np.ndarray  # [K] the γ of each arm's bound
     leading: float  # Theorem 1's leading term: Σ_i 2 ln B (ρ* + 1)² / (γ² μ_i^c Δ_i)
     logarithmic: np.ndarray  # [K] Step 1: 2 ln B / δ_i²
-    concentration: np.ndarray  # [K] Step 2: 35 / (δ_i² min_j μ_j^c), or 70; or the repaired proof's smaller term
+    concentration: np.ndarray  # [K] Step 2: 35 / (δ_i² min_j μ_j^c), or 70; or the smaller term of the repaired proof
     exploration: np.ndarray  # [K] Step 3: Σ_k E[1/p^r] E[1/p^c] − 1
-    pulls: np.ndarray  # [K] the bound on E[T_i]: 1 and these three
-    regret: float  # the bound on the regret: Σ_i μ_i^c Δ_i times those; for general arms 2ρ* more (Lemma 2)
+    pulls: np.ndarray  # [K] the bound on E[T_i]: the sum of 1 and these three terms
+    regret: float  # the bound on the regret: Σ_i μ_i^c Δ_i · pulls_i; for general arms plus 2ρ* (Lemma 2)
 
 
 PROOFS = ("paper", "repaired")
 
 
 def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proof: str = "paper") -> Bound:
-    """The bound on the expected pulls and the regret of BTS that the paper's proof gives before O(·) is taken.
+    """Returns the bound on the expected pulls and the regret of BTS that the paper's proof gives before O(·) is taken.
 
     E[T_i] ≤ 1 + 2 ln B / δ_i² + 35 / (δ_i² m) + Σ_{k≥0} (E[1/p^r_{i,k}] E[1/p^c_{i,k}] − 1),   m = min_j μ_j^c,
 
-    with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the chances that
-    the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. The sum is what Φ_i(γ) hides.
+    with 70 in place of 35 unless arms are Bernoulli and the budget is whole. Here p^r_{i,k} and p^c_{i,k} are the
+    probabilities that the best arm, pulled k times, draws a reward above μ_1^r − ε_i and a cost below μ_1^c + ε_i. In the
+    paper, Φ_i(γ) stands for the sum.
 
-    The bound is proved, though not quite as in the paper. Term by term, with H the history before round t, n the pulls of arm
-    i in it, S_l the successes in the first l pulls of arm i, and L = 2 ln B / δ²:
+    The bound is proved, but not exactly as in the paper. The terms follow one by one. H is the history before round t, n is
+    the number of pulls of arm i in H, S_l is the number of successes in the first l pulls of arm i, and L = 2 ln B / δ².
 
-    **1 + 2 ln B / δ²** (Step 1) is proved in the paper: the first ⌈L⌉ pulls of arm i.
+    **1 + 2 ln B / δ²** (Step 1) is proved in the paper. It counts the first ⌈L⌉ pulls of arm i.
 
-    **35 / (δ² m)** (Step 2) is for pulls of arm i after that, at a draw θ_i above (μ_i^r + δ) / (μ_i^c − δ). The paper applies
+    **35 / (δ² m)** (Step 2) counts later pulls of arm i at a draw θ_i above (μ_i^r + δ) / (μ_i^c − δ). The paper applies
     Hoeffding's inequality given n = l and B_t > 0. But n and B_t depend on the outcomes that the inequality is about. (The
     result for rewards also names the event Ā_i^r where Ē_i^r is meant.) A repair: at such a pull one of four events holds.
 
-    - S_n^r > n (μ_i^r + δ/2), or S_n^c < n (μ_i^c − δ/2). Arm i is pulled at most once with n = l, whatever the budget. So the
-      expected number of such pulls is at most Σ_{l ≥ L} P{S_l > l (μ + δ/2)} ≤ Σ_{l ≥ L} e^(−lδ²/2) ≤ 1 / (B (1 − e^(−δ²/2))),
-      for rewards and as much for costs.
+    - S_n^r > n (μ_i^r + δ/2), or S_n^c < n (μ_i^c − δ/2). Arm i is pulled at most once with n = l, for any budget. So the
+      expected number of such pulls is at most Σ_{l ≥ L} P{S_l > l (μ + δ/2)} ≤ Σ_{l ≥ L} e^(−lδ²/2) ≤ 1 / (B (1 − e^(−δ²/2)))
+      for rewards, and the same for costs.
     - θ_i^r > S_n^r/n + δ/2, or θ_i^c < S_n^c/n − δ/2. Given H, by Fact 2 and Hoeffding's inequality for n + 1 trials, each has
-      a probability of at most e^(−(n+1)δ²/2) ≤ 1/B, as n ≥ L. The event B_t > 0 is part of H. So over all rounds there are at
-      most (2/B) Σ_t P{B_t > 0} ≤ 2 (B + s) / (B m) of them, with s = 0 for Bernoulli arms and whole budgets, and else s = 1.
+      a probability of at most e^(−(n+1)δ²/2) ≤ 1/B, because n ≥ L. The event B_t > 0 is part of H. So over all rounds there
+      are at most (2/B) Σ_t P{B_t > 0} ≤ 2 (B + s) / (B m) of them, with s = 0 for Bernoulli arms and whole budgets, and s = 1
+      otherwise.
 
-    Together, 2 / (B (1 − e^(−δ²/2))) + 2 (B + s) / (B m). This is `concentration` with `proof="repaired"`. It is at most
-    4.3 / (δ² m), and for s = 1 at most 5 / (δ² m). So the 35 and 70 are valid, and generous.
+    The sum of both is 2 / (B (1 − e^(−δ²/2))) + 2 (B + s) / (B m). This is `concentration` with `proof="repaired"`. It is at
+    most 4.3 / (δ² m), and for s = 1 at most 5 / (δ² m). So 35 and 70 are valid, and generous.
 
-    **The sum** (Step 3) is for pulls of arm i at a smaller θ_i. Step A bounds their probability given H, and is right. Step C
-    adds up expectations given B_t > 0. These are under another condition in every round, so they cannot be taken as one. A
-    repair: leave B_t > 0 within the expectation. It is part of H, as is p_{i,t}, and so
+    **The sum** (Step 3) counts pulls of arm i at a smaller θ_i. Step A bounds their probability given H, and is right. Step C
+    adds expectations given B_t > 0. The condition differs from round to round, so these expectations cannot be combined into
+    one. A repair: keep B_t > 0 inside the expectation. It is part of H, as is p_{i,t}, and so
 
         Σ_t P{I_t = i, E_i(t), B_t > 0} ≤ Σ_t E[1{B_t > 0} (1/p_{i,t} − 1) P{I_t = 1 | H}]
                                         = E Σ_t 1{I_t = 1, B_t > 0} (1/p_{i,t} − 1).
 
-    The best arm has its (k+1)-th pull at most once, and p_{i,t} then depends on its first k outcomes alone: Σ_k (E[1/p] − 1).
-    The result is the paper's. That E[1/p] ≤ E[1/p^r] E[1/p^c] needs rewards that are independent of costs. For arms where they
-    are not, as `Correlated` and `Empirical` may be, the sum is only evaluated. It is taken numerically, to a relative 1e-6,
-    without the paper's Θ(·) estimates. For ε_i below 3e-4 it is not taken, and infinite.
+    The best arm has its (k+1)-th pull at most once, and p_{i,t} then depends only on its first k outcomes: Σ_k (E[1/p] − 1).
+    The result is the paper's. The inequality E[1/p] ≤ E[1/p^r] E[1/p^c] needs rewards that are independent of costs. For
+    dependent arms, as `Correlated` and `Empirical` may be, the sum is only evaluated. It is computed numerically, to a
+    relative 1e-6, without the paper's Θ(·) estimates. For ε_i below 3e-4 it is not computed, and the result is infinite.
 
     **The regret** follows by Lemma 2, which is proved in the paper.
 
     Args:
-        budget: more than e, as the proof wants it.
-        gamma: in (0, 1); or None, for the γ that makes each arm's bound smallest, to three digits or so of the bound: the
+        bandit: one bandit with a unique best arm.
+        budget: a number above e, as the proof requires.
+        gamma: a number in (0, 1); or None for the γ that minimizes each arm's bound, to about three digits of the bound. The
             bound on E[T_i] holds for every γ, so each arm may have its own.
         proof: "paper", for 35 and 70; or "repaired", for the smaller term above. Both are valid.
 
@@ -267,8 +278,8 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proo
         '5.145'
     """
     if not checks.is_concrete((bandit, budget, gamma)):
-        raise ValueError("bts_bound was given values that are not known yet (under jit, vmap or grad): call it outside; its "
-                         "leading term, bts_constant(bandit, gamma) * log(budget), goes everywhere")
+        raise ValueError("bts_bound was given values that are not known yet (under jit, vmap or grad): call it outside; only "
+                         "its leading term, bts_constant(bandit, gamma) * log(budget), works there")
     if gamma is not None:
         _check_gamma(gamma)
     amount = checks.numbers("budget", budget, "give one number")
@@ -276,12 +287,12 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proo
         raise ValueError(f"budget = {budget!r} is not allowed: give one finite number above e = 2.718…, where the proof holds")
     arms = _arms(bandit, lone=True)
     if arms.cost.ndim != 1:
-        raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: take one at a time")
+        raise ValueError(f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: give one bandit at a time")
     if proof not in PROOFS:
         raise ValueError(f"proof = {proof!r} is not known: give 'paper' or 'repaired'")
     simple = isinstance(bandit, Bernoulli) and float(amount).is_integer()
     concentrated = partial(_concentration, budget=float(amount), least=arms.cost.min(), simple=simple, proof=proof)
-    delta, epsilon = arms.cost * arms.gap / (arms.best + 1), arms.best_cost * arms.gap / (arms.ratio + 1)  # per γ, per 1 − γ
+    delta, epsilon = arms.cost * arms.gap / (arms.best + 1), arms.best_cost * arms.gap / (arms.ratio + 1)  # at γ = 1 and γ = 0
 
     def explored(arm: int, gamma: float, **options: int) -> float:
         return _exploration(arms.best_reward[0], arms.best_cost[0], (1 - gamma) * epsilon[arm], **options)
@@ -290,7 +301,7 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proo
     chosen, exploration = np.full(arms.cost.shape, np.nan if gamma is None else gamma), np.full(arms.cost.shape, np.inf)
     for arm in others.tolist():
         if gamma is None:
-            most = 1 - min(SMALLEST_GAP / epsilon[arm], 0.5)  # no γ beyond: the sum would not be taken
+            most = 1 - min(SMALLEST_GAP / epsilon[arm], 0.5)  # for a larger γ the sum is not computed
             chosen[arm] = _least(lambda g, i=arm: 2 * math.log(amount) / (g * delta[i]) ** 2 + concentrated(g * delta[i])
                                  + explored(i, g, start=16, count=6), most)
         exploration[arm] = explored(arm, chosen[arm])
@@ -311,31 +322,31 @@ def bts_bound(bandit: Bandit, budget: float, gamma: float | None = None, *, proo
 
 
 def _concentration(delta: Any, *, budget: float, least: float, simple: bool, proof: str) -> Any:
-    """Step 2's term for a δ-gap and a least expected cost; `simple`: Bernoulli arms and a whole budget."""
+    """Returns Step 2's term for a δ-gap and a smallest expected cost. `simple`: Bernoulli arms and a whole budget."""
     if proof == "paper":
         return (35 if simple else 70) / (delta**2 * least)
     return -2 / (budget * np.expm1(-(delta**2) / 2)) + 2 * (1 if simple else 1 + 1 / budget) / least
 
 
 def _least(function: Any, high: float) -> float:
-    """Where a function on (0, high) with one valley is least, to about 0.002."""
-    from scipy.optimize import minimize_scalar  # imported when used: `import bts_jax` stays light
+    """Returns the minimizer of a unimodal function on (0, high), to about 0.002."""
+    from scipy.optimize import minimize_scalar  # imported here to keep `import bts_jax` fast
 
     found: Any = minimize_scalar(function, bounds=(0.0, high), method="bounded", options={"xatol": 0.002})
     return float(found.x)
 
 
-@lru_cache(10_000)  # the budget does not matter: curves over budgets take the same sums again
+@lru_cache(10_000)  # the sum does not depend on the budget: a curve over budgets uses it several times
 def _exploration(reward: float, cost: float, epsilon: float, start: int = 64, count: int = 16) -> float:
-    """Σ_{k≥0} (E[1/p^r] E[1/p^c] − 1) for a best arm with these means, to a relative 1e-6.
+    """Returns Σ_{k≥0} (E[1/p^r] E[1/p^c] − 1) for a best arm with these means, to a relative 1e-6.
 
-    The terms are smooth in k: from `start` on, each stretch from k to 2k is summed from `count` of them.
+    The terms are smooth in k. From `start` on, the sum over each interval from k to 2k is computed from `count` terms.
     """
     if epsilon < SMALLEST_GAP:
         return math.inf
 
     def term(k: int) -> float:
-        # A cost below z is a "1 − cost" above 1 − z: one function serves both.
+        # A cost below z is a "1 − cost" above 1 − z, so one function is used for both.
         r, c = _excess(k, reward, reward - epsilon), _excess(k, 1 - cost, 1 - cost - epsilon)
         return r + c + r * c
 
@@ -349,8 +360,8 @@ def _exploration(reward: float, cost: float, epsilon: float, start: int = 64, co
 
 
 def _stretch(start: int, count: int) -> tuple[list[int], np.ndarray]:
-    """Terms and weights with which Σ_{start ≤ k < 2 start} of any polynomial in k of degree below `count` is right."""
-    place = np.cos(np.pi * (np.arange(count) + 0.5) / count)  # Chebyshev's, in (−1, 1)
+    """Returns terms and weights that sum any polynomial in k of degree below `count` exactly over start ≤ k < 2 start."""
+    place = np.cos(np.pi * (np.arange(count) + 0.5) / count)  # Chebyshev nodes in (−1, 1)
     nodes = np.unique(np.round(start * (1.5 + place / 2) - 0.5).astype(int))
 
     def scaled(k: np.ndarray) -> np.ndarray:
@@ -358,7 +369,7 @@ def _stretch(start: int, count: int) -> tuple[list[int], np.ndarray]:
 
     if start <= 4096:
         moments = np.polynomial.legendre.legvander(scaled(np.arange(start, 2 * start)), len(nodes) - 1).sum(0)
-    else:  # a sum is an integral, give or take start⁻²
+    else:  # the sum equals an integral up to start⁻²
         moments = np.zeros(len(nodes))
         moments[0] = start
     vander = np.polynomial.legendre.legvander(scaled(nodes), len(nodes) - 1)
@@ -366,15 +377,15 @@ def _stretch(start: int, count: int) -> tuple[list[int], np.ndarray]:
 
 
 def _excess(k: int, mean: float, level: float) -> float:
-    """E[1/p] − 1 for p = P{Beta(s+1, k−s+1) > level} and s ~ Binomial(k, mean), with level < mean.
+    """Returns E[1/p] − 1 for p = P{Beta(s+1, k−s+1) > level} and s ~ Binomial(k, mean), with level < mean.
 
-    By Fact 2 of the appendix p is F(s), the distribution function of Binomial(k+1, level); so this is the sum over s of
-    f(s) (1 − F(s)) / F(s), in logarithms, since f and F may both be far below the smallest float64.
+    By Fact 2 of the appendix, p is F(s), the distribution function of Binomial(k+1, level). So this is the sum over s of f(s)
+    (1 − F(s)) / F(s). It is computed with logarithms, because f and F may both be far below the smallest float64.
     """
     if level <= 0:
         return 0.0
-    # Below `level` k the terms fall at least as fast as powers of the odds ratio, and F soon has no weight there; far above
-    # `mean` k there is nothing left.
+    # Below `level` k the terms decrease at least as fast as powers of the odds ratio, and F is soon negligible. Far above
+    # `mean` k all terms are negligible.
     odds = math.log(mean * (1 - level) / (level * (1 - mean))) if mean < 1 else math.inf
     reach = max(40 / odds, 9 * math.sqrt(k * level * (1 - level)))
     low = max(0, math.floor(level * k - reach) - 2)
@@ -382,7 +393,7 @@ def _excess(k: int, mean: float, level: float) -> float:
     s = np.arange(low, high + 1)
     weight, mass = _log_binomial(k, mean, s), _log_binomial(k + 1, level, np.arange(low, high + 2))
     below, above = mass[:-1].copy(), mass[1:].copy()
-    # What lies beyond the window, as a geometric series.
+    # The terms outside the window, as a geometric series.
     if low > 0:
         below[0] -= math.log1p(-min(low * (1 - level) / ((k + 2 - low) * level), 0.999999))
     if high < k:
@@ -393,7 +404,7 @@ def _excess(k: int, mean: float, level: float) -> float:
 
 
 def _log_binomial(n: int, p: float, s: np.ndarray) -> np.ndarray:
-    """ln of the probability of s successes in n trials, for consecutive s."""
+    """Returns the logarithm of the probability of s successes in n trials, for consecutive s."""
     if p >= 1:
         return np.where(s == n, 0.0, -np.inf)
     first, last = int(s[0]), int(s[-1])
@@ -406,22 +417,24 @@ def _log_binomial(n: int, p: float, s: np.ndarray) -> np.ndarray:
 
 
 def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """R*(b), the most that any policy can earn on average with budget b, though it knows the arms; exact. [..., like budgets]
+    """Returns R*(b), the exact largest expected reward of any policy with budget b. [..., like budgets]
 
-    By dynamic programming over the budget that is left, for arms whose costs are multiples of 1/`steps`:
+    The policy may know the arms. R* is computed by dynamic programming over the remaining budget, for arms whose costs are
+    multiples of 1/`steps`:
 
-        R*(b) = max_i E[1{c ≤ b} (r + R*(b − c))],  R*(0) = 0,
+        R*(b) = max_i E[1{c ≤ b} (r + R*(b − c))],  R*(0) = 0.
 
-    a pull that costs more than is left earning nothing and ending the game. Reward and cost of a pull are independent. For
-    Bernoulli arms and whole budgets R*(b) = ρ* b; for others ρ*(b − 1) ≤ `oracle_reward` ≤ R*(b) ≤ ρ*(b + 1) (Lemma 1).
+    A pull that costs more than is left earns nothing and ends the game. Reward and cost of a pull are independent. For
+    Bernoulli arms and whole budgets R*(b) = ρ* b. For others ρ*(b − 1) ≤ `oracle_reward` ≤ R*(b) ≤ ρ*(b + 1) (Lemma 1).
 
-    What is computed is R*(b) − ρ* b, a number within ρ* of 0, so that float32 will do; it is right to about 1e-5 ρ*.
+    The program computes R*(b) − ρ* b, a number within ρ* of 0, so that float32 is sufficient. The error is about 1e-5 ρ*.
 
     Args:
         bandit: Bernoulli or Multinomial; or a batch of them, whose axes come first in the result.
-        budgets: one or several, at least 0, on the lattice or off it. Concrete, since they say how large the table is.
-        steps: into how many parts the lattice divides a unit of cost. Found from the support by default; under `jit` and
-            `vmap`, where a Multinomial's support is not known, it must be given.
+        budgets: one or several numbers, at least 0, on the lattice or off it. They must be concrete, because they determine
+            the size of the table.
+        steps: the number of lattice steps per unit of cost. By default it is found from the support. Under `jit` and `vmap`,
+            where a Multinomial's support is not known, it must be given.
 
     Example:
         >>> bandit = Multinomial(reward_probs=[[0, 0, 1], [0, 1, 0]], cost_probs=[[0, 0, 1], [0, 1, 0]])
@@ -434,18 +447,18 @@ def optimal_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = No
 
 
 def oracle_reward(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """What always pulling the best arm earns on average with budget b, exactly as for `optimal_reward`. [..., like budgets]
+    """Returns the expected reward of always pulling the best arm with budget b, exact as `optimal_reward`. [..., like budgets]
 
-    How much it falls short of `optimal_reward` is at most 2ρ* (Lemma 1), and 0 for Bernoulli arms and whole budgets.
+    It is below `optimal_reward` by at most 2ρ* (Lemma 1), and by 0 for Bernoulli arms and whole budgets.
     """
     return _planned(bandit, budgets, steps, True)[0]
 
 
 def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None) -> Any:
-    """Which arm to pull when so much budget is left, to earn `optimal_reward`; −1 if none is left. [..., like budgets]
+    """Returns the arm to pull with this remaining budget to earn `optimal_reward`; −1 if nothing is left. [..., like budgets]
 
-    With much left it is the best arm; near the end it may be one whose pulls fit into what is left. Of arms that are equally
-    good, as far as float32 can tell, the one with the lowest number.
+    With a large remaining budget it is the best arm. Near the end it may be an arm whose cost fits into the remaining budget.
+    If several arms are equally good in float32, it is the one with the lowest number.
 
     Example:
         >>> bandit = Multinomial(reward_probs=[[0, 0, 1], [0.5, 0.5, 0]], cost_probs=[[0, 0, 1], [0, 1, 0]])
@@ -460,16 +473,16 @@ def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None)
 
 
 def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool) -> tuple[Any, Any]:
-    """Expected reward and best arm at each budget."""
+    """Returns the expected reward and the best arm at each budget."""
     arms = _arms(bandit)
     if not checks.is_concrete(budgets):
-        raise ValueError("budgets is not known yet (under jit, vmap or grad), and it says how large a table is needed: close "
+        raise ValueError("budgets is not known yet (under jit, vmap or grad), but it determines the size of a table: close "
                          "over it, as in jax.jit(lambda bandit: optimal_reward(bandit, 100))")
     amounts = checks.numbers("budgets", budgets, "give numbers of at least 0")
     checks.require("budgets", amounts, (amounts >= 0) & (amounts < np.inf), "give finite numbers of at least 0")
     probs, steps = _lattice(bandit, steps)
     points = amounts * steps
-    # A budget in float32 may be a little beside the lattice point that is meant.
+    # A budget in float32 may differ slightly from the intended lattice point.
     nearest = np.round(points)
     fits = abs(points - nearest) <= np.maximum(1e-6, 2.0**-23 * points)
     index = np.where(fits, nearest, np.floor(points)).astype(np.int64)
@@ -492,18 +505,18 @@ def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool
 def _table(
     allowed: jax.Array, reward: jax.Array, lost: jax.Array, best: jax.Array, probs: jax.Array, largest: int
 ) -> tuple[jax.Array, jax.Array]:
-    """R*(b) − ρ* j/m at b = j/m, and a little above it, with the best arm there. -> 2 × [largest+1, 2]
+    """Returns R*(b) − ρ* j/m at b = j/m and slightly above it, and the best arm there. -> 2 × [largest+1, 2]
 
-    `allowed`: [K] which arms may be pulled; `lost`: [K] μ_i^c Δ_i, computed elsewhere, since an arm that is all but as good as
-    the best is beyond float32; `best`: [1] ρ*; `probs`: [K, m+1].
+    `allowed`: [K], which arms may be pulled. `lost`: [K], μ_i^c Δ_i; the caller computes it, because float32 cannot resolve an
+    arm that is almost as good as the best. `best`: [1], ρ*. `probs`: [K, m+1].
 
-    Write D(j) for that difference. Dividing by the chance w_i that a pull of arm i costs anything, which it takes to move on,
+    Let D(j) be this difference. Only pulls with a positive cost change the budget. Dividing by their probability w_i gives
 
         D(j) = max_i −μ_i^c Δ_i / w_i + Σ_{c ≥ 1} P_i(c)/w_i D_i(j − c),
 
-    where D_i(j − c) is D(j − c); or ρ* (c − j)/m − μ_i^r if c > j, since such a pull earns nothing. At j = 0 the game is over
-    if nothing is left, and goes on until a pull costs anything if a little is. Taking D(j − 1) out of the sum keeps rounding
-    errors from adding up.
+    where D_i(j − c) is D(j − c) for c ≤ j. For c > j it is ρ* (c − j)/m − μ_i^r, because such a pull earns nothing. At j = 0
+    the game is over if nothing is left. If a little is left, it continues until a pull has a positive cost. D(j − 1) is taken
+    out of the sum, so that rounding errors do not accumulate.
     """
     steps = probs.shape[1] - 1
     costs = probs[:, 1:].sum(1)  # [K] w
@@ -534,16 +547,16 @@ def _table(
 
 
 def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
-    """The probability of each cost 0, 1/m, …, 1 for each arm, and m. [..., K, m+1]"""
+    """Returns the probability of each cost 0, 1/m, …, 1 for each arm, and m. [..., K, m+1]"""
     steps = None if steps is None else checks.whole("steps", steps, 1)
     if isinstance(bandit, Bernoulli):
         if steps not in (None, 1):
             raise ValueError(f"steps = {steps} does not fit Bernoulli arms, which cost 0 or 1: leave it out")
         return jnp.stack([1 - bandit.cost_mean, bandit.cost_mean], -1), 1
     if not isinstance(bandit, Multinomial):
-        raise ValueError(f"bandit is of class {type(bandit).__name__}, and the exact optimum is known for Bernoulli and "
-                         "Multinomial alone: pass a Multinomial with the same probabilities, if rewards and costs are "
-                         "independent and on a lattice; or do with ρ* b, the linear optimum, which is within ρ* of it")
+        raise ValueError(f"bandit is of class {type(bandit).__name__}, but the exact optimum is only known for Bernoulli "
+                         "and Multinomial: pass a Multinomial with the same probabilities, if rewards and costs are "
+                         "independent and on a lattice; or use ρ* b, the linear optimum, which is within ρ* of it")
     support = bandit.support
     if checks.is_concrete(support):
         points = np.asarray(support, np.float64)
@@ -566,7 +579,7 @@ def _on_lattice(points: np.ndarray, steps: int) -> bool:
 
 
 class _Arms(NamedTuple):
-    """Means and gaps, the best arm's with an axis of length 1 to go with the others'."""
+    """Means and gaps. Those of the best arm have an axis of length 1, so that they broadcast with the others."""
 
     xp: Any  # NumPy, or jax.numpy under a transformation
     reward: Any  # [..., K] μ^r
@@ -580,16 +593,22 @@ class _Arms(NamedTuple):
 
     @property
     def safe_gap(self) -> Any:
-        """Δ, and 1 for the best arm: to divide by. [..., K]"""
+        """Δ, and 1 for the best arm, as a divisor. [..., K]"""
         return self.xp.where(self.is_best, 1, self.gap)
 
     def over_others(self, values: Any) -> Any:
-        """The sum over all arms but the best."""
+        """Returns the sum over all arms but the best."""
         return self.xp.where(self.is_best, 0, values).sum(-1)
 
 
 def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
-    """`lone`: raises if another arm is as good as the best, as far as float32 can tell. Amounts are in [0, 1] or `any_unit`."""
+    """Returns the means and gaps of a bandit.
+
+    Args:
+        bandit: its rewards and costs must be in [0, 1], unless `any_unit`.
+        lone: whether to raise if another arm is as good as the best in float32.
+        any_unit: whether other units are allowed.
+    """
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     reward, cost = bandit.reward_mean, bandit.cost_mean
     concrete = checks.is_concrete((reward, cost))

@@ -1,4 +1,4 @@
-"""What several test files need."""
+"""Helpers that several test files use."""
 
 from contextlib import contextmanager
 
@@ -25,9 +25,9 @@ INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.
                                shift=[0.125, 0.25, 0.125, 0.75, 0.5])
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
-# Every policy on Bernoulli arms; on multinomial arms the paper's, and those that learn more from feedback between 0 and 1 than
-# its average; and on every other family one that is soon compiled. Tempered BTS is BTS, bit for bit, until its sharpness is
-# changed: `test_learn.py` and `test_conformance.py` do that.
+# Every policy is tested on Bernoulli arms. On multinomial arms: the paper's policies, and those that learn more than the
+# average from feedback between 0 and 1. On every other family: one policy that compiles fast. Tempered BTS equals BTS, bit for
+# bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
 MOST = [
     (policy, family) for policy in bj.POLICIES if policy != "tempered-bts" for family in bj.BANDITS
     if family == "bernoulli" or policy in {"multinomial": ("bts", "joint-bts", "omega-star-ucb")}.get(family, ("kube",))
@@ -46,7 +46,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 @contextmanager
 def counted():
-    """Counts the programs that XLA compiles meanwhile."""
+    """Counts the programs that XLA compiles in the `with` block."""
     before = len(_compilations)
     count = []
     yield count
@@ -54,7 +54,7 @@ def counted():
 
 
 def take(runs, index):
-    """By NumPy: for JAX, every shape would be a program to compile."""
+    """Uses NumPy, because JAX would compile a program for every shape."""
     return jax.tree.map(lambda x: np.asarray(x)[index], runs)
 
 
@@ -73,7 +73,7 @@ def assert_same_bits(left, right):
 
 
 def made_up(regret, budgets, names=None, arms=4):
-    """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and the rest made up to fit."""
+    """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and other made-up values that fit."""
     import xarray as xr
 
     regret = np.asarray(regret, np.float64)
@@ -120,7 +120,7 @@ cost = [0.5, 0.5]
 
 @chex.dataclass(frozen=True)
 class Constant:
-    """Arms that always pay the same."""
+    """Arms that always give the same reward and cost."""
 
     reward_mean: ArrayLike
     cost_mean: ArrayLike

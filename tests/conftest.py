@@ -1,4 +1,4 @@
-"""Nearly all of the tests' time goes into compiling: what is done about that."""
+"""Settings that reduce compilation, which takes nearly all of the tests' time."""
 
 import gc
 import os
@@ -6,9 +6,9 @@ import tempfile
 
 import pytest
 
-gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: 3% of all the time
+gc.set_threshold(100_000)  # tracing creates many objects but little garbage: 3% of the total time
 
-# Compiled programs are kept while the tests run, for all of their processes: none is compiled twice.
+# Compiled programs are stored while the tests run and shared by all of their processes, so none is compiled twice.
 if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its workers start
     PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
     os.environ |= {"BTS_JAX_TESTS": PROGRAMS.name, "XDG_CACHE_HOME": PROGRAMS.name,
@@ -21,9 +21,8 @@ from bts_jax import cache  # noqa: E402
 PLACE = cache.enable_cache()
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that do not enable it
 
-# Files about what is done with runs, and not about their bits: there XLA makes less of the programs, in a third of the time;
-# likewise for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs
-# `long_runs`.
+# These files test how runs are used, not their bits. There XLA optimizes programs less, in a third of the time; the same holds
+# for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
     bandits batch bench bench_policies classes cli conformance draws executors game grid growth horizon hostile intervals
     kept_draws learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
@@ -43,13 +42,13 @@ def pytest_collection_modifyitems(items):
 
 
 class Haste:
-    """A plugin, and no fixture, so that it serves the examples in docstrings, too."""
+    """A plugin instead of a fixture, so that it also applies to the examples in docstrings."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         file = item.path.stem
         hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
-        cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # a program of replaced parts is for that test
+        cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # patched programs are not shared
         haste.switch("long" if item.get_closest_marker("long_runs") else "short" if hasty else "usual")
 
 

@@ -1,8 +1,7 @@
-"""Compiling in haste: XLA makes less of a program, in a third of the time. For tests that are not about bits.
+"""Fast compilation for tests that are not about bits: XLA optimizes a program less, in a third of the time.
 
-`jax.jit` is replaced by `Jitted`, which has a function compiled in several ways. The test says which one plays: as usual; for a
-short run, without any optimisation; or for a long one, whose code is nearly as fast as usual, and compiled in two thirds of the
-time.
+`jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one of them: as usual; without
+any optimization, for short runs; or, for long runs, in two thirds of the time, with code that is nearly as fast as usual.
 """
 
 import os
@@ -23,7 +22,7 @@ usual_jit = jax.jit
 
 
 class _Now(local):
-    tracing = 0  # how many functions are being called, in this thread
+    tracing = 0  # number of active calls in this thread
 
 
 NOW = _Now()
@@ -33,28 +32,28 @@ way = "usual"
 def switch(to):
     global way
     if to != way:
-        if "short" in (to, way):  # for what is called without `jax.jit`, too
+        if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
-            jax.clear_caches()  # nothing made in haste where bits matter
+            jax.clear_caches()  # drops programs of the other way
         way = to
         programs.QUICKLY = options(to) or QUICKLY
         os.environ["XLA_FLAGS"] = flags(to)  # for processes that a test starts
 
 
 def flags(way="short"):
-    """What makes another process compile in this way: its XLA_FLAGS."""
+    """The XLA_FLAGS with which another process compiles in this way."""
     return " ".join([USUAL_FLAGS, *(f"--{flag}={value}" for flag, value in options(way).items())])
 
 
 @cache
 def options(way):
-    """Those that XLA has in this version and on this device."""
+    """The options that XLA has in this version and on this device."""
     return {option: value for option, value in WAYS[way].items() if known(option, value)}
 
 
 @cache
 def known(option, value):
-    """Whether XLA has such an option, in this version and on this device."""
+    """Whether XLA has this option, in this version and on this device."""
     try:
         usual_jit(lambda x: x, compiler_options={option: value}).lower(0).compile()
     except jax.errors.JaxRuntimeError:
@@ -63,7 +62,7 @@ def known(option, value):
 
 
 def inside(arguments):
-    """Whether this call is a part of a larger program, or is to be differentiated; `vmap` alone makes no program."""
+    """Whether this call is part of a larger program or is differentiated. `vmap` alone makes no program."""
     for leaf in jax.tree.leaves(arguments):
         while type(leaf).__name__ == "BatchTracer":
             leaf = leaf.val

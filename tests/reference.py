@@ -1,6 +1,7 @@
-"""The game and its policies again: slow, obvious, in NumPy and float64, written from the paper and not from the package.
+"""An independent version of the game and its policies, written from the paper and not from the package.
 
-All runs of a call go on side by side, one row each. Nothing here is imported from `bts_jax`.
+It is slow and obvious, in NumPy and float64. All runs of a call advance together, one row each. Nothing here is imported from
+`bts_jax`.
 """
 
 import numpy as np
@@ -40,7 +41,7 @@ class BetaArms:
 
 
 class CorrelatedArms:
-    """From the chances of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1)."""
+    """From the probabilities of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1)."""
 
     def __init__(self, probs):
         self.probs = np.asarray(probs, float)
@@ -75,13 +76,13 @@ class ScaledArms:
 
 
 class Seen:
-    """What all runs have seen so far: n, Σ reward, Σ cost and their squares per arm, the round, and the counts of trials."""
+    """The observations of all runs: n, Σ reward, Σ cost and their squares per arm, the round, and the counts of trials."""
 
     def __init__(self, runs, arms):
         self.n, self.reward, self.cost, self.reward_square, self.cost_square = np.zeros((5, runs, arms))
         self.reward_successes, self.cost_successes, self.both_successes = np.zeros((3, runs, arms))
         self.spent = np.zeros(runs)
-        self.t = 1  # the current round: runs start together, and whoever is still playing is in the same round
+        self.t = 1  # the current round; runs start together, so all unfinished runs are in the same round
 
     def means(self):
         n = np.maximum(self.n, 1)
@@ -94,7 +95,7 @@ class Seen:
             (self.reward_square, self.cost_square), self.means(), strict=True))
 
     def add(self, arm, reward, cost, rng):
-        """One more pull in every run."""
+        """Records one more pull in every run."""
         runs = np.arange(len(self.n))
         self.n[runs, arm] += 1
         self.reward[runs, arm] += reward
@@ -110,7 +111,7 @@ class Seen:
 
 
 def pick(index, n):
-    """Largest index; infinite or undefined ones and arms never pulled first, the least pulled of them first."""
+    """The largest index. Arms without a pull or a finite index come first, the least pulled of them before the others."""
     explore = (n == 0) | ~np.isfinite(index)
     first = np.where(explore, n, np.inf).argmin(1)
     return np.where(explore.any(1), first, np.where(explore, -np.inf, index).argmax(1))
@@ -130,7 +131,7 @@ def kube_index(seen, problem):
 
 
 def ucb_bv1_index(seen, problem, explore=0):
-    """With explore = 0 the bonus is the formula's, negative for e > λ; with 1 such an arm is explored first."""
+    """With explore = 0 the bonus is the formula's, negative for e > λ. With explore = 1 such an arm is explored first."""
     reward, cost = seen.means()
     floor, e = problem["min_cost"], radius(seen, 1)
     bonus = (1 + 1 / floor) * e / (floor - e)
@@ -155,7 +156,7 @@ def radius(seen, alpha):
 
 
 def ucb_bv2_index(seen, problem, explore=0):
-    """As UCB-BV1. While an arm has not cost anything, λ = 0: with explore = 0 such arms alone go first, with 1 all arms do."""
+    """As UCB-BV1. While an arm has no cost, λ = 0: with explore = 0 only such arms are explored first, with 1 all arms."""
     reward, cost = seen.means()
     floor, e = cost.min(1, keepdims=True), radius(seen, 1)
     bonus = np.where(floor > 0, 1 / floor * (1 + 1 / (floor - e)) * e, 0)
@@ -230,7 +231,7 @@ def ucb_sc_plus_index(seen, problem):
 
 
 def ucb_b2_index(seen, problem, reward_test=1):
-    """The cost's radius η must be below c̄ (λ − 1)/λ, or below r̄ if reward_test is 1; else the arm is explored first."""
+    """The cost's radius η must be below c̄ (λ − 1)/λ, or below r̄ if reward_test is 1. Otherwise the arm is explored first."""
     reward, cost = seen.means()
     n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
     epsilon, eta = (np.sqrt(2 * variance * log / n) + 3 * log / n for variance in seen.variances())
@@ -266,8 +267,11 @@ def kl_ucb_sc_index(seen, problem, tuned=1):
 
 
 def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
-    """Both normal, the cost truncated to (0, 1] by drawing again. The variance of one pull is learnt: the sum of squares about
-    the mean counts with weight `learn`, and `variance` as one observation."""
+    """Both are normal. The cost is truncated to (0, 1] by drawing again.
+
+    The variance of one pull is learnt: the sum of squares about the mean has the weight `learn`, and `variance` counts as one
+    observation.
+    """
     reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())
     reward_spread, cost_spread = (
         np.sqrt((variance + learn * seen.n * seen_variance) / (1 + learn * seen.n) / (seen.n + 1))
@@ -300,7 +304,7 @@ def by_index(index):
 
 
 def commitment(seen):
-    """The arm with the largest plain ratio, the first of equals; of arms that earned and cost nothing, the one to earn most."""
+    """The arm with the largest plain ratio, the first among equals; among arms with rewards and no cost, the largest reward."""
     reward, cost = seen.means()
     plain = np.where(cost > 0, reward / cost, 0).argmax(1)
     free = np.where(cost > 0, 0, reward)
@@ -308,7 +312,7 @@ def commitment(seen):
 
 
 class EpsilonFirst:
-    """Keeps for each run the arm it committed to; −1 before."""
+    """Stores the arm to which each run has committed; −1 before."""
 
     def __init__(self, epsilon=0.1):
         self.epsilon, self.committed = epsilon, None

@@ -1,4 +1,4 @@
-"""The families of arms: what they declare, what they draw, and what they refuse.
+"""The families of arms: their means, their draws, and the arguments that they refuse.
 
 False failures: frequencies are compared at 6 standard errors, 2·10⁻⁹ each, fewer than 200 of them.
 """
@@ -75,7 +75,7 @@ def test_certain_and_impossible_points_are_that():
 
 
 def test_the_luck_is_the_rounds_and_not_the_arms():
-    """Two arms of one law, pulled with one key, give one answer: policies compared on a seed use common random numbers."""
+    """Two arms with the same distribution give the same result for the same key (common random numbers)."""
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
         assert (one == other).all()

@@ -1,6 +1,6 @@
-"""`simulate_batch`: the same bits as `vmap`, whatever the lanes, the devices and the order; and what it refuses.
+"""`simulate_batch`: the same bits as `vmap` for all lanes, devices and orders; and the arguments that it refuses.
 
-That it plays every policy as `simulate` does is in test_reference.
+test_reference checks that it plays every policy as `simulate` does.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from bts_jax.pytrees import pytree
 
 @cache
 def twenty_three_runs():
-    """By `vmap`."""
+    """The runs by `vmap`."""
     return batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23))
 
 
@@ -50,7 +50,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
 @pytest.mark.slow
 @pytest.mark.with_care
 def test_everything_may_vary():
-    """From run to run; and a budget and a key that all share."""
+    """Arguments may differ from run to run; and a budget and a key may be shared by all runs."""
     count = 12
     scales, budgets = jnp.linspace(0.5, 3, count), np.linspace(3, 30, count)
     limits, points = np.arange(5, 5 + count), np.stack([np.full(count, 2.5), budgets / 2], 1)
@@ -73,7 +73,7 @@ def test_everything_may_vary():
 @pytest.mark.slow
 @pytest.mark.long_runs
 def test_runs_of_very_different_length_keep_the_lanes_busy():
-    """The budgets of the paper's Figure 1, scaled down: at least 90% of the calls computed are calls of a live run."""
+    """With the budgets of the paper's Figure 1, scaled down, at least 90% of the computed calls belong to an unfinished run."""
     if jax.default_backend() != "cpu":
         pytest.skip("to a GPU 600 lanes are as one")
     budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
@@ -204,7 +204,7 @@ def test_the_largest_is_the_first_of_its_kind(arms, platform):
 
 
 def test_the_second_step_to_the_largest_is_short_on_a_gpu():
-    """Of more than a dozen XLA would make a kernel of its own; no step is longer than what is written out."""
+    """XLA would make a separate kernel for more than a dozen. No step is longer than the part that is unrolled."""
     rows = {arms: _rows(arms, "gpu") for arms in range(WRITTEN_OUT + 1, 300)}
     steps = {arms: (rows[arms], arms // rows[arms] + arms % rows[arms]) for arms in rows}
     assert (steps[100], steps[128], steps[200]) == ((10, 10), (16, 8), (20, 10))
@@ -216,12 +216,12 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
 @pytest.mark.parametrize(("policy", "family"), [
     pytest.param(bj.BTS(), bj.Bernoulli, marks=pytest.mark.with_care), (bj.KUBE(), bj.Beta)])
 def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
-    """It runs on a CPU as well, where its bits can be compared."""
+    """The GPU program also runs on a CPU, where its bits can be compared."""
     bandit = family.random(jax.random.key(1), 30)
     ours = bj.simulate_batch(policy, bandit, 25, keys(12))
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
-    monkeypatch.setattr("bts_jax.random.TRIES", 8)  # which compile sooner than 40, and are enough here
-    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # else it would be the one that is at hand
+    monkeypatch.setattr("bts_jax.random.TRIES", 8)  # 8 tries compile faster than 40, and are enough here
+    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
     assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
 
 
@@ -233,7 +233,7 @@ def test_the_second_half_has_the_arrays_that_no_number_needs():
         arm = jnp.argmax(scores)
         jax.debug.callback(lambda arm: told.append(int(arm)), arm)
         counts = now["counts"].at[arm].add(jnp.stack([weight, scores.max()]))
-        sums = now["sums"].at[arm].add(weight)  # is needed for the next number
+        sums = now["sums"].at[arm].add(weight)  # needed for the next number
         return {"counts": counts, "sums": sums, "least": jnp.argmin(sums[:, 1]), "weight": weight, "one": 1.0}
 
     rng = np.random.default_rng(0)
@@ -271,7 +271,7 @@ def test_what_prints_alike_is_not_the_same():
 def test_what_is_worked_out_twice_is_passed_on_once():
     def play(part, now):
         arm = jnp.argmax(now)
-        one, other = (jnp.where(arm < 3, arm, 7) for _ in range(2))  # which are calls of a jitted function
+        one, other = (jnp.where(arm < 3, arm, 7) for _ in range(2))  # calls of a jitted function
         return now.at[one].add(1).at[other].add(part)
 
     now = np.random.default_rng(0).random((7, 5), np.float32)
@@ -312,7 +312,7 @@ class Looping(bj.Beta):
 
 @pytree
 class Hidden(bj.Beta):
-    """Arms drawn by JAX's own sampler, a primitive that becomes a loop when it is lowered; the engine replaces it."""
+    """Arms drawn by JAX's own sampler, a primitive that is lowered to a loop. The engine replaces it."""
 
     def pull(self, key, arm):
         return jax.random.beta(key, 2.0, 3.0), jax.random.gamma(key, 2.0) / 100
@@ -320,7 +320,7 @@ class Hidden(bj.Beta):
 
 @pytest.mark.slow
 def test_loops_in_loops_are_counted(monkeypatch):
-    """A block in whose calls there is a loop is played another way on a GPU; only this tells that there is."""
+    """On a GPU, a block whose calls contain a loop is played in another way. Only this test shows that loops are found."""
     bernoulli, beta, looping = INSTANCES["bernoulli"], INSTANCES["beta"], Looping([1, 2], [1, 1], [2, 1], [1, 3])
     hidden = Hidden([1, 2], [1, 1], [2, 1], [1, 3])
 
@@ -369,7 +369,7 @@ def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeyp
 
 @pytest.mark.parametrize("stage", ["compile", "run"])
 def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
-    """When it is compiled, or only when it is launched. What all ways fail at is an error."""
+    """It fails when it is compiled, or when it is launched. If all ways fail, there is an error."""
 
     class Fails:
         def __init__(self, way):
@@ -449,7 +449,7 @@ def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_oth
 
 @pytest.mark.slow
 def test_the_oldest_programs_are_dropped(monkeypatch):
-    """And are compiled again, with the same bits, when they are needed again."""
+    """They are compiled again, with the same bits, when they are needed again."""
     dropped, cleared = [], []
 
     class Program:
@@ -474,7 +474,7 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
 
 @pytest.mark.parametrize("max_rounds", [None, 7])
 def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
-    """`simulate_batch` orders them in NumPy, `simulate` in JAX: also those that make no sense, and infinite ones."""
+    """`simulate_batch` orders them in NumPy, `simulate` in JAX. Invalid and infinite checkpoints are included."""
     random = np.random.default_rng(0)
     checkpoints = random.choice(np.float32([-1, 0, 0.5, 1, 2.25, 3, 1e10, np.inf, np.nan]), (40, 4))
     budget = random.choice(np.float32([1, 3, np.inf]), 40)

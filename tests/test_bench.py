@@ -29,7 +29,7 @@ def ours(name):
 @pytest.mark.long_runs
 @pytest.mark.parametrize("other", ["bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
 def test_reference_implementations_have_our_regret(other):
-    """6 standard errors, a false failure in 5·10⁸."""
+    """At 6 standard errors, a false failure has the probability 1 in 5·10⁸."""
     bandit = INSTANCES["bernoulli"]
     arms = np.asarray(bandit.reward, np.float64), np.asarray(bandit.cost, np.float64)
     if other == "jax":
@@ -73,7 +73,7 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
 
 
 def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
-    """They share a cache: its place is the same in both, and new to each command."""
+    """The two processes of a command share a cache. Each command starts with an empty one."""
     code = ("import os, pathlib; place = pathlib.Path(os.environ['XDG_CACHE_HOME']); print('JAX_COMPILATION_CACHE_DIR' in "
             "os.environ, place.exists(), flush=True); place.mkdir(exist_ok=True); pathlib.Path('runs').mkdir(); print('end')")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")

@@ -1,4 +1,4 @@
-"""Policies as a user writes them play by the law of the built-in ones, and `bench` compares the two."""
+"""Policies written as a user writes them have the distribution of the built-in ones, and `bench` compares the two."""
 
 from unittest.mock import Mock
 
@@ -16,7 +16,7 @@ TITLES = [row[0] for row in bench.WRITTEN_BY_USERS]
 @pytest.mark.slow
 @pytest.mark.parametrize(("row", "runs"), [*zip(bench.WRITTEN_BY_USERS, (3000, 800, 300), strict=True)], ids=TITLES)
 def test_mean_regret_is_that_of_the_built_in_policy(row, runs):
-    """6 standard errors, a false failure in 5·10⁸. The keys differ, so that the samples are independent."""
+    """At 6 standard errors, a false failure has the probability 1 in 5·10⁸. The keys differ, so the samples are independent."""
     _, policy, name = row
     bandit = INSTANCES["bernoulli"]
     theirs, ours = (

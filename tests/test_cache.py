@@ -1,4 +1,4 @@
-"""Compiled programs are kept for later processes, and nothing that happens to them is worse than compiling again."""
+"""Compiled programs are stored for later processes. If one is lost or damaged, it is compiled again."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_later_command_compiles_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_at_once_and_whatever_happens_to_their_programs(tmp_path):
-    """Nothing is said about it; and of what was repaired, later processes read all."""
+    """There is no message, and later processes read all programs that were repaired."""
     both = [start(tmp_path, PROGRAMS.format(meanwhile="")) for _ in range(2)]
     first, other = (json.loads(ended(process)) for process in both)
     assert first["found"] == other["found"] == [6, 10, 2] and first["folder"].startswith(str(tmp_path))
@@ -98,7 +98,7 @@ def test_two_processes_at_once_and_whatever_happens_to_their_programs(tmp_path):
 
 @pytest.fixture
 def updated(monkeypatch, tmp_path):
-    """What has been set in JAX, which the tests have told to keep no programs: it is not really set."""
+    """Records the settings made in JAX instead of applying them, because the tests have turned JAX's cache off."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("BTS_JAX_CACHE", *(name for name in os.environ if name.startswith("JAX_"))):
         monkeypatch.delenv(name, raising=False)

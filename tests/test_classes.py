@@ -172,7 +172,7 @@ def test_a_file_with_the_name_of_a_loaded_module_is_not_mistaken_for_it(tmp_path
 
 
 def test_a_grid_file_with_classes_of_ones_own(module, monkeypatch, tmp_path):
-    """Own policies and bandits, random ones, and one within one of ours; from another folder than the current one."""
+    """User classes of policies and bandits, random ones, and one inside a built-in class; from another folder."""
     file = write(module, GRID + '''
 bandits.drawn = {kind = "MODULE:Sure", random = {num_arms = 2, instances = 2, low = 0.25}}
 bandits.half = {kind = "scaled", scale = 0.5, bandit = {kind = "MODULE:Sure", earns = [1, 0], costs = [0.5, 0.5]}}
@@ -235,7 +235,7 @@ def test_a_store_asks_for_no_import_but_the_user_may(module, capsys, monkeypatch
 
 
 def test_what_cannot_be_made_from_a_store(module):
-    """A class that has changed, and one of ours made of one of the user's own."""
+    """A class that has changed, and a built-in class that contains a user's class."""
     file = write(module, GRID + 'bandits.half = {kind = "scaled", scale = 0.5, bandit = {kind = "MODULE:Sure", earns = [1, 0], '
                                 'costs = [0.5, 0.5]}}\n')
     arguments = gridfile.read_toml(file)
@@ -258,7 +258,7 @@ def test_what_cannot_be_made_from_a_store(module):
 
 @pytest.mark.slow
 def test_run_with_classes_of_ones_own(module, capsys):
-    """A bandit needs nothing beyond the contract; drawn if its class can, and made as it is otherwise."""
+    """A bandit needs only the contract. It is drawn at random if its class has `random`, and created directly otherwise."""
     main(["run", "--policy", f"{module}:Turns", "--bandit", f"{module}:Sure", "--arms", "2", "--budget", "4", "--seeds", "3"])
     lines = capsys.readouterr().out.splitlines()
     earns = jax.random.uniform(jax.random.split(jax.random.key(0))[0], (2,))

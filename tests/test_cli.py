@@ -72,7 +72,7 @@ def test_policies_add_up_and_come_once(capsys):
 
 
 def test_a_reader_that_stops_is_no_error():
-    """And `python -m` works."""
+    """`python -m` works, too."""
     command = f"{sys.executable} -m bts_jax policies | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("policy") and done.stderr == ""
@@ -169,7 +169,7 @@ def test_the_table_says_what_its_intervals_are_over(table):
 
 
 def test_a_lost_run_moves_no_lower_limit(capsys):
-    """Uniform play has more regret than a lost run: the limits are then Student's."""
+    """Uniform play has more regret than a lost run. The limits are then Student's."""
     main(["run", "--policy", "uniform", "--arms", "3", "--budget", "30", "--seeds", "130"])
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("uniform"))
     mean, low, high = map(float, re.findall(r"-?[\d.]+", row)[:3])
@@ -190,7 +190,7 @@ def kinds_made_up():
 
 
 def test_table_ranking_and_plot_agree_about_the_sample(table):
-    """Instances where there are several of a kind, runs where there is one."""
+    """The sample is the instances if there are several of a kind, and the runs if there is one."""
     data = kinds_made_up()
     assert grouping(data) == "kind" and grouping(data.isel(bandit=[0, 3])) == "bandit"
     found = regret_table(data)

@@ -1,4 +1,4 @@
-"""Programs are compiled in other threads, in order, while the caller waits patiently or does something else."""
+"""Programs are compiled in other threads, in order, while the caller waits or does something else."""
 
 import threading
 import time
@@ -67,7 +67,7 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
 
 @pytest.mark.slow
 def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
-    """One of each policy, in the order given."""
+    """One program for each policy, in the given order."""
     made, make = [], batch._program
     monkeypatch.setattr(batch, "_program", lambda *arguments: made.append(arguments) or make(*arguments))
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))

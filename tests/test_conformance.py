@@ -1,4 +1,4 @@
-"""What `check_policy` and `check_bandit` find wrong, and what they let pass."""
+"""The mistakes that `check_policy` and `check_bandit` find, and the classes that they accept."""
 
 import chex
 import jax
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_bandit_is_said():
 
 @chex.dataclass(frozen=True)
 class Convolves:
-    """Pulls any arm, and keeps a sum whose order is left to XLA."""
+    """Pulls any arm, and stores a sum whose order XLA chooses."""
 
     def init(self, problem):
         return jnp.ones(problem.num_arms)

@@ -1,4 +1,4 @@
-"""The documentation, as far as it can be checked without building it: names, recipes, links."""
+"""Checks of the documentation that do not build it: names, recipes, links."""
 
 import ast
 import importlib
@@ -120,7 +120,7 @@ def statements(code):
 
 
 def test_recipes_are_the_tasks_that_are_tested():
-    """Each statement that `test_tasks` runs as a user's code stands in a recipe, up to constants."""
+    """Each statement that `test_tasks` runs as a user's code is in a recipe, up to constants."""
     tested = [node.args[0].value for node in ast.walk(ast.parse(inspect.getsource(test_tasks)))
               if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run"]
     shown = {statement for blocks in RECIPES.values() for kind, _, code in blocks if kind == "python"
@@ -161,8 +161,7 @@ def test_links_lead_to_files():
             if ":" in target:
                 continue
             page = DOCS in source.parents
-            folder = ROOT if page else source.parent  # when the site is built, pages are beside the folder of notebooks
-            assert (page and target in pages) or (folder / target).exists(), f"{source} links to {target}"
+            assert (page and target in pages) or (source.parent / target).exists(), f"{source} links to {target}"
     for page in DOCS.glob("api/*.rst"):
         for name in re.findall(r":(?:func|class|data):`(?:[^`<]*<)?([\w.]+)>?`", page.read_text()):
             assert hasattr(bts_jax, name) or find(name)

@@ -31,9 +31,9 @@ RUNS, SAMPLES, REFERENCES = 1024, 192 * 1024, 2**20
 
 
 def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False):
-    """How often each run pulled each arm, in as many rounds as make `samples` in all runs. [runs, num_arms]
+    """How often each run pulled each arm; there are enough rounds for `samples` pulls in all runs together. [runs, num_arms]
 
-    `small`: shapes below 1/2 occur. The program that has such draws plays at once, and not after one that finds out.
+    `small`: shapes below 1/2 occur. The program with such draws is used at once, and not after another one finds them.
     """
     bandit = bj.Bernoulli(reward=np.broadcast_to(rewards, num_arms), cost=np.ones(num_arms))
     budget = samples // runs
@@ -45,10 +45,10 @@ def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False)
 
 
 def check_law(pulls, outcomes):
-    """The pulls of independent runs, one arm per outcome, are draws from the law of the reference's outcomes.
+    """The pulls of independent runs, one arm per outcome, have the distribution of the reference's outcomes.
 
-    Two comparisons. The totals have the law of the reference. And the runs differ from each other as much as independent
-    runs do: if a draw is used twice, they differ more.
+    There are two comparisons. First, the totals have the distribution of the reference. Second, the runs differ from each
+    other as much as independent runs do. If a draw is used twice, they differ more.
     """
     ours, theirs = pulls.sum(0), np.bincount(outcomes, minlength=pulls.shape[1])
     assert len(theirs) == len(ours) and len(outcomes) >= 5 * ours.sum() and theirs.min() > 0
@@ -65,12 +65,12 @@ def check_law(pulls, outcomes):
 
 
 def place(x, bounds):
-    """Between which bounds a number is."""
+    """The number of the interval between the bounds in which a number lies."""
     return (x > jnp.asarray(bounds, jnp.float32)).sum(-1).astype(jnp.int32)
 
 
 def quantiles(law, count):
-    """What divides a law into so many parts of equal probability."""
+    """The points that divide a distribution into `parts` parts of equal probability."""
     return law.ppf(np.arange(1, count) / count)
 
 
@@ -302,7 +302,8 @@ class Past(NamedTuple):
 
 @pytree
 class Remembers:
-    """Pulls arm 1 if a draw of this decision repeats an earlier one, arm 2 if one of the last update does, arm 3 for both."""
+    """Pulls arm 1 if a draw of this decision repeats an earlier one, arm 2 if a draw of the last update does, arm 3 for both.
+    """
 
     def init(self, problem):
         return Past(jnp.zeros((64, 3)), jnp.zeros((64, 2)), jnp.int32(0), jnp.bool_(False))

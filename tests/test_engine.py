@@ -23,7 +23,7 @@ def numbers(*shape, seed=0):
 
 
 def primitives(jaxpr):
-    """The names of all operations, those in loops, branches and calls included."""
+    """The names of all operations, including those in loops, branches and calls."""
     inner = [one for equation in jaxpr.eqns for one in jax.extend.core.jaxprs_in_params(equation.params)]
     return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(primitives, inner))
 
@@ -62,7 +62,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_sums_in_a_fixed_order_are_right(name):
     function, *arguments = FUNCTIONS[name]
-    function = jax.default_matmul_precision("highest")(function)  # a GPU has less by default
+    function = jax.default_matmul_precision("highest")(function)  # the default precision of a GPU is lower
     closed = jax.make_jaxpr(function)(*arguments)
     fixed = in_fixed_order(closed)
     assert not primitives(fixed.jaxpr) & set(RULES), "nothing is left to XLA"
@@ -90,7 +90,7 @@ def test_what_has_no_sums_of_floats_is_left_alone():
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 64, 1001])
 def test_a_product_is_rounded_before_it_is_added(size):
-    """In every length of a loop: compilers treat the end of an array in another way than its middle."""
+    """For all lengths of a loop, because compilers treat the end of an array differently from its middle."""
     a, b, c = numbers(3, size)
     right = (a * b) + c  # NumPy rounds twice
     assert jax.jit(lambda a, b, c: round_product(a * b) + c)(a, b, c).tolist() == right.tolist()
@@ -110,7 +110,7 @@ def test_a_product_is_rounded_before_it_is_added(size):
 
 
 def test_what_is_returned_is_rounded():
-    """Whoever called the method may add it to something."""
+    """The caller of the method may add the result to something."""
     closed = round_products(jax.make_jaxpr(lambda a, b: (a * b, a + b))(1.5, 2.5))
     assert [equation.primitive.name for equation in closed.jaxpr.eqns].count("min") == 1
 
@@ -207,9 +207,9 @@ class Learner:
 
 @pytest.mark.slow
 def test_policies_that_learn_have_the_same_bits():
-    """On how many lanes (35 in a nested batch, 7 in turn with a policy for each run, one), in whatever batch.
+    """With all numbers of lanes (35 in a nested batch, 7 in turn with a policy for each run, 1) and in all batches.
 
-    Each way is a program of its own, and takes some seconds to compile.
+    Each way is a separate program and takes some seconds to compile.
     """
     steps = np.linspace(0, 1, ARMS, dtype=np.float32)
     bandit = bj.Correlated(reward=0.2 + 0.6 * steps, cost=0.5 - 0.2 * steps, correlation=0 * steps)

@@ -1,4 +1,4 @@
-"""A run depends on (policy, bandit, budget, key) and on nothing else: bit for bit. (Policy by policy: test_reference.)"""
+"""A run depends only on (policy, bandit, budget, key), bit for bit. (test_reference tests this for each policy.)"""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from bts_jax.pytrees import pytree
 
 @pytest.mark.slow
 def test_a_run_does_not_depend_on_its_batch():
-    """The few are played by tempered BTS: with sharpness 1 it is BTS, whatever the schedule."""
+    """The small batch is played by tempered BTS: with sharpness 1 it is BTS, for every schedule."""
     policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
     whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
     few = batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 50, many[30:77], checkpoints=checkpoints)
@@ -68,8 +68,11 @@ for policy in (bj.BTS(), bj.Uniform()):
 
 @pytest.mark.slow
 def test_a_run_does_not_depend_on_the_session(capsys):
-    """The same runs in another process, configured otherwise. (Keys of another kind are other keys: they must work. What a
-    policy gets of a key does not depend on its kind, so one policy will do.)"""
+    """The same runs in another process with other settings.
+
+    Keys of another implementation are other keys, but they must work. The random words of a policy do not depend on the
+    implementation of the key, so one policy is enough.
+    """
     if jax.default_backend() != "cpu":
         pytest.skip("the other process would run on this process's accelerator, which is taken")
     exec(RUNS)
@@ -90,7 +93,7 @@ jax.config.update('jax_default_prng_impl', 'rbg')
 
 @pytree
 class Quotients:
-    """Decides by the last bit of the arms' numbers over one of the run, which XLA divides differently for a run alone."""
+    """Decides by the last bit of arm numbers divided by a number of the run, which XLA divides differently for a single run."""
 
     def init(self, problem):
         return jnp.ones(problem.num_arms), jnp.float32(1)
@@ -107,7 +110,7 @@ class Quotients:
 @pytest.mark.slow
 def test_a_run_alone_has_the_bits_of_a_batch():
     bandit, many = INSTANCES["bernoulli"], keys(9)
-    budgets = np.array([90.0] + [12.0] * 8)  # one long run: as many lanes as can be kept busy would be one
+    budgets = np.array([90.0] + [12.0] * 8)  # one long run: only one lane could be kept busy
     whole = jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key))(budgets, many)
     for i in range(3):
         assert_same_bits(bj.simulate(Quotients(), bandit, budgets[i], many[i]), take(whole, i))
@@ -118,7 +121,7 @@ def test_a_run_alone_has_the_bits_of_a_batch():
 
 @pytree
 class Logarithms:
-    """Decides by the last bits of `log` and `exp`, of a number of the run and of numbers of the arms, and of nothing else."""
+    """Decides only by the last bits of `log` and `exp` of a number of the run and of numbers of the arms."""
 
     def init(self, problem):
         return jnp.float32(1.37), jnp.full(problem.num_arms, 0.1), jnp.ones(problem.num_arms)

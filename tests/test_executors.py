@@ -1,4 +1,4 @@
-"""A sweep whose chunks are played by the workers of an executor: one and the same store, whoever played what."""
+"""A sweep whose chunks are played by the workers of an executor. The store is always the same."""
 
 import contextlib
 import multiprocessing
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 import chex
-import distributed  # here, and not in a test that captures its output: it keeps the stream that it finds
+import distributed  # not in a test that captures output, because it keeps the current stream
 import jax
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ FILE = grid_file(4, [5])
 
 
 class Inline:
-    """The least that an executor must have: `submit`, and `result` of what it returns."""
+    """The smallest interface of an executor: `submit`, and `result` of the returned object."""
 
     def __init__(self, fail=lambda number, order: False):
         self.orders, self.fail = [], fail
@@ -86,7 +86,7 @@ def jobs(folder):
     yield submitit.LocalExecutor(folder / "jobs")
 
 
-# Dask and submitit leave sockets and processes to the garbage collector when workers are killed.
+# When workers are killed, Dask and submitit leave sockets and processes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning",
                                         "ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -117,7 +117,7 @@ def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(clu
 
 @pytest.mark.slow
 def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
-    """One of two workers is killed, and another joins. What the killed one had saved is not played again."""
+    """One of two workers is killed, and another joins. Chunks that the killed worker had saved are not played again."""
     grid = {**LONG, "num_seeds": 4000}
     whole, store, played = bj.sweep(**grid), tmp_path / "store", []
     work = executors.play_elsewhere
@@ -236,7 +236,7 @@ def test_a_store_that_grows_is_played_by_workers(tmp_path):
 
 @pytest.mark.slow
 def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
-    """The second task is played, and its worker dies before it says so."""
+    """The second task is played, but its worker dies before it reports the result."""
     class Lost(Inline):
         def submit(self, function, *arguments):
             result = super().submit(function, *arguments)
@@ -265,7 +265,7 @@ def test_a_task_that_fails_is_submitted_again_three_times(small, tmp_path):
 
 @chex.dataclass(frozen=True)
 class Branching(bj.Uniform):
-    """With a mistake that is common in JAX, whose error cannot be sent to another process."""
+    """The mistake is common in JAX, and its error cannot be sent to another process."""
 
     def __call__(self, state, key):
         arm, state = bj.Uniform.__call__(self, state, key)
@@ -334,7 +334,7 @@ def test_an_executor_that_breaks_is_named(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_cancels_what_has_not_begun(tmp_path, monkeypatch):
     class Slow(Inline):
-        """Nothing but the first task ever begins."""
+        """Only the first task ever starts."""
 
         def __init__(self):
             super().__init__()
@@ -409,7 +409,7 @@ def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monkeypatch):
-    """Another version, another kind of device, and another store under the same path: a later worker says so."""
+    """Another version, another kind of device, or another store under the same path: a later worker reports it."""
     inline = Inline()
     bj.sweep(**SMALL, out=tmp_path / "store", executor=inline)
     before, order = snapshot(tmp_path), inline.orders[0]
@@ -469,7 +469,7 @@ def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_class_without_a_file_goes_as_it_is(tmp_path):
-    """Such as one of a notebook, which Dask sends by value: its code cannot be compared on the worker, and need not be."""
+    """For example a class of a notebook. Dask sends it by value: the worker cannot compare its code, and need not do so."""
     text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass OutOfFile(bj.Uniform):\n    scale: float = 1.0\n"
     inline = Inline()
     whole = bj.sweep({"mine": OutOfFile()}, TWO, [5], 2)
@@ -539,7 +539,7 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
 
 @pytest.mark.slow
 def test_a_task_for_a_gpu_fills_it():
-    """Not less than 8,192 runs of a policy at a time, and several full calls if they take no longer than a task should."""
+    """At least 8,192 runs of a policy at a time, and several full calls if they are not longer than a task should be."""
     grid, results = many(GPU, seeds=4000)
     for seconds, full in ((60, False), (1e-6, True)):
         divided, _ = schedule.tasks(grid, results, results.chunks, seconds, 1)
@@ -547,7 +547,7 @@ def test_a_task_for_a_gpu_fills_it():
         assert sum(number < 8192 for number in runs) <= 6, "what is left over, of each policy and kind of bandit"
         assert not full or max(runs) < 2 * 8192
     grid, results = many(GPU, seeds=400)
-    results.chunk_size = 2**15  # as if there were so many seeds
+    results.chunk_size = 2**15  # as with this many seeds
     divided, _ = schedule.tasks(grid, results, results.chunks, 60, 1)
     assert max(map(len, divided)) > 2
 
@@ -562,7 +562,7 @@ def test_a_task_takes_about_as_long_as_it_should():
 
 @pytest.mark.parametrize("deal", ["tasks", "shards"])
 def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
-    """So that their batches are fused into one program."""
+    """Their batches are then fused into one program."""
     grid, results = many(GPU)
     parts = (schedule.tasks(grid, results, results.chunks, 60, 1)[0] if deal == "tasks"
              else schedule.shards(grid, results, results.chunks, 4))
@@ -575,7 +575,7 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
 
 @pytest.mark.slow
 def test_a_slow_worker_does_not_hold_up_the_others():
-    """Chunks differ fifty-fold; of two workers one has half the speed: they end within 1.15 times the ideal."""
+    """Chunks differ by a factor of fifty, and one of two workers has half the speed. The time is within 1.15 of the optimum."""
     grid, results = many(CPU)
     works = [sum(schedule.work_of(grid, results, chunk) for chunk in task)
              for task in schedule.tasks(grid, results, results.chunks, 60, 1)[0]]
@@ -671,7 +671,7 @@ def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment,
 
 @pytest.mark.slow
 def test_the_first_worker_of_a_pool_does_not_take_the_whole_machine(monkeypatch):
-    """A process pool starts its processes one by one: the first sees no others."""
+    """A process pool starts its processes one by one, so the first one sees no others."""
     updates = {}
     monkeypatch.setattr(machine, "has_started", lambda: False)
     monkeypatch.setattr(machine, "workers_here", lambda: (1, 1))

@@ -1,4 +1,4 @@
-"""Exact sums in fixed point: against fractions."""
+"""Exact sums in fixed point, compared with fractions."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ def test_fractions_are_whole_numbers_of_coins(denominator):
     assert quantize(value).tolist() == [UNIT // denominator * j for j in range(denominator + 1)]
 
 
-plus, of = jax.jit(Sum.add), jax.jit(Sum.of)  # which are called some thousand times
+plus, of = jax.jit(Sum.add), jax.jit(Sum.of)  # called some thousand times
 
 
 @settings(deadline=None, max_examples=100)
@@ -54,7 +54,7 @@ def test_of_takes_whole_numbers_exactly():
 
 
 def test_numpy_and_jax_agree_on_every_amount():
-    """On the host, budgets are counted by NumPy."""
+    """On the host, NumPy counts the budgets."""
     random = np.random.default_rng(0)
     amounts = np.concatenate([
         random.random(1000) * 10.0 ** random.integers(-6, 10, 1000), np.arange(2000) / 10, np.arange(2000) / 10_000,
@@ -67,6 +67,6 @@ def test_numpy_and_jax_agree_on_every_amount():
 
 
 def test_ten_million_tenths_are_a_million():
-    """Where a float32 sum stalls at 2²¹, and a float64 sum is off in the seventh digit behind the point."""
+    """A float32 sum stalls at 2²¹, and a float64 sum has an error in the seventh decimal place."""
     total = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda _, s: s.add(quantize(x)), Sum.zeros()))(0.1)
     assert (int(total.whole), int(total.rest)) == (10**6, 0)

@@ -1,4 +1,4 @@
-"""The rules of the game, on deterministic arms and fixed policies; and how runs are cut, limited and refused."""
+"""The rules of the game, on deterministic arms and fixed policies; and runs that are truncated, limited or refused."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,7 +34,7 @@ class Always:
 
 
 def certain(reward, cost, points=11):
-    """Two arms of one law: always this reward and this cost, in tenths."""
+    """Two arms with the same distribution: always this reward and this cost, in tenths."""
     row = np.eye(points)
     return bj.Multinomial(reward_probs=row[[reward, reward]], cost_probs=row[[cost, cost]])
 
@@ -42,10 +42,10 @@ def certain(reward, cost, points=11):
 @pytest.mark.parametrize(("reward", "cost", "budget", "expected"), [
     # tenths of reward and cost, budget -> reward, cost, rounds
     (3, 1, 1.0, (3.0, 1.0, 10)),  # ten pulls at 0.1 spend 1 exactly, in spite of binary fractions
-    (3, 1, 0.95, (2.7, 0.9, 10)),  # the tenth exceeds what is left: it earns and costs nothing, and is a round
+    (3, 1, 0.95, (2.7, 0.9, 10)),  # the tenth pull costs more than is left: it earns and costs nothing, and counts as a round
     (10, 10, 2.5, (2.0, 2.0, 3)),
     (10, 3, 1.0, (3.0, 0.9, 4)),
-    (10, 5, 0.2, (0.0, 0.0, 1)),  # the very first pull is too dear
+    (10, 5, 0.2, (0.0, 0.0, 1)),  # the first pull costs more than the budget
     (0, 10, 7, (0.0, 7.0, 7)),
 ])
 def test_spending_by_hand(reward, cost, budget, expected):
@@ -106,7 +106,7 @@ def test_a_limit_that_is_reached_with_the_budget_is_no_truncation():
 
 
 def test_the_default_limit_leaves_ordinary_runs_alone():
-    """Those of other policies and families: test_reference."""
+    """test_reference tests other policies and families."""
     for budget in (0.5, 5, 50):
         assert not batch(bj.Uniform(), INSTANCES["bernoulli"], budget, keys(300)).truncated.any()
 
@@ -136,7 +136,7 @@ def test_random_tenths_are_counted_right():
 
 @pytest.mark.slow
 def test_common_luck_across_policies():
-    """Policies that pull the same arms earn the same: the bandit's random numbers depend on the seed and the round alone."""
+    """Policies that pull the same arms earn the same: the bandit's random numbers depend only on the seed and the round."""
     bandit = INSTANCES["bernoulli"]
     oracle = batch(bj.Oracle(), bandit, 30, keys(20))
     sure = batch(bj.EpsilonFirst(epsilon=1e-6), bandit, 30, keys(20))  # pulls every arm once and commits
@@ -179,7 +179,7 @@ def test_bad_budgets_under_vmap_are_nan_and_end():
 
 @pytest.mark.slow
 def test_fractional_budgets_are_the_same_under_jit():
-    """Float32 has none of these; they still mean what was written, eagerly, under jit and as a checkpoint."""
+    """These numbers are not float32 numbers. They still have their exact value, eagerly, under jit and as a checkpoint."""
 
     def play(budget):
         return bj.simulate(Always(arm=0), certain(10, 1), budget, KEY)

@@ -1,4 +1,4 @@
-"""`sweep`: the numbers are those of `simulate`, however they are computed, and whatever happened on the way."""
+"""`sweep`: the numbers are those of `simulate`, for every way of computing them and after every interruption."""
 
 import dataclasses
 import json
@@ -138,7 +138,7 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
 
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
-    """Interrupted after each call to the device in turn."""
+    """Interrupted after each call to the device, one call after the other."""
     store, play, calls = tmp_path / "store", playing.play, []
 
     def once(batches):
@@ -256,7 +256,7 @@ def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypa
 # Groups of bandits.
 
 
-MANY = {  # stretches of 4 and 6; ten arms, since NumPy adds eight numbers and more in another order
+MANY = {  # blocks of 4 and 6; ten arms, because NumPy adds eight or more numbers in another order
     f"{arms}-{i}": bj.Bernoulli.random(jax.random.key(i), arms) for arms, count in ((3, 4), (10, 6)) for i in range(count)
 }
 ANY = {"any": bj.Uniform()}
@@ -309,7 +309,7 @@ def test_how_many_bandits_a_group_has(monkeypatch):
 
 @pytest.mark.slow
 def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
-    """The bits are those without groups, in memory and on disk, after chunks are lost or damaged, and shared out."""
+    """The bits are those without groups: in memory, on disk, after chunks are lost or damaged, and in shards."""
     store = tmp_path / "store"
     results = bj.sweep(**MANY_GRID, out=store)
     assert json.loads((store / "zarr.json").read_text())["attributes"]["group"] == 2
@@ -329,7 +329,7 @@ def test_groups_do_not_matter_and_units_are_mended(few, ungrouped, tmp_path):
     assert np.argwhere(lost).tolist() == [[0, 2], [0, 3], [1, 8], [1, 9]] and np.isnan(part.regret.values).sum() == 4 * 2 * 2
     calls = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "FEWEST_GROUPS", 16)  # a store keeps its own
+        patch.setattr(schedule, "FEWEST_GROUPS", 16)  # a store has its own number
         patch.setattr(playing, "play", lambda batches: calls.append(len(batches[0].back)) or play(batches))
         assert_same(bj.sweep(**MANY_GRID, out=store), ungrouped)
     assert sorted(calls) == [2 * 2, 2 * 2 * 2], "two bandits with two seeds, once for each budget if that is told"
@@ -430,7 +430,7 @@ class NotebookBar(tqdm.std.tqdm):
     __module__ = "tqdm.notebook"
 
     def __init__(self, display, **options):
-        assert display is False  # it is shown under an id, with which it can be taken away
+        assert display is False  # it is displayed with an id, by which it can be removed
         self.container = Mock(children=(Mock(), Mock(max=options["total"]), Mock()))
         super().__init__(**options)
 
@@ -449,7 +449,7 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
     with progress_bar(two, quiet=False) as bar:
         assert not bar.bar.disable
     bar = progress.bar(quiet=False, total=10)
-    bar.total = 4  # sweep learns how long runs are
+    bar.total = 4  # sweep estimates the length of runs
     bar.refresh()
     assert bar.container.children[1].max == 4
     shown.update.reset_mock()
@@ -461,7 +461,10 @@ def test_a_notebook_has_a_bar_too_and_nothing_is_left_of_it(monkeypatch, capsys)
 
 @pytest.mark.slow
 def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
-    """Bit for bit the runs with those budgets; told or not, several instances in one call; and a store goes on with them."""
+    """The runs equal those with these budgets, bit for bit.
+
+    This holds with and without the budget as side information, for several instances in one call, and in a resumed store.
+    """
     bandits = {name: bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, cost]) for name, cost in (("two", 0.25), ("cheap", 0.05))}
     names = ["kube", "epsilon-first"]
     results = bj.sweep(names, bandits, [20, 40], 3, relative_to_min_cost=True, out=tmp_path / "store", chunk_size=2)
@@ -597,13 +600,13 @@ def refused(arguments, named, capsys):
     assert ended.value.code == 2 and named in err and err.count("\n") == 1, err
 
 
-# Whatever happens on the way.
+# Interruptions.
 
 
 LONG = SMALL.replace("num_seeds = 5", "num_seeds = 20000")  # two hundred chunks
 
 
-# In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
+# In a background process of a shell, Ctrl-C is ignored unless it is enabled.
 START = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -665,7 +668,7 @@ def test_the_line_of_an_interruption_names_the_store_if_there_is_one(folder, cap
 
     monkeypatch.setattr(gridfile, "read_toml", interrupted)
     monkeypatch.setattr(os, "_exit", exit_)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process of a shell ignores it
     try:
         for there in (False, True):
             ended.clear()
@@ -717,7 +720,7 @@ def test_an_array_among_the_hyperparameters_is_no_batch():
 
 
 def test_keys_of_runs_are_those_of_fold_in():
-    """They are computed by NumPy."""
+    """NumPy computes them."""
     key, words = jax.random.key(7), np.array([5, 2**31 + 3], np.uint32)
     seeds = np.arange(6, dtype=np.int32).reshape(2, 3)
     ours = jax.random.key_data(_run_keys(key, words, seeds, 2))

@@ -21,7 +21,7 @@ THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
 
 @pytest.fixture
 def played(monkeypatch):
-    """How many runs with a budget are played, call by call."""
+    """The number of played runs with a budget, for each call."""
     runs = []
     values = playing._values
 
@@ -35,7 +35,7 @@ def played(monkeypatch):
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Made-up runs take the place of played ones: numbers that depend on policy, bandit, budget and seed alone."""
+    """Replaces played runs by made-up numbers that depend only on policy, bandit, budget and seed."""
 
     def of_a_call(grid, results, call):
         chunks = [*call.chunks, *[call.chunks[-1]] * (call.size - len(call.chunks))]
@@ -364,7 +364,7 @@ class Turns:
 
 
 def test_task_j(tmp_path, played):
-    """A policy and 100 seeds more in a finished store: nothing twice, and the bits of one sweep."""
+    """A policy and 100 seeds are added to a finished store: nothing is played twice, and the bits are those of one sweep."""
     store, policies = tmp_path / "store", {"kube": bj.KUBE(), "turns": Turns()}
     bj.sweep({"kube": bj.KUBE()}, TWO, [10, 20], num_seeds=100, out=store)
     played.clear()

@@ -1,6 +1,6 @@
-"""Files from anyone: stores, grid files and tables that are damaged or made to do harm, and folders that cannot be written.
+"""Untrusted files: damaged or malicious stores, grid files and tables, and folders that cannot be written.
 
-Whatever they contain, the answer comes soon, takes little memory, is a clear message, and nothing else is touched.
+In all cases the answer comes soon, needs little memory and is a clear message, and nothing else is changed.
 """
 
 import io
@@ -37,7 +37,7 @@ GRID = {"policies": {"any": bj.Uniform(), "kube": bj.KUBE()}, "bandits": BANDITS
 
 @pytest.fixture(autouse=True)
 def soon():
-    """Ends a test that hangs, such as on a FIFO."""
+    """Ends a test that hangs, for example on a FIFO."""
     def late(*_):
         pytest.fail("this took more than 30 seconds")  # no Exception, which might be suppressed
 
@@ -50,7 +50,7 @@ def soon():
 
 @pytest.fixture
 def little_memory():
-    """Refuses to allocate more than 500 MB beyond what is there, as a machine with little memory would."""
+    """Refuses to allocate more than 500 MB beyond the current memory, as on a machine with little memory."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE") if sys.platform == "linux" else None
     limits = resource.getrlimit(resource.RLIMIT_AS)
     if now:
@@ -94,7 +94,7 @@ def refused(arguments, named, capsys, code=2):
 
 
 def frame(size, declared):
-    """A zstd frame of so many zeros, in few bytes: with its size in the header, or without."""
+    """A zstd frame of `size` zeros, in a few bytes, with or without its size in the header."""
     blocks = -(-size // 2**17)
     head = b"\x28\xb5\x2f\xfd" + (b"\xc0\x38" + struct.pack("<Q", size) if declared else b"\x00\x38")
     return head + b"".join(struct.pack("<I", 2**20 | 2 | (i == blocks - 1))[:3] + b"\0" for i in range(blocks))
@@ -128,7 +128,7 @@ HOW = ["cut", "flip", "empty", "missing", "folder", "fifo", "link out", "link to
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_exchanged_files_are_found_and_written_anew(how, store, saved, tmp_path, little_memory):
-    """One of every kind but the root, at once: numbers, a checksum, labels and what describes them."""
+    """One file of every kind except the root is exchanged at once: numbers, a checksum, labels and their metadata."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("mine")
@@ -182,7 +182,7 @@ def test_files_of_other_units_count_for_nothing(store):
     assert results.saved() == 3 and len(results.missing) == 1
 
 
-# A store by an author with bad intentions, who knows how it is sealed.
+# A store by a malicious author who knows how it is sealed.
 
 
 def rewrite(store, change, chunk=3, **group):
@@ -375,7 +375,7 @@ def test_names_from_a_store_do_not_reach_the_terminal_raw(store, capsys):
     refused(["sweep", "--resume", str(store)], r"\\x1b\[2J", capsys)
 
 
-# A grid file from anyone.
+# An untrusted grid file.
 
 
 SMALL = """
@@ -507,7 +507,7 @@ def _plot(dataset, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("out", [".", "there", "link", "dangling", "there/", "no/such/folder", "mount"])
 def test_a_store_is_made_wherever_a_folder_can_be(out, folder, monkeypatch):
-    """In a folder that is there and empty, too: that one stays, with its permissions, as does a mount."""
+    """Also in an existing empty folder: it stays, with its permissions, and so does a mount."""
     os.remove("small.toml")
     os.mkdir("there")
     os.symlink("there", "link")
@@ -543,7 +543,7 @@ def test_paths_that_lead_nowhere(arguments, named, code, folder, capsys):
     refused(arguments, named, capsys, code)
 
 
-# Disks that fill, folders that cannot be written, output that goes nowhere.
+# Full disks, folders that cannot be written, and output that cannot be written.
 
 
 @contextmanager
@@ -553,7 +553,7 @@ def _nothing():
 
 @contextmanager
 def mounted(folder, options):
-    """A file system of one's own, where that is allowed."""
+    """A separate file system, where the system allows this."""
     place = folder / "mount"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place]
@@ -567,7 +567,7 @@ def mounted(folder, options):
 
 @contextmanager
 def largest_file(size):
-    """As a full disk: nothing longer than that can be written."""
+    """Behaves as a full disk: no file longer than this can be written."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -650,7 +650,7 @@ def test_closed_streams(saved, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 def test_a_full_device_as_output_of_a_process(saved):
-    """Python itself has nothing to add at its end, and the exit code is that of the command."""
+    """Python prints nothing more at exit, and the exit code is that of the command."""
     code = "import sys; from bts_jax.cli import main; main(sys.argv[1:])"
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:

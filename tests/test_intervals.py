@@ -162,11 +162,11 @@ def covered(limits: Interval, truth):
 @pytest.mark.long_runs
 @pytest.mark.parametrize("count", [12, 100, 1000])
 def test_intervals_over_problems_cover(count):
-    """The problems played are taken for the law, from which samples are drawn with replacement: their mean is the truth.
+    """The simulated problems are the distribution, and samples are drawn from them with replacement. Their mean is the truth.
 
-    The share of 2,000 intervals that cover is binomial: if the coverage is 95% it is below 92.5% with a probability of 10⁻⁶.
-    With three sizes and seven intervals a false failure has a probability below 3·10⁻⁵. The same test sees that Student's
-    interval without the allowance does not pass: with 12 problems it covers 75% for KUBE.
+    The fraction of 2,000 intervals that cover the truth is binomial: if the coverage is 95%, it is below 92.5% with a
+    probability of 10⁻⁶. With three sizes and seven intervals a false failure has a probability below 3·10⁻⁵. The same test
+    shows that Student's interval without the allowance fails: with 12 problems it covers 75% for KUBE.
     """
     regret, lost = population()
     rng = np.random.default_rng(count)
@@ -190,8 +190,11 @@ def test_intervals_over_problems_cover(count):
 
 @pytest.mark.parametrize(("count", "draw", "coverage"), [(5, "normal", 0.95), (200, "exponential", 0.945)])
 def test_students_interval_covers_where_it_should(count, draw, coverage):
-    """Exact for normal values; for skewed ones it falls short a little. The share of 5,000 intervals that cover is binomial:
-    outside ± 5 deviations and half a percent in less than 1e-6 of the cases."""
+    """The interval is exact for normal values. For skewed values its coverage is slightly too small.
+
+    The fraction of 5,000 intervals that cover is binomial: outside ± 5 deviations and half a percent in less than 1e-6 of the
+    cases.
+    """
     rng = np.random.default_rng(7)
     values = getattr(rng, draw)(size=(5000, count))
     share = covered(interval(values), 0.0 if draw == "normal" else 1.0)

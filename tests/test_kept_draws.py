@@ -1,6 +1,7 @@
-"""What a draw may be kept for, and what an update may change: cases that went wrong once.
+"""Which draws may be stored for later rounds, and what an update may change: regression tests.
 
-`echo` draws its own parameter, after some rejections. A draw that differs from its parameter was kept for another one.
+`echo` draws its own parameter, after some rejections. If a draw differs from its parameter, it was stored for another
+parameter.
 """
 
 import jax
@@ -36,7 +37,7 @@ def pulls(start, decide, update, rounds=60):
 
 
 def counted(decides):
-    """A policy that pulls arms 0 and 1 in turns, and arm 2 if a draw is not its parameter."""
+    """A policy that pulls arms 0 and 1 in turns, and arm 2 if a draw differs from its parameter."""
 
     def decide(state, key):
         wrong = decides(state["x"], key)

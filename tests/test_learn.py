@@ -1,7 +1,7 @@
-"""Gradients against exact ones, on games small enough to enumerate; the learnable policies; and what `fit` finds.
+"""Gradients against exact ones, on games small enough to enumerate; the learnable policies; and the results of `fit`.
 
-False failures: estimates are compared at 6 of their own standard errors, 2·10⁻⁹ each under the normal law, fewer than 20 of
-them; each test also makes sure that its errors are small enough to notice a wrong gradient.
+False failures: estimates are compared at 6 of their own standard errors, 2·10⁻⁹ each under the normal distribution, fewer than
+20 of them. Each test also checks that its standard errors are small enough to detect a wrong gradient.
 """
 
 from functools import cache
@@ -26,17 +26,17 @@ LOSS = [c * max(r / c for r, c in zip(REWARD, COST, strict=True)) - r for r, c i
 
 
 def copies(count):
-    """The two-armed bandit, as so many instances."""
+    """The two-armed bandit, `count` times."""
     return bj.Bernoulli(reward=np.tile(REWARD, (count, 1)), cost=np.tile(COST, (count, 1)))
 
 
 @cache
 def exact(scale, objective, rounds):
-    """What soft elimination comes to in expectation, by going through all that can happen; plain Python, float64."""
+    """The expected objective of soft elimination, by enumerating all outcomes in plain Python and float64."""
 
     @cache
     def ahead(n, r, c, left):
-        """Of what is to come, after n, r, c pulls, rewards and costs of each arm."""
+        """The expected remaining objective after n, r, c pulls, rewards and costs of each arm."""
         if sum(c) == BUDGET or left == 0:
             return 0.0
         cost = [(c[i] + 1) / (n[i] + 2) for i in range(2)]
@@ -81,7 +81,7 @@ def test_the_score_is_that_of_the_exact_expectation_and_the_baseline_makes_it_le
 
 @pytree
 class Optimist:
-    """Pulls the arm with the largest (rewards + optimism) / (costs + 1): a choice that is not random at all."""
+    """Pulls the arm with the largest (rewards + optimism) / (costs + 1). The choice is deterministic."""
 
     optimism: float = 1.0
     learnable = {"optimism": (0.1, 10.0)}  # noqa: RUF012
@@ -100,10 +100,10 @@ class Optimist:
 
 
 def relaxed(optimism, temperature, rounds):
-    """What `Optimist` comes to in the relaxed game in expectation: summed over all outcomes, in plain Python."""
+    """The expected objective of `Optimist` in the relaxed game, summed over all outcomes in plain Python."""
 
     def outcomes(means):
-        """Both arms use the same random numbers: the worse wins only if the better does."""
+        """Both arms use the same random numbers: the worse arm has a reward only if the better arm has one."""
         low, high = min(means), max(means)
         return [(low, (1, 1)), (high - low, tuple(int(m == high) for m in means)), (1 - high, (0, 0))]
 
@@ -135,7 +135,7 @@ def test_the_pathwise_gradient_is_that_of_the_relaxed_game():
 
 @pytest.mark.slow
 def test_the_pathwise_gradient_comes_to_the_games_own_as_the_temperature_falls():
-    """Measured: 9% too small at temperature 2, 1.6% at 1, and less than can be seen here below."""
+    """Measured: 9% too small at temperature 2, 1.6% at 1, and below the resolution of this test at lower temperatures."""
     policy, expected = bj.SoftElimination(scale=0.2), exact_gradient(0.2, "pseudo_regret", 6)
 
     def found(temperature):
@@ -210,7 +210,7 @@ def test_the_posterior_of_a_schedule_by_hand():
 
 
 def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
-    """To the last bit, whatever the other hyperparameters are; for κ below ½ as well, where 1 + (κ − 1) rounds."""
+    """To the last bit, for all other hyperparameters; also for κ below ½, where 1 + (κ − 1) is rounded."""
     counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
     for sharpness in (0.123, 0.3, 1.0, 3.81, 49.9):
         power = np.float32(sharpness)
@@ -226,7 +226,7 @@ def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
 
 @pytest.mark.slow
 def test_fit_learns_a_schedule():
-    """Also what the default ranges do not name. Runs of two short steps: that the values move and stay in range."""
+    """It also learns hyperparameters without a default range. Two short steps: the values change and stay in range."""
     parts = {name: bj.TemperedBTS.learnable_schedule[name] for name in ("sharpness", "horizon", "decay")}
     start = bj.TemperedBTS(sharpness=2.0, horizon=20.0, decay=1.0)
     found = learn.fit(start, problems, 20, KEY, ranges=parts, steps=2, every=2, problems=20, held_out=20, fresh=20)

@@ -1,4 +1,4 @@
-"""A grid is one program, and other numbers need no other program: counted compilations. (Policy by policy: test_reference.)"""
+"""A grid is one program, and other numbers need no other program: counts compilations. (For each policy: test_reference.)"""
 
 import jax
 import jax.numpy as jnp

@@ -21,14 +21,14 @@ NAMES = list(figure1.RIVALS)
 
 
 def section5(instances=1, seeds=20, seed=0):
-    """Made-up runs with the paper's outcome: BTS best and steady, more regret with more arms, ε-first astray now and then."""
+    """Made-up runs with the paper's outcome: BTS best and steady, more regret with more arms, ε-first sometimes wrong."""
     rng = np.random.default_rng(seed)
     count = 4 * instances
     mean, deviation = np.array([[5, 50, 30, 40, 35.0], [0.2, 1, 1, 1, 1]])[:, :, None, None, None]
     regret = mean + deviation * rng.normal(size=(5, count, 2, seeds))
     arms = np.repeat([10, 100, 10, 100], instances)
     regret += 10 * arms[:, None, None]
-    data = made_up(regret, [1000, 50_000], NAMES).drop_vars("reward")  # so that no limit allows for a lost run
+    data = made_up(regret, [1000, 50_000], NAMES).drop_vars("reward")  # no allowance for a lost run
     data = data.assign_coords(
         bandit=[f"{i}" for i in range(count)], num_arms=("bandit", arms),
         family=("bandit", np.repeat(["Bernoulli", "Bernoulli", "Multinomial", "Multinomial"], instances)),
@@ -92,12 +92,12 @@ def test_a_tie_is_no_clear_advantage():
 
 
 def wrong(count, of, rate=0.025, tail=1e-4):
-    """Whether so many of so many are more than an error rate allows. Right in all but a share `tail` of the tests."""
+    """Whether `count` errors in `of` tests exceed the error rate. A right rate is called wrong with probability `tail`."""
     return count > scipy.stats.binom.isf(tail, of, rate)
 
 
 def verdicts(judge, regret, *more):
-    """How often each word is the verdict. `regret` has the shape [panel, policy, bandit, seed], and so have `more`."""
+    """How often each word is the verdict. `regret` and each of `more` have the shape [panel, policy, bandit, seed]."""
     words = Counter(dict.fromkeys(observations.WORDS, 0))
     for arrays in zip(regret, *more, strict=True):
         claim, margins = judge(*(dict(zip(NAMES, array, strict=True)) for array in arrays))

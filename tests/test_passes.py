@@ -1,4 +1,4 @@
-"""Each pass of the engine alone: it changes no result, and does what it is for."""
+"""Each pass of the engine alone: it does not change results, and has its intended effect."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def numbers(*shape, seed=0):
 
 
 def assert_same(closed, function, *arguments):
-    """A closed jaxpr computes what the function does, to the last bit."""
+    """A closed jaxpr computes the same as the function, to the last bit."""
     outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
     for ours, theirs in zip(outputs, jax.tree.leaves(function(*arguments)), strict=True):
         assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
@@ -80,7 +80,7 @@ def test_numbers_in_the_code_take_the_type_they_are_converted_to():
 
 
 def test_hashes_are_calls_for_all_lanes():
-    """With the bits of `jax.vmap`; what all lanes share, numbers of a lane and arrays of it go together."""
+    """The bits are those of `jax.vmap`. Shared values, scalars of a lane and arrays of a lane can be combined."""
 
     def function(first, second):
         return random.threefry((first, second), (jnp.arange(5, dtype=jnp.uint32), jnp.uint32(7)))
@@ -311,7 +311,7 @@ def test_the_index_behind_a_mask():
 
 
 def test_quotients_are_divided():
-    """Also by broadcasts, for which XLA would multiply by the reciprocal."""
+    """Also for broadcast divisors, where XLA would multiply by the reciprocal."""
     x, each, one = numbers(7, 40) + 0.1, numbers(7, 1, seed=1) + 0.3, np.float32(0.7371)
 
     def function(x, one):
@@ -366,7 +366,7 @@ def test_the_largest_of_integers_is_the_largest_of_floats():
 
 
 def test_halves_pass_no_comparison():
-    """What a comparison makes of arrays that are passed anyway is made again."""
+    """If arrays are passed anyway, a comparison of them is computed again."""
 
     def step(part, x, y, n):
         arm = jnp.argmax(jnp.where(x > 0, x, y))

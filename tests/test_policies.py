@@ -36,7 +36,7 @@ def with_costs(state, means):
 
 
 def facts(policy, **known):
-    """The side information of a policy, of all that is known."""
+    """The side information of a policy, selected from all that is known."""
     return {name: jnp.asarray(known[name], jnp.float32) for name in policy.requires}
 
 
@@ -403,7 +403,7 @@ def histories(count=200, arms=5):
 
 
 def as_statistics(seen, policy, side_info=()):
-    """What the policy keeps of these histories, one in each row."""
+    """The policy's statistics of these histories, one in each row."""
     pulls = jnp.array(seen.n, jnp.int32)
     totals = [seen.reward, seen.cost]
     if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
@@ -490,9 +490,9 @@ class Frozen:
 
 
 def decisions(policy, start, runs, rounds):
-    """The arms [runs, rounds] that a policy decides on from one state, and how many calls a round takes.
+    """The arms [runs, rounds] that a policy selects from one state, and the number of calls in a round.
 
-    The engine plays them, so that draws that were accepted and not needed serve later rounds.
+    The engine plays them, so that accepted draws that were not needed are used in later rounds.
     """
     num_arms = jax.tree.leaves(start)[0].shape[0]
     bandit = bj.Bernoulli(reward=np.full(num_arms, 0.5), cost=np.ones(num_arms))
@@ -505,8 +505,10 @@ def decisions(policy, start, runs, rounds):
 
 
 def assert_chances(arm, ratio):
-    """The arms decided on, against how often each is best among draws made otherwise [K, draws]; and one round's arm tells
-    nothing of the next one's, though draws that were not needed are kept. 6.5 standard errors for each of 30 numbers: 3·10⁻⁹.
+    """Compares the selected arms with how often each arm is best among independent draws [K, draws].
+
+    The arm of one round must also be independent of the next one, although unused draws are stored. 6.5 standard errors for
+    each of 30 numbers: 3·10⁻⁹.
     """
     runs, rounds = arm.shape
     brute = np.bincount(ratio.argmax(0), minlength=5) / ratio.shape[1]

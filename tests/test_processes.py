@@ -1,4 +1,4 @@
-"""Threads, forks, signals and several processes: nothing hangs, nothing is lost, and the bits stay the same."""
+"""Threads, forks, signals and several processes: nothing hangs, nothing is lost, and the bits are the same."""
 
 import _thread
 import os

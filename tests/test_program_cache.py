@@ -24,7 +24,7 @@ BANDIT = INSTANCES["bernoulli"]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder for programs, in which there are none yet; and none in this process."""
+    """An empty folder for programs; this process has no programs either."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     monkeypatch.setattr(cache, "_in_use", tmp_path)
@@ -45,7 +45,7 @@ def traces(monkeypatch):
 
 
 def later(monkeypatch):
-    """As if this were a later process."""
+    """Behaves as a later process."""
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
     monkeypatch.setattr(batch, "_FALLBACKS", {})
 
@@ -89,7 +89,7 @@ def test_whatever_a_program_depends_on_is_in_its_name(monkeypatch):
 
 @pytest.mark.slow
 def test_names_are_the_same_in_every_process():
-    """Python orders sets of strings by chance, unless PYTHONHASHSEED is set; nor does it matter what was played before."""
+    """The order of sets of strings is random in Python, unless PYTHONHASHSEED is set. Earlier runs do not matter either."""
     code = ("import jax, bts_jax\nfrom bts_jax import program_cache\nbefore = program_cache._live()\n"
             "bandit = bts_jax.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.5])\n"
             "bts_jax.simulate_batch(bts_jax.BTS(), bandit, 2, jax.random.split(jax.random.key(0), 2))\n"
@@ -175,7 +175,7 @@ def test_a_program_that_fails_is_compiled_again(folder, monkeypatch):
 
 
 def test_two_threads_may_fail_at_once():
-    """Both play the program that is compiled in its place; and the file is gone."""
+    """Both play the program that is compiled instead, and the file is removed."""
     both = Barrier(2)
 
     class Disk:
@@ -207,7 +207,7 @@ def test_two_threads_may_fail_at_once():
 
 @pytest.mark.slow
 def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):
-    """XLA would write it without its code, and fail when it is played."""
+    """XLA would write it without its code, and it would fail when it is run."""
     counts = []
     for _ in range(2):
         later(monkeypatch)
@@ -221,7 +221,7 @@ def test_what_comes_from_the_cache_of_jax_is_not_saved(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_nothing_is_kept_where_it_cannot_be_or_must_not_be(folder, monkeypatch):
-    monkeypatch.setattr(program_cache, "_source_now", lambda: "edited since")  # what was imported is not what the files say
+    monkeypatch.setattr(program_cache, "_source_now", lambda: "edited since")  # the imported code differs from the files
     bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4))
     assert not files(folder)
     monkeypatch.undo()

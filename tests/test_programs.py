@@ -1,4 +1,4 @@
-"""Programs that are compiled quickly have the bits of those that are compiled with care."""
+"""Programs that are compiled quickly have the same bits as those with full optimization."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 @pytest.mark.slow
 def test_functions_have_the_same_bits_in_all_shapes():
-    """Each alone, twice in one fusion, and under a comparison; in lanes that are vectors, and with some left over."""
+    """Each function alone, twice in one fusion, and in a comparison; in vectorized lanes, and with a remainder."""
     shapes = (2,), (12,), (250,), (10, 4), (7, 40), (100, 64)
 
     def apply(arrays):
@@ -104,7 +104,7 @@ def test_operations_of_unknown_bits_are_compiled_with_care():
 
 
 def test_little_to_do_is_compiled_quickly():
-    """By the arms and pulls of all batches of a kind; a program that was compiled with care serves for little as well."""
+    """It depends on the arms and pulls of all batches of a kind. A fully optimized program is also used for small batches."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     batch._PLAYED.clear()
     assert [batch.lay_out(bj.Uniform(), bandit, 1.2e6, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]

@@ -23,7 +23,7 @@ from jax import lax
 import bts_jax as bj
 from bts_jax import random
 
-EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, beside those written by hand
+EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, in addition to those written by hand
 
 
 def examples(count):
@@ -78,8 +78,8 @@ DRAWS = {
     "jax gamma": lambda key, x, y: jax.random.gamma(key, shape_of(x)),
 }
 READS = ["f", "n", "s", "m0", "m1", "m2", "arms", "scale", "shift"]
-# XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y), which changes bits: all programs in the same way, but single
-# operations are not simplified. (JAX 0.10.2; seen in `test_a_run_has_the_bits_of_single_operations` if these are allowed.)
+# XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y). This changes bits in the same way in all programs, but not in
+# single operations. (JAX 0.10.2; `test_a_run_has_the_bits_of_single_operations` shows it if these are allowed.)
 SIMPLIFIED = {"constant", "divide", "exp"}
 
 

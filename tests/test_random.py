@@ -85,7 +85,7 @@ def test_happens_is_exact_at_the_ends_and_right_between():
 
 def test_normal_pairs_are_normal_and_independent():
     x, y = (np.asarray(v, np.float64) for v in random.normal_pair(random.bits(jax.random.key(5), (DRAWS,))))
-    for z in (x, y, (x + y) / np.sqrt(2), (x - y) / np.sqrt(2)):  # the last two see any dependence of the second order
+    for z in (x, y, (x + y) / np.sqrt(2), (x - y) / np.sqrt(2)):  # the last two detect any second-order dependence
         assert stats.kstest(z, "norm").pvalue > 1e-9
     for power in (1, 2, 3, 4):
         moment, variance = stats.norm.moment(power), stats.norm.moment(2 * power) - stats.norm.moment(power) ** 2
@@ -133,7 +133,7 @@ def again(sampler, attempt, draws, words, *parameters):
 
 
 def by_proposals(sampler, key, *parameters):
-    """Draws as the engine makes them: one proposal after the other, for those that have none yet."""
+    """Draws as the engine makes them: one proposal after the other, for elements without a draw."""
     draws = jnp.full(MILLION, random.NONE)
     for attempt in range(100):
         draws = again(sampler, attempt, draws, random.key_words(key), *parameters)
@@ -197,7 +197,7 @@ def test_draws_of_one_call_are_independent():
 
 @pytest.mark.slow
 def test_tries_side_by_side_give_the_draws_of_the_loop():
-    """The first try is accepted with a probability of 0.69 at shapes 1/2, and more at others; of 40 tries one is."""
+    """The first try is accepted with probability 0.69 at shapes 1/2, and more at others. One of 40 tries is accepted."""
     a, b = (jnp.asarray(np.random.default_rng(i).uniform(0, 3, 20_000), jnp.float32) for i in range(2))
     key, place = random.key_words(jax.random.key(3)), jnp.arange(20_000, dtype=jnp.uint32)
     for draw in (lambda tries: random.draw(random.GAMMA, tries, *key, place, a),
@@ -270,7 +270,7 @@ def test_gamma_log_acceptance_is_right_to_float32():
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 64, 500])
 def test_draws_keep_their_bits_in_any_batch(batch):
-    """Real-valued draws, not only the decisions made from them: no compiler's choice may show in them."""
+    """Real-valued draws, not only the decisions made from them. They must not depend on the compiler's choices."""
     keys = jax.random.split(jax.random.key(9), 500)
     a, b = jnp.linspace(1, 50, 10).at[5].set(1), jnp.geomspace(0.5, 1e6, 10).at[7].set(1).at[0].set(0.5)
     def propose(key):

@@ -1,4 +1,4 @@
-"""The examples in the README and in the text of the notebooks work as they stand there; the first with a tenth of the runs."""
+"""The examples in the README and in the text of the notebooks work unchanged; the first with a tenth of the runs."""
 
 import json
 import re

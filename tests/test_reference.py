@@ -25,7 +25,7 @@ from bts_jax.contract import side_info
 BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 4_000
 KEYS = keys(RUNS)
-BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is 9 standard errors or more: noticed, surely enough
+BTS_BATCHES = 6  # with 24,000 runs a 5% error in BTS's regret is at least 9 standard errors: it is found
 SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 # What is played by `simulate`, too. Every operation that rounds is in one of these: `test_every_operation_is_played_alone`.
 ALONE = {("kube", "beta"), ("kube", "empirical"), ("kube", "scaled"), *((policy, "bernoulli") for policy in (
@@ -39,7 +39,7 @@ EXACT = set("""abs and argmax bitcast_convert_type broadcast_in_dim concatenate 
 
 @pytest.fixture(scope="module", autouse=True)
 def strict():
-    """The package mixes no types: all of this file also passes under JAX's strict rules of promotion."""
+    """The package mixes no dtypes: this file also passes with JAX's strict promotion."""
     with jax.numpy_dtype_promotion("strict"):
         yield
 
@@ -65,12 +65,12 @@ def assert_same_mean(ours, theirs, what):
 
 
 def play_batch(policy, bandit, budget, keys, checkpoints=CHECKPOINTS):
-    """With as many keys, checkpoints and arms as another call: by its program."""
+    """Uses the program of another call with the same number of keys, checkpoints and arms."""
     return bj.simulate_batch(policy, bandit, budget, keys, checkpoints=checkpoints, lanes=len(keys))
 
 
 def marked(policy, family):
-    """What is not played alone is about the law, and about the order of runs. One policy is for those in a hurry."""
+    """Pairs outside of ALONE test the distribution and the order of runs. One pair is for fast tests."""
     return pytest.param((policy, family), id=f"{policy}-{family}", marks=[
         *([] if (policy, family) in ALONE else [pytest.mark.long_runs]),
         *([] if (policy, family) == ("kube", "bernoulli") else [pytest.mark.slow]),

@@ -1,4 +1,4 @@
-"""The store of a sweep: what is missing or damaged is found, and nothing else is believed. Numbers here are made up."""
+"""The store of a sweep: missing and damaged parts are found, and nothing else is trusted. The numbers here are made up."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ def attributes(**changes):
 
 
 def made_up(results, chunk):
-    """Numbers for one chunk, the same whenever asked for."""
+    """Made-up numbers for one chunk, the same at every call."""
     rng = np.random.default_rng(chunk)
     seeds = results.seeds(chunk)
     values = {}
@@ -165,7 +165,7 @@ def test_a_damaged_chunk_is_found_and_nothing_else(damage, name, store, whole):
 
 @pytest.mark.parametrize("damage", [lambda x: b"", lambda x: b"{}", lambda x: x[:-3], lambda x: b"\xff" * len(x)])
 def test_every_other_file_may_be_damaged_too(damage, store, whole):
-    """All but the root: what frames the numbers is written anew, and a lost checksum costs its chunk."""
+    """All files except the root: metadata are written again, and a chunk without its checksum is lost."""
     before = snapshot(store)
     lost = [file for file in before if file.name == "zarr.json" or file.parent.name not in VARIABLES]
     lost.remove(store / "zarr.json")
@@ -263,7 +263,7 @@ print("done")
 
 @pytest.mark.slow
 def test_many_processes_may_write_at_once(tmp_path, whole):
-    """Two of the same sweep, and a third of another on the same path: one sweep wins, and its store is sound."""
+    """Two processes of one sweep, and a third of another sweep on the same path. One sweep wins, and its store is valid."""
     code = WRITER.format(tests=str(Path(__file__).parent))
     writers = [subprocess.Popen([sys.executable, "-c", code, tmp_path / "store", seed], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for seed in "001"]

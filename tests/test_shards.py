@@ -1,4 +1,4 @@
-"""A sweep on several devices and in shards: one and the same store, whoever played what."""
+"""A sweep on several devices and in shards. The store is always the same."""
 
 import os
 import signal

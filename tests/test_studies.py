@@ -31,7 +31,7 @@ FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "r
 
 
 def made_up_sweep(policies, bandits, budgets, num_seeds, *, seed, out, quiet, relative_to_min_cost=False, bandit_coords=None):
-    """What `sweep` returns, with numbers that nobody has played."""
+    """The result of `sweep`, with made-up numbers."""
     grid = Grid(policies, bandits, budgets, num_seeds, seed, relative_to_min_cost, bandit_coords=bandit_coords)
     attributes = grid.attributes()
     results = begin(attributes, num_seeds, None)
@@ -163,7 +163,7 @@ def test_the_crossing_by_hand():
     np.testing.assert_allclose(tails.crossing(budgets, mine, base, 100), [10**1.5] * 3)
     np.testing.assert_array_equal(tails.crossing(budgets, base / 2, base, 100), [np.inf] * 3)
     np.testing.assert_array_equal(tails.crossing(budgets, base * 2, base, 100), [0] * 3)
-    # What counts is from where on there is more for good: not the first of three crossings.
+    # The crossing after which there is always more counts, not the first of three.
     mine = base * np.array([0.5, 2, 0.5, 2])[:, None]
     np.testing.assert_allclose(tails.crossing(budgets, mine, base, 100).estimate, 10**2.5)
     noisy = mine * np.random.default_rng(0).uniform(0.8, 1.2, (4, 50))

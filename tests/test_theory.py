@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**31 - 1)
 def bandits(draw):
     arms = draw(st.integers(2, 5))
     reward, cost = (np.float32(draw(st.lists(means, min_size=arms, max_size=arms))) for _ in range(2))
-    if draw(st.booleans()):  # an arm that is all but as good as another
+    if draw(st.booleans()):  # an arm that is almost as good as another
         reward[1], cost[1] = np.nextafter(reward[0], 0, dtype=np.float32) * np.float32(1 - 2**-20), cost[0]
     bandit = bj.Bernoulli(reward=reward, cost=cost)
     assume(lone(reward, cost))
@@ -44,13 +44,13 @@ def batches(draw):
     rng, arms = np.random.default_rng(draw(seeds)), draw(st.integers(2, 5))
     reward, cost = np.float32(np.where(rng.random((2, 100, arms)) < 0.5, rng.uniform(2**-7, 1, (2, 100, arms)),
                                        rng.choice(EDGES, (2, 100, arms))))
-    reward[:30, 1], cost[:30, 1] = reward[:30, 0] * np.float32(1 - 2**-20), cost[:30, 0]  # all but as good as another
+    reward[:30, 1], cost[:30, 1] = reward[:30, 0] * np.float32(1 - 2**-20), cost[:30, 0]  # almost as good as another
     chosen = lone(reward, cost)
     return bj.Bernoulli(reward=reward[chosen], cost=cost[chosen])
 
 
 def lone(reward, cost):
-    """Whether no arm is as good as the best, by twice the margin within which theory takes two for equally good."""
+    """Whether no arm is as good as the best, by twice the margin within which theory treats two arms as equally good."""
     ratio = np.sort(np.float64(reward) / cost, axis=-1)
     return ratio[..., -1] - ratio[..., -2] > 2**-21 * ratio[..., -1]
 
@@ -167,7 +167,7 @@ def test_least_divergence_is_least_off_the_line_as_well():
         assert least <= (theory.kl(r, x) + theory.kl(c, y)).min() < least + 0.02
 
 
-# The sum that Φ hides.
+# The sum that Φ stands for.
 
 
 def exactly(k, mean, level):
@@ -190,7 +190,7 @@ def test_expected_reciprocal_against_fractions(k, mean, level):
 
 @pytest.mark.parametrize(("k", "mean", "level"), [(3000, 0.5, 0.47), (20_000, 0.9, 0.895), (100_000, 0.03, 0.0299)])
 def test_expected_reciprocal_of_many_pulls_against_scipy(k, mean, level):
-    """Where only a window of the sum is taken: here all of it. In logarithms, for SciPy's own tails underflow."""
+    """The implementation uses only a window of the sum, the test all of it. In logarithms, because SciPy's tails underflow."""
     s = np.arange(k + 2)
     mass = scipy.stats.binom.logpmf(s, k + 1, level)
     below, above = np.logaddexp.accumulate(mass)[:-1], np.logaddexp.accumulate(mass[::-1])[::-1][1:]

@@ -19,7 +19,7 @@ from bts_jax.trace import why_nan
 
 KEY = jax.random.key(0)
 BERNOULLI = INSTANCES["bernoulli"]
-BUDGET, CHECKPOINTS, ROUNDS = 60, [3, 20.5, 60], 300  # `simulate` with these is compiled for test_reference.py anyway
+BUDGET, CHECKPOINTS, ROUNDS = 60, [3, 20.5, 60], 300  # test_reference.py compiles `simulate` with these, too
 CARE = pytest.mark.with_care  # where an operation that rounds otherwise would change bits
 
 
@@ -74,7 +74,7 @@ def test_the_end_by_hand():
 
 
 def totals(trace, checkpoint, arms=5):
-    """What a trace comes to at a checkpoint, by the rules, with whole quanta: reward, cost, rounds and pulls."""
+    """Reward, cost, rounds and pulls of a trace at a checkpoint, by the rules, in whole quanta."""
     amounts = np.asarray(jnp.stack([quantize(trace.reward), quantize(trace.cost)]), np.int64)[:, : int(trace.length)]
     earned, paid = np.cumsum(amounts, axis=1)
     goal = round(checkpoint * UNIT)
@@ -123,8 +123,8 @@ def test_batches_have_the_bits_of_one():
             assert (trace.recorded == alphas[i] + earned[:25]).all()
 
 
-# One of each kind: draws that may be rejected, normal draws, a schedule, side information about the budget, an index, none.
-# The first three with care, by the programs that users have.
+# One policy of each kind: draws that may be rejected, normal draws, a schedule, side information about the budget, an index,
+# none. The first three use the fully optimized programs of users.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*(pytest.param(name, marks=CARE) for name in ("bts", "pd-bwk", "kube")),
                                   "gaussian-bts", "epsilon-first", "oracle"])
@@ -140,7 +140,7 @@ def test_some_policies_are_told_the_budget():
 
 @pytest.mark.slow
 def test_other_arms():
-    """Amounts that are no whole numbers, also too dear at the end, and arms that draw by rejection."""
+    """Amounts that are no whole numbers, a last pull that exceeds the budget, and arms that draw by rejection."""
     bandit = INSTANCES["beta"]
     play = jax.vmap(lambda key: (bj.trace(bj.KUBE(), bandit, 9.6, key, rounds=200),
                                  bj.simulate(bj.KUBE(), bandit, 9.6, key, checkpoints=[2, 9.6])))
@@ -218,7 +218,7 @@ def test_traced_budgets_need_rounds():
 
 @pytest.mark.slow
 def test_programs_for_gpus_agree_as_well():
-    """Made for a GPU, and played on whatever there is: steps come in two halves there."""
+    """Programs for a GPU, played on any device. Their steps have two halves."""
     arguments = *jax.tree.map(game.canonicalize, (bj.BTS(), BERNOULLI)), game.fixed_point(10), KEY
     trace = trace_on("gpu", 64, False, *arguments)[0]
     assert_agrees(trace, game._simulate("gpu", *arguments, game.fixed_point([4, 10]), None))

@@ -26,7 +26,7 @@ FIVE = bj.Empirical(reward=[[1, 1], [0, 2]], cost=[[5, 5], [3, 3]], reward_scale
 
 @chex.dataclass(frozen=True)
 class Dollars:
-    """Arms of one's own: each pull costs its price with probability 1/2, and earns $2 with probability `chance`."""
+    """A user's arms: each pull costs its price with probability 1/2, and earns $2 with probability `chance`."""
 
     price: jax.Array
     chance: jax.Array
@@ -103,7 +103,7 @@ def test_three_dollars_with_a_maximum_of_five():
     assert int(FIVE.best_arm) == 1
     run = bj.simulate(bj.Oracle(), FIVE, 100, KEY, checkpoints=[2.5, 3, 99, 100, 98.99])
     assert run.cost.tolist() == [0, 3, 99, 99, 96]
-    assert run.rounds.tolist() == [1, 1, 33, 34, 33]  # a pull that is too dear counts as a round
+    assert run.rounds.tolist() == [1, 1, 33, 34, 33]  # a pull that exceeds the budget counts as a round
     assert set(np.diff(np.sort(np.asarray(run.reward))).tolist()) <= set(map(float, range(0, 100, 2)))
 
 
@@ -170,7 +170,7 @@ def test_side_information_is_in_shares_too():
 @pytest.mark.slow
 @pytest.mark.with_care
 def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
-    """Arms of their own in a batch, one by one, in lanes; and in a sweep."""
+    """Different arms in a batch, one by one, in lanes; and in a sweep."""
     bandit, prices, run_keys = dollars(5, 3), jnp.float32(2 * [[5, 3], [2.5, 1.25], [5, 0.1]]), keys(6)
     bj.check_bandit(bandit)
 
@@ -198,7 +198,7 @@ def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
 @pytest.mark.slow
 @pytest.mark.with_care
 def test_scales_that_are_traced():
-    """A batch of bandits with a scale each: what is alone and what is mapped over agree."""
+    """A batch of bandits, each with its own scale: single and mapped runs agree."""
     tables = [bj.Empirical(reward=[[scale], [0.0]], cost=[[scale], [scale / 2]], reward_scale=scale, cost_scale=scale)
               for scale in (1.0, 5.0, 130.0)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *tables)
@@ -217,7 +217,7 @@ DIGESTS = {"epsilon-first empirical": "1e1b7b90ebbf8d84", "kube scaled": "a7afed
 @pytest.mark.with_care
 @pytest.mark.parametrize("name", DIGESTS)
 def test_runs_without_units_are_as_they_were(name):
-    """Digests of runs by the version that knew amounts in [0, 1] alone."""
+    """Digests of runs by the version that supported only amounts in [0, 1]."""
     policy, family = name.split()
     runs = batch(bj.POLICIES[policy](), INSTANCES[family], 30.5, keys(6), checkpoints=[7, 12.2, 30.5])
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(runs)))
@@ -258,7 +258,7 @@ def test_a_sweep_of_several_units(mixed):
             part: np.moveaxis(data[part].sel(policy="uniform", bandit=name).isel(seed=0).values, 0, 0)
             for part in ("reward", "cost", "rounds", "pulls")})
         np.testing.assert_allclose(data.regret.sel(policy="uniform", bandit=name).isel(seed=0), bj.regret(run, bandit))
-    # What costs twice as much is as far with twice the budget.
+    # An arm that costs twice as much gives the same with twice the budget.
     lost = bj.statistics.measured(data).lost_run.values
     np.testing.assert_allclose(lost[0], [(1 / 3 - 1 / 5) * 12, (1 / 3 - 1 / 5) * 100], rtol=1e-6)
     again = bj.open_results(path)

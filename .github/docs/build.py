@@ -71,9 +71,9 @@ def main() -> int:
 
 
 def collect(source: Path) -> None:
-    """Puts all pages into one folder, where links between them lead to pages."""
+    """Copies all pages into one folder and adapts the links between them."""
     shutil.copytree(HERE, source, ignore=shutil.ignore_patterns(*NOT_PAGES))
-    for path, page in PAGES.items():
+    for path, page in {**PAGES, **OWN}.items():
         (source / page).write_text(relinked((ROOT / path).read_text(), path, page, source))
     with (source / "index.md").open("a") as front:
         front.write(CONTENTS)
@@ -93,7 +93,7 @@ def collect(source: Path) -> None:
 
 
 def relinked(text: str, path: str, page: str, source: Path) -> str:
-    """The text of a file of the repository as the text of a page: relative links lead to the same files, or to their pages."""
+    """Returns the text of a repository file as the text of a page. Relative links lead to the same files, or to their pages."""
 
     def link(match: re.Match) -> str:
         before, target, after = match.groups()
@@ -112,9 +112,9 @@ def relinked(text: str, path: str, page: str, source: Path) -> str:
 
 
 def gallery(notebooks: dict[str, dict], source: Path) -> str:
-    """A page with all figures that the notebooks hold, each under the heading that it has there."""
+    """Returns a page with all figures of the notebooks, each with its heading in the notebook."""
     (source / "figures").mkdir()
-    lines = ["# Gallery", "", "Figures of the notebooks. The code that draws a figure stands in its notebook."]
+    lines = ["# Gallery", "", "Figures of the notebooks. The code of a figure is in its notebook."]
     for name, notebook in notebooks.items():
         stem, title, heading, count = Path(name).stem, "", "", 0
         for cell in notebook["cells"]:
@@ -134,8 +134,8 @@ def gallery(notebooks: dict[str, dict], source: Path) -> str:
 
 
 def commands() -> str:
-    """A page with the help of all commands."""
-    os.environ["COLUMNS"] = "88"  # as many as a page has
+    """Returns a page with the help of all commands."""
+    os.environ["COLUMNS"] = "88"  # the width of a page
     from bts_jax.options import parser
 
     top = parser()

@@ -1,4 +1,4 @@
-"""What is pulled: one family of arms per file. `BANDITS` names them all."""
+"""Bandits: one family of arms per file. `BANDITS` lists all of them by name."""
 
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.bandits.beta import Beta

@@ -1,4 +1,4 @@
-"""What all families of arms share: the ratio, the best arm, and the checks of their parameters."""
+"""Base class of all families of arms: the ratio, the best arm, and the checks of the parameters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +12,11 @@ from bts_jax.contract import ratio
 from bts_jax.pytrees import Names
 from bts_jax.text import shown
 
-MOST_NUMBERS = 2**20  # that describe a random instance
+MOST_NUMBERS = 2**20  # the largest number of parameters of a random instance
 
 
 class Arms:
-    """Base of the families of arms. A family has fields, `reward_mean`, `cost_mean` and `pull`."""
+    """Base class of the families of arms. A family defines its fields, `reward_mean`, `cost_mean` and `pull`."""
 
     reward_mean: jax.Array
     cost_mean: jax.Array
@@ -27,20 +27,20 @@ class Arms:
 
     @property
     def ratio(self) -> jax.Array:
-        """Expected reward over expected cost, ρ; infinite for an arm that earns and never costs. [K]"""
+        """Expected reward over expected cost, ρ. It is infinite for an arm that earns and never costs. [K]"""
         return ratio(self.reward_mean, self.cost_mean)
 
     @property
     def best_arm(self) -> jax.Array:
-        """The arm with the largest ratio; the lowest number where several have it."""
+        """The arm with the largest ratio. Ties go to the arm with the lowest number."""
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
     def _settle(
         self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int
     ) -> None:
-        """Checks numbers given by name, each with `fields[name]` axes of one bandit, and stores them as float32.
+        """Checks the named fields and stores them as float32. `fields[name]` is the number of axes that one bandit has.
 
-        Leading axes beyond those are a batch of bandits, as `jax.vmap` makes and takes them. If `scaled`, the numbers in
+        Additional leading axes are a batch of bandits, as `jax.vmap` creates and accepts them. If `scaled`, the numbers in a
         field x are at most those in the field x_scale.
         """
         remedy = f"give {what}, finite numbers in [{low:g}, {high:g}]"
@@ -54,9 +54,9 @@ class Arms:
             scale = getattr(self, f"{name}_scale") if scaled else high
             if scaled and concrete and checks.is_concrete(scale):
                 scale = np.asarray(scale, np.float32)
-                at_most = f"at most {name}_scale = {np.min(scale):g}: give {name}_scale, the largest {name} of one pull"
+                at_most = f"at most {name}_scale = {np.min(scale):g}, or set {name}_scale to the largest {name} of one pull"
                 good = (value >= low) & (np.float32(value) <= scale.reshape(scale.shape + (1,) * axes))
-                checks.require(name, value, good, f"give {what}, numbers from {low:g} on and {at_most}")
+                checks.require(name, value, good, f"give {what} of at least {low:g} and {at_most}")
             elif concrete:
                 checks.require(name, value, (value >= low) & (value <= (np.inf if scaled else high)), remedy)
             shapes[name] = value.shape
@@ -69,7 +69,8 @@ class Arms:
             raise ValueError(f"{name} describes {shape[-axes]} arm(s), and a bandit has at least 2: add arms")
 
     def _spread(self, name: str, shape: tuple[int, ...]) -> None:
-        """Stores a field that is given as one number for all arms as one for each; raises if it has any other shape."""
+        """Stores a field as one number per arm. One number for all arms is broadcast. Raises if the field has any other shape.
+        """
         given, remedy = getattr(self, name), "give one for each arm, or one number for all"
         value = checks.numbers(name, given, remedy) if checks.is_concrete(given) else given
         if value.ndim and value.shape != shape:
@@ -78,7 +79,7 @@ class Arms:
 
 
 def named_arms(value: Any, num_arms: int) -> Names:
-    """Names of so many arms, or none at all; a `ValueError` if they are no names."""
+    """Returns the names of `num_arms` arms, or no names. Raises a `ValueError` if `value` is not a collection of names."""
     remedy = f"give {num_arms} different strings, one for each arm"
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError(f"arms = {shown(value)} are no names: {remedy}")
@@ -99,9 +100,9 @@ def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
 
 
 def check_num_arms(value: int, each: int = 1) -> None:
-    """Raises unless `value` is a number of arms, at least 2, and not too many to draw: an arm has `each` numbers."""
+    """Raises unless `value` is a number of arms, at least 2 and not too large to draw. Each arm has `each` numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 2:
         raise ValueError(f"num_arms = {shown(value)} is not a number of arms: give a whole number of at least 2")
     if value * each > MOST_NUMBERS:
-        raise ValueError(f"num_arms = {shown(value)} is too large with {each} numbers of each arm: give at most {MOST_NUMBERS} "
-                         "in all")
+        raise ValueError(f"num_arms = {shown(value)} is too large with {each} numbers per arm: give at most {MOST_NUMBERS} "
+                         "numbers in total")

@@ -17,7 +17,7 @@ from bts_jax.pytrees import pytree
 class Bernoulli(Arms):
     """Arms whose reward and cost are independent Bernoulli trials.
 
-    With cost = 1 for every arm this is the classical bandit, played for as many rounds as the budget.
+    With cost = 1 for every arm this is the classical bandit, and the budget is the number of rounds.
 
     Args:
         reward: expected reward of each arm, in [0, 1]. [K]
@@ -56,9 +56,9 @@ class Bernoulli(Arms):
         reward_range: tuple[float, float] = (0.0, 1.0),
         cost_range: tuple[float, float] = (0.01, 1.0),
     ) -> "Bernoulli":
-        """A random instance: means drawn uniformly from the given ranges.
+        """Draws a random instance. The means are uniform in the given ranges.
 
-        Costs start at 0.01 by default, so that no arm is all but free and every game ends.
+        Costs start at 0.01 by default, so that no arm is nearly free and every game ends.
         """
         check_range("reward_range", reward_range)
         check_range("cost_range", cost_range)
@@ -69,29 +69,29 @@ class Bernoulli(Arms):
 
     @classmethod
     def with_gaps(cls, gaps: ArrayLike, *, ratio: float = 1.0, cost: ArrayLike = 0.5) -> "Bernoulli":
-        """The instance whose arms have these gaps Δ: arm i has the ratio of expected reward to expected cost ρ* − Δ_i.
+        """Creates the instance with these gaps Δ: the ratio of expected reward to expected cost of arm i is ρ* − Δ_i.
 
         Args:
-            gaps: of each arm; those of the best are 0, those of others at most ρ*. [K]
-            ratio: ρ*, the best.
-            cost: expected cost of each arm, or one number for all; ρ* times the cost is at most 1. [K]
+            gaps: the gap of each arm; 0 for the best arms, and at most ρ* for the others. [K]
+            ratio: ρ*, the ratio of the best arm.
+            cost: expected cost of each arm, or one number for all arms; ρ* times the cost is at most 1. [K]
 
         Example:
             >>> Bernoulli.with_gaps([0, 0.25, 0.5], ratio=1.5).ratio.tolist()
             [1.5, 1.25, 1.0]
         """
-        remedy = "give a gap for each arm, 0 for the best and no number above its ratio for the others"
+        remedy = "give a gap for each arm, 0 for the best arm and at most its ratio for the others"
         gap = checks.numbers("gaps", gaps, remedy)
         best = _number("ratio", ratio, "give one positive number")
         checks.require("ratio", best, 0 < best < np.inf, "give one positive number")
         checks.require("gaps", gap, (gap >= 0) & (gap <= best), remedy)
         if gap.ndim != 1 or not len(gap) or gap.min() > 0:
-            raise ValueError(f"gaps = {gaps!r} has no 0, or is no list: {remedy}")
+            raise ValueError(f"gaps = {gaps!r} has no 0 or is not a list: {remedy}")
         costs = checks.numbers("cost", cost, "give numbers in [0, 1]")
         if costs.shape not in ((), gap.shape):
-            raise ValueError(f"cost has shape {costs.shape}, and there are {len(gap)} gaps: give one number, or one for each")
+            raise ValueError(f"cost has shape {costs.shape}, and there are {len(gap)} gaps: give one number, or one per arm")
         costs = np.broadcast_to(costs, gap.shape)
-        remedy = f"give a smaller ratio or smaller costs: an expected reward is at most 1, and the ratio {best:g}"
+        remedy = f"give a smaller ratio or smaller costs: an expected reward is at most 1, and the ratio is {best:g}"
         checks.require("cost", costs, (best - gap) * costs <= 1, remedy)
         return cls(reward=(best - gap) * costs, cost=costs)
 
@@ -99,16 +99,17 @@ class Bernoulli(Arms):
     def hard(
         cls, num_arms: int, budget: float, *, scale: float = 1.0, ratio: float = 1.0, cost: float = 0.5
     ) -> "Bernoulli":
-        """An instance on which no policy can do well with this budget: all arms but the last have the gap √(K ln B / B).
+        """Creates an instance that is hard for every policy with this budget: all gaps but the last are √(K ln B / B).
 
-        So many arms can hardly be told from the best in that many pulls, and each pull of them costs as much as it can for
-        that. The best arm is the last, as ties are given to the first.
+        With this gap it is hardly possible to distinguish K arms from the best arm within the budget. Each pull of a wrong arm
+        loses about as much as is possible under this condition. The best arm is the last one, because ties go to the first
+        arm.
 
         Args:
             num_arms: K.
             budget: B, above 1.
-            scale: what the gap is multiplied with.
-            ratio, cost: as for `with_gaps`, the cost being common to all arms.
+            scale: a factor of the gap.
+            ratio, cost: as for `with_gaps`; all arms have the same cost.
 
         Example:
             >>> [round(ratio, 3) for ratio in Bernoulli.hard(3, 1000).ratio.tolist()]
@@ -126,7 +127,7 @@ class Bernoulli(Arms):
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
 
 
-@partial(jax.jit, static_argnums=1)  # one program to compile, not one for each operation
+@partial(jax.jit, static_argnums=1)  # compiles one program instead of one for each operation
 def _random_means(key: jax.Array, num_arms: int, reward_range: Any, cost_range: Any) -> tuple[jax.Array, jax.Array]:
     key_reward, key_cost = jax.random.split(key)
     return (jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),
@@ -141,6 +142,6 @@ def _number(name: str, value: Any, remedy: str) -> float:
 
 
 def trial(word: jax.Array, probability: jax.Array) -> jax.Array:
-    """0 or 1; NaN if that is no probability, which ends the run."""
+    """Returns 0 or 1. Returns NaN, which ends the run, if `probability` is not in [0, 1]."""
     success = random.happens(word, probability).astype(jnp.float32)
     return jnp.where((probability >= 0) & (probability <= 1), success, jnp.nan)

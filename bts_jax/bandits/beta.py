@@ -11,10 +11,10 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class Beta(Arms):
-    """Arms whose reward and cost are independent Beta draws, exact ones.
+    """Arms whose reward and cost are independent draws from Beta distributions. The draws are exact.
 
-    Rewards and costs are counted in multiples of 1/15,120,000 (`bts_jax.engine.fixed_point`). Draws are rounded to these, up as
-    often as down.
+    Rewards and costs are counted in multiples of 1/15,120,000 (`bts_jax.engine.fixed_point`). Draws are rounded to such
+    multiples, up as often as down.
 
     Args:
         reward_alpha: first shape of each arm's reward, from 10⁻⁶ to 10⁷; the mean is α / (α + β). [K]
@@ -56,7 +56,7 @@ class Beta(Arms):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, shape_range: tuple[float, float] = (0.0, 5.0)) -> "Beta":
-        """A random instance: all shapes drawn uniformly from the given range, as far as it lies above 10⁻⁶."""
+        """Draws a random instance. All shapes are uniform in the given range; shapes below 10⁻⁶ become 10⁻⁶."""
         check_range("shape_range", shape_range, random.LARGEST_SHAPE)
         check_num_arms(num_arms)
         checks.key(key)

@@ -1,4 +1,4 @@
-"""Arms whose reward and cost depend on each other: any joint law on {0, 1}² (the paper's future work 3)."""
+"""Arms with dependent reward and cost: any joint distribution on {0, 1}² (the paper's future work 3)."""
 
 from typing import Any
 
@@ -12,21 +12,23 @@ from bts_jax.bandits.arms import Arms
 from bts_jax.bandits.bernoulli import Bernoulli, trial
 from bts_jax.pytrees import pytree
 
-SLACK = 1e-5  # a correlation may be at its limit, and rounding must not put it beyond
+SLACK = 1e-5  # tolerance for rounding: a correlation may be exactly at its limit
 
 
 @pytree
 class Correlated(Arms):
-    """Arms with Bernoulli rewards and costs, those of one pull being correlated.
+    """Arms with Bernoulli rewards and costs. The reward and the cost of one pull are correlated.
 
-    The chance that both are 1 is μ^r μ^c + φ σ^r σ^c, φ being their correlation and σ their standard deviations. It lies
-    between max{0, μ^r + μ^c − 1} and min{μ^r, μ^c} (Fréchet), so that the means limit the correlation: see `limits`. With
-    φ = 0 these are Bernoulli arms, and use common random numbers: the same key gives the same reward and cost.
+    The probability that both are 1 is μ^r μ^c + φ σ^r σ^c, where φ is the correlation and σ^r, σ^c are the standard
+    deviations. It lies between max{0, μ^r + μ^c − 1} and min{μ^r, μ^c} (Fréchet), so the means limit the correlation: see
+    `limits`. With φ = 0 these are Bernoulli arms, with common random numbers: the same key gives the same reward and cost as
+    for `Bernoulli`.
 
     Args:
         reward: expected reward of each arm, in [0, 1]. [K]
         cost: expected cost of each arm, in [0, 1]. [K]
-        correlation: of the reward and cost of each arm, or one number for all; 0 where one of them never varies. [K]
+        correlation: correlation of the reward and cost of each arm, or one number for all arms; 0 where reward or cost never
+            varies. [K]
 
     Example:
         >>> bandit = Correlated(reward=[0.5, 0.75], cost=[0.5, 0.25], correlation=[1, -1])
@@ -62,12 +64,12 @@ class Correlated(Arms):
 
     @property
     def limits(self) -> tuple[jax.Array, jax.Array]:
-        """The least and the largest correlation that each arm's means allow. [K] each"""
+        """The smallest and the largest correlation that each arm's means allow. [K] each"""
         return _limits(jnp, self.reward_mean, self.cost_mean)
 
     @property
     def probs(self) -> jax.Array:
-        """The chances of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1). [K, 4]"""
+        """The probabilities of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1). [K, 4]"""
         reward, cost, correlation = self.reward_mean, self.cost_mean, jnp.asarray(self.correlation)
         both = reward * cost + correlation * jnp.sqrt(reward * (1 - reward) * (cost * (1 - cost)))
         both = jnp.clip(both, jnp.maximum(reward + cost - 1, 0), jnp.minimum(reward, cost))
@@ -87,7 +89,7 @@ class Correlated(Arms):
 
     @classmethod
     def from_probs(cls, probs: ArrayLike) -> "Correlated":
-        """Arms from the chances of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1), which sum to 1. [K, 4]"""
+        """Creates arms from the probabilities of (reward, cost) = (0, 0), (0, 1), (1, 0), (1, 1), which sum to 1. [K, 4]"""
         remedy = "give four probabilities for each arm, with the sum 1"
         table = checks.numbers("probs", probs, remedy)
         if table.ndim < 2 or table.shape[-1] != 4:
@@ -110,9 +112,9 @@ class Correlated(Arms):
         reward_range: tuple[float, float] = (0.0, 1.0),
         cost_range: tuple[float, float] = (0.01, 1.0),
     ) -> "Correlated":
-        """A random instance: means as `Bernoulli.random` draws them, and this correlation, or as near to it as they allow.
+        """Draws a random instance with the means of `Bernoulli.random` and this correlation, or the nearest that they allow.
 
-        With ±1 reward and cost of an arm are as dependent as can be: one of them being 1 implies what the other is.
+        With ±1 the reward and cost of an arm are as dependent as possible: the value 1 of one of them determines the other.
         """
         remedy = "give one number in [-1, 1]"
         wanted = checks.numbers("correlation", correlation, remedy)
@@ -123,7 +125,7 @@ class Correlated(Arms):
 
 
 def _limits(xp: Any, reward: Any, cost: Any) -> tuple[Any, Any]:
-    """Fréchet's limits of the correlation; both 0 where one of the two never varies."""
+    """Returns Fréchet's limits of the correlation. Both are 0 where reward or cost never varies."""
     varies = (reward > 0) & (reward < 1) & (cost > 0) & (cost < 1)
     reward, cost = xp.where(varies, reward, 0.5), xp.where(varies, cost, 0.5)
     together, apart = reward * cost / ((1 - reward) * (1 - cost)), reward * (1 - cost) / (cost * (1 - reward))

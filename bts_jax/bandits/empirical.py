@@ -1,4 +1,4 @@
-"""Arms from observations: a table of the rewards and costs that were seen, such as an advertising campaign's."""
+"""Arms from observations: a table of observed rewards and costs, for example of an advertising campaign."""
 
 import csv
 import io
@@ -21,23 +21,23 @@ from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted
 
-MOST_ROWS = 2**19  # of an arm: sums of more would not fit
+MOST_ROWS = 2**19  # per arm; sums over more rows would overflow
 LONGEST_LINE = 2**20  # of a CSV file, in characters
 
 
 @pytree
 class Empirical(Arms):
-    """Arms that repeat what was observed: a pull draws one of the arm's rows, all as likely, its reward and cost together.
+    """Arms that resample observations: a pull draws one of the arm's rows uniformly, with its reward and cost together.
 
-    `Empirical.load` makes one from a file or a DataFrame. Rewards and costs are in the units of the data.
+    `Empirical.load` creates a bandit from a file or a DataFrame. Rewards and costs are in the units of the data.
 
     Args:
-        reward: the observed rewards of each arm, in [0, reward_scale], filled up with 0 to the length of the longest. [K, N]
-        cost: the costs that were observed with them, in [0, cost_scale]. [K, N]
-        rows: how many of each arm's rows count, the first ones; all by default. [K]
-        reward_scale: the largest reward of one pull: policies see rewards divided by it.
-        cost_scale: the largest cost of one pull, likewise.
-        arms: the names of the arms, K strings; or none.
+        reward: the observed rewards of each arm, in [0, reward_scale], padded with 0 to the length of the longest. [K, N]
+        cost: the costs that were observed with these rewards, in [0, cost_scale]. [K, N]
+        rows: the number of rows of each arm; the first ones are used. By default all rows. [K]
+        reward_scale: the largest reward of one pull. Policies see rewards divided by it.
+        cost_scale: the largest cost of one pull. Policies see costs divided by it.
+        arms: the names of the arms, K strings, or no names.
 
     Example:
         >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]], rows=[3, 1])
@@ -72,7 +72,7 @@ class Empirical(Arms):
         object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
 
     def _settle_scales(self, shape: tuple[int, ...]) -> None:
-        """Checks the scales, and stores them as float32, one for each bandit of a batch."""
+        """Checks the scales and stores them as float32, one for each bandit of a batch."""
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)
             remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
@@ -100,7 +100,7 @@ class Empirical(Arms):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_rows: int = 20) -> "Empirical":
-        """A made-up table: each arm has an upper end for its rewards and one for its costs, and rows uniform below them."""
+        """Creates a random table. Rewards and costs of an arm are uniform below upper limits, which are random for each arm."""
         checks.whole("num_rows", num_rows, 1)
         check_num_arms(num_arms, num_rows)
         checks.key(key)
@@ -123,20 +123,21 @@ class Empirical(Arms):
         min_rows: int = 10,
         on_report: "Callable[[Loaded], Any] | None" = None,
     ) -> "Empirical":
-        """Arms from a table with one observation in each row, in the units of the table and with the names of its arms.
+        """Creates arms from a table with one observation in each row. Units and names of the arms are those of the table.
 
-        Left out are rows of which the arm, the reward or the cost is missing, is not a number, or is negative; then arms with
-        fewer than `min_rows` rows, and arms that never cost anything. What was left out is said in a warning, unless
-        `on_report` takes it. The arms are numbered in the order in which the table first names them.
+        A row is left out if its arm, reward or cost is missing, is not a number, or is negative. Then arms with fewer than
+        `min_rows` rows are left out, and arms that never cost anything. A warning lists what was left out, unless `on_report`
+        is given. The arms are numbered in the order in which they first appear in the table.
 
         Args:
             table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
                 mapping from names to columns.
             arm, reward, cost: the names of the columns.
             reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
-                largest that is kept, or 1 if that is smaller.
-            min_rows: the fewest rows of an arm.
-            on_report: called with a `Loaded`, which says what became of the table; such as `print`.
+                largest in the rows that are kept, or 1 if that is smaller.
+            min_rows: the smallest number of rows of an arm.
+            on_report: a function such as `print`. It is called with a `Loaded`, which lists what was kept and what was left
+                out.
 
         Example:
             >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2, 1, 4, 1, 1]}
@@ -192,14 +193,14 @@ class Empirical(Arms):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of a table that `Empirical.load` has read; in words if printed."""
+    """A report of `Empirical.load`: what was kept of a table and what was left out. `print` shows it as text."""
 
-    rows: int  # kept
-    total: int  # rows of the table
+    rows: int  # number of rows that were kept
+    total: int  # number of rows of the table
     arms: tuple[str, ...]  # their names, by number
     dropped: tuple[str, ...]  # what was left out, and why
-    reward_max: float  # the largest reward of one pull, as far as is known
-    cost_max: float
+    reward_max: float  # the largest reward of one pull, as given or as observed
+    cost_max: float  # the largest cost of one pull, as given or as observed
 
     def __str__(self) -> str:
         text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
@@ -207,11 +208,11 @@ class Loaded:
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
 
 
-# Means are taken in whole numbers, as those of multinomial arms are, and in two parts, which do not overflow.
+# Means are computed in whole numbers, as for multinomial arms, and in two parts that do not overflow.
 
 
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
-    """The mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
+    """Returns the mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
     resolution = Resolution.of(scale[..., None, None])
     whole = jnp.where(there, resolution.quantize(values), 0)
@@ -221,7 +222,7 @@ def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _columns(table: Any, names: list[str]) -> dict[str, Any]:
-    """The named columns of a file, or of a mapping such as a DataFrame."""
+    """Returns the named columns of a file, or of a mapping such as a DataFrame."""
     where = "the table"
     if isinstance(table, (str, os.PathLike)):
         where = repr(str(table))
@@ -243,7 +244,7 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
             raise ValueError(f"cannot read {where} ({reason}): name a CSV or Parquet file") from None
     elif not hasattr(table, "keys"):
         raise ValueError(f"table = {table!r} is not a table: give the name of a CSV or Parquet file, or a DataFrame")
-    there = [str(name) for name in table.keys()]  # noqa: SIM118 (of a DataFrame too)
+    there = [str(name) for name in table.keys()]  # noqa: SIM118 (a DataFrame has keys, too)
     for name in names:
         if name not in there:
             raise ValueError(f"there is no column {name!r} in {where}, which has {', '.join(there) or 'none'}: name the "
@@ -251,7 +252,7 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
     try:
         columns = {name: list(table[name]) for name in names}
     except TypeError:
-        raise ValueError(f"a column of {where} is no list: give lists of equal length") from None
+        raise ValueError(f"a column of {where} is not a list: give lists of equal length") from None
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of {where} differ in length ({lengths}): give one entry of each for every row")
@@ -259,7 +260,7 @@ def _columns(table: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _lines(text: TextIO) -> Iterator[str]:
-    """The lines of a file, of limited length: a file that is not text may be a single one of any length."""
+    """Yields the lines of a file and limits their length: a file that is not text may be one line of any length."""
     while line := text.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise csv.Error("the line is too long")
@@ -275,7 +276,7 @@ def _parquet(path: Path) -> dict[str, list]:
 
 
 def _numbers(column: list) -> np.ndarray:
-    """A column as float64, NaN where there is no number."""
+    """Returns a column as float64, with NaN where there is no number."""
 
     def number(value: Any) -> float:
         try:

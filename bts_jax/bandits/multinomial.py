@@ -11,7 +11,7 @@ from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.pytrees import pytree
 
-WRITTEN_OUT = 64  # so many points are gone through one by one, of which a GPU makes one kernel
+WRITTEN_OUT = 64  # up to this many points the loop is unrolled, and a GPU runs it as one kernel
 
 
 @pytree
@@ -19,9 +19,9 @@ class Multinomial(Arms):
     """Arms whose reward and cost are independent draws from M points in [0, 1].
 
     Args:
-        reward_probs: probability of each point as the reward of each arm; rows sum to 1. [K, M]
+        reward_probs: the probability of each point as the reward of each arm; each row sums to 1. [K, M]
         cost_probs: the same for the cost. [K, M]
-        support: the points, M numbers in [0, 1]; 0, 1/(M−1), …, 1 by default. [M]
+        support: the points, M numbers in [0, 1]; by default 0, 1/(M−1), …, 1. [M]
 
     Example:
         >>> fair = [0.2] * 5
@@ -45,7 +45,7 @@ class Multinomial(Arms):
             probs = np.asarray(getattr(self, name), np.float64)
             total = probs.sum(-1)
             checks.require(f"the sum of {name}", total, abs(total - 1) < 1e-5, "make every row sum to 1")
-            # Rows that are right to float32 keep their bits: an instance made under `vmap` cannot be mended either.
+            # Rows that sum to 1 in float32 keep their bits, as in an instance made under `vmap`, which is not normalized.
             if (abs(total - 1) > 1e-6).any():
                 object.__setattr__(self, name, jnp.asarray(probs / total[..., None], jnp.float32))
         remedy = "give finite numbers in [0, 1]"
@@ -72,7 +72,7 @@ class Multinomial(Arms):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
-        """A random instance on `num_points` equispaced points: each row uniform over all probability vectors."""
+        """Draws a random instance on `num_points` equispaced points. Each row is uniform over all probability vectors."""
         checks.whole("num_points", num_points, 2)
         check_num_arms(num_arms, num_points)
         checks.key(key)
@@ -80,13 +80,13 @@ class Multinomial(Arms):
         return cls(reward_probs=reward_probs, cost_probs=cost_probs)
 
 
-# Sums over the points are taken in whole numbers: a float32 sum would depend on the order in which it is taken, and
-# that on the batch. What is also called outside of a game is one compiled program, not one for each operation.
+# Sums over the points are computed in whole numbers: a float32 sum would depend on the order of its terms, and this order on
+# the batch. Functions that are also called outside of a game are compiled as one program, not one for each operation.
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _random_rows(key: jax.Array, num_arms: int, num_points: int) -> tuple[jax.Array, jax.Array]:
-    """Rows [K, M] for the rewards and for the costs."""
+    """Returns rows [K, M] for the rewards and for the costs."""
     weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
     weights = jnp.ceil(weights * 2**16).astype(jnp.int32)
     probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
@@ -95,14 +95,14 @@ def _random_rows(key: jax.Array, num_arms: int, num_points: int) -> tuple[jax.Ar
 
 @jax.jit
 def _mean(probs: jax.Array, support: jax.Array) -> jax.Array:
-    """Expected value under each row. `probs`: [K, M], `support`: [M] -> [K]"""
+    """Returns the expected value under each row. `probs`: [K, M], `support`: [M] -> [K]"""
     return _whole(probs * support[..., None, :]).sum(-1).astype(jnp.float32) * jnp.float32(2**-30)
 
 
 def _draw(word: jax.Array, probs: jax.Array, support: jax.Array) -> jax.Array:
-    """The point that a random word picks; NaN if those are no probabilities, which ends the run. `probs`, `support`: [M]"""
+    """Returns the point that a random word selects, or NaN, which ends the run, if a probability is negative. [M] each"""
     level = (word >> 2).astype(jnp.int32)
-    # The last point takes what the others leave, so that rounding cannot lead out of range.
+    # The last point has the remaining probability, so that rounding cannot lead out of range.
     if len(support) <= WRITTEN_OUT:
         point, reached, good = support[0], jnp.int32(0), probs[-1] >= 0
         for i in range(len(support) - 1):

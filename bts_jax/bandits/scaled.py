@@ -1,4 +1,4 @@
-"""Other units for the arms of any family: costs scaled, shifted, or deterministic, and rewards scaled."""
+"""Other units for the arms of any family: scaled, shifted or deterministic costs, and scaled rewards."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class Scaled(Arms):
-    """The arms of another bandit with the cost shift + scale · cost, and rewards times `worth`.
+    """The arms of another bandit, with the cost shift + scale · cost and the reward worth · reward.
 
-    With scale 0 costs are deterministic: each pull of an arm costs its shift. Costs may be above 1, and so may rewards:
-    `cost_scale` and `reward_scale` are the largest that one pull can have, or 1 if that is smaller.
+    With scale 0 costs are deterministic: each pull of an arm costs its shift. Costs and rewards may be above 1. `cost_scale`
+    and `reward_scale` are the largest cost and reward of one pull, or 1 if that is smaller.
 
     Args:
-        bandit: the arms, of any family.
-        scale: what costs are multiplied with, for each arm or one number for all; at least 0. [K]
-        shift: what is added to them, at least 0. [K]
-        worth: what rewards are multiplied with, at least 0, likewise; by default they are as they were. [K]
+        bandit: the other bandit, of any family.
+        scale: the factor of the costs, for each arm or one number for all; at least 0. [K]
+        shift: the number that is added to the costs, for each arm or one number for all; at least 0. [K]
+        worth: the factor of the rewards, for each arm or one number for all; at least 0. By default rewards are unchanged. [K]
 
     Example:
         >>> dollars = Scaled(Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]), scale=5)  # a pull costs $5 or nothing
@@ -76,7 +76,7 @@ class Scaled(Arms):
 
     @property
     def _inner_scales(self) -> tuple[jax.Array, jax.Array]:
-        """Of the bandit within. [] each, or one for each bandit of a batch."""
+        """The scales of the other bandit. [] each, or one for each bandit of a batch."""
         batch = jnp.shape(self.scale)[:-1]
         reward, cost = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), batch) for x in scales(self.bandit) or (1.0, 1.0))
         return reward, cost
@@ -106,12 +106,12 @@ class Scaled(Arms):
         reward_range: tuple[float, float] = (0.0, 1.0),
         cost_range: tuple[float, float] = (0.01, 1.0),
     ) -> "Scaled":
-        """A random instance: Bernoulli rewards and deterministic costs, the means as `Bernoulli.random` draws them."""
+        """Draws a random instance with Bernoulli rewards and deterministic costs. The means are those of `Bernoulli.random`."""
         arms = Bernoulli.random(key, num_arms, reward_range=reward_range, cost_range=cost_range)
         return cls(bandit=arms, scale=jnp.zeros_like(arms.cost_mean), shift=arms.cost)
 
 
 def _moved(cost: jax.Array, most: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
-    """shift + scale · cost, which is at most 1 if that of the largest cost, `most`, is above 1 by rounding alone."""
+    """Returns shift + scale · cost. It is limited to 1 if its maximum, at cost `most`, is above 1 only by rounding."""
     moved, highest = shift + scale * cost, shift + scale * most
     return jnp.where(highest < 1 + 2e-6, jnp.minimum(moved, 1), moved)

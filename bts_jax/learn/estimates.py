@@ -1,4 +1,4 @@
-"""What the gradient estimators share: estimates, checks, objectives, and one scan over the rounds of a game."""
+"""Shared code of the gradient estimators: estimates, checks, objectives, and a scan over the rounds of a game."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from bts_jax.learn.space import Space, Values
 
 
 class Estimate(NamedTuple):
-    """A gradient, and how far off it may be. Each instance is one measurement."""
+    """A gradient with its standard error. Each instance is one measurement."""
 
     value: float  # mean objective
-    gradient: Values  # its derivative with respect to each hyperparameter
-    error: Values  # the standard error of that
-    truncated: float  # share of the runs that were cut off at `max_rounds`
+    gradient: Values  # derivative of the mean objective with respect to each hyperparameter
+    error: Values  # standard error of the gradient
+    truncated: float  # fraction of the runs that were truncated at `max_rounds`
 
 
 def check_objective(objective: str) -> str:
@@ -30,13 +30,13 @@ def check_objective(objective: str) -> str:
 
 
 def check_arguments(policy, bandits, budget, key, objective, **positive: float) -> int:
-    """Raises a `ValueError` for what can be seen to be wrong; the number of instances."""
+    """Returns the number of instances. Raises a `ValueError` if an argument is wrong, as far as this can be checked."""
     game.check_contracts(policy, bandits)
     check_objective(objective)
     checks.key(key)
     shape = np.shape(bandits.cost_mean)
     if len(shape) != 2 or shape[0] < 2:
-        raise ValueError(f"bandit_batch has costs of shape {shape}: give a batch of two or more instances along its first axis"
+        raise ValueError(f"bandit_batch has costs of shape {shape}: give a batch of at least two instances along its first axis"
                          ", as jax.vmap makes it")
     if np.ndim(budget):
         raise ValueError(f"budget has shape {np.shape(budget)}: give one number")
@@ -50,20 +50,20 @@ def check_arguments(policy, bandits, budget, key, objective, **positive: float) 
 
 
 def horizon(bandits: Bandit, budget: float) -> int:
-    """More rounds than a run can be expected to take even if it pulls the cheapest arm alone, by 3 standard deviations."""
+    """Returns a limit of rounds: 3 standard deviations above the expected length of a run that pulls only the cheapest arm."""
     return math.ceil((budget + 3 * math.sqrt(budget) + 10) / float(np.min(bandits.cost_mean)))
 
 
 def through_logits(estimate, policy, bandits, budget, key, ranges, objective, runs, temperature, max_rounds) -> Estimate:
-    """What `estimate` finds: the program of `score_gradient` or that of `pathwise_gradient`."""
+    """Returns the estimate of `estimate`, which is the program of `score_gradient` or that of `pathwise_gradient`."""
     space = Space(policy, ranges)
     check_arguments(policy, bandits, budget, key, objective, temperature=temperature)
     if any(np.any(np.asarray(scale) != 1) for scale in scales(bandits) or ()):
-        raise ValueError("the bandits' reward_scale or cost_scale is not 1, and this method plays with amounts in [0, 1]: take "
-                         "smoothed_gradient, or give rewards and costs as shares of the largest")
+        raise ValueError("the bandits' reward_scale or cost_scale is not 1, and this method needs amounts in [0, 1]: use "
+                         "smoothed_gradient, or divide rewards and costs by their largest values")
     if not hasattr(policy, "logits"):
-        raise ValueError(f"policy {type(policy).__name__} has no logits: take smoothed_gradient, or give it that method; what "
-                         "it must return is in bts_jax.learn")
+        raise ValueError(f"policy {type(policy).__name__} has no logits: use smoothed_gradient, or add this method as "
+                         "help(bts_jax.learn) describes")
     rounds = horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
     policy, bandits = jax.tree.map(game.canonicalize, (policy, bandits))
     with jax.numpy_dtype_promotion("standard"):  # the relaxed game has floats where a policy expects integers
@@ -73,13 +73,13 @@ def through_logits(estimate, policy, bandits, budget, key, ranges, objective, ru
 
 
 def outcomes(runs: game.Run, bandits: Bandit, objective: str) -> np.ndarray:
-    """The objective of each run of a batch, one on each instance."""
+    """Returns the objective of each run of a batch with one run on each instance."""
     values = metrics.pseudo_regret(runs, bandits) if objective == "pseudo_regret" else np.asarray(runs.reward, np.float64)
     return values[:, 0]
 
 
 def estimated(value: Any, each: Values, truncated: Any) -> Estimate:
-    """From the gradient on each instance, [instances, …] for each hyperparameter."""
+    """Returns the estimate from the gradients on the instances, [instances, …] for each hyperparameter."""
     each = {name: np.asarray(gradient, np.float64) for name, gradient in each.items()}
     return Estimate(
         value=float(value),
@@ -90,7 +90,8 @@ def estimated(value: Any, each: Values, truncated: Any) -> Estimate:
 
 
 def worth_of(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]:
-    """What a pull is worth, given its reward: that, or what it loses in expectation. Arrays [K], one entry per arm."""
+    """Returns a function from the rewards of a pull to its reward, or to its expected loss. Arrays are [K], one entry per arm.
+    """
     if objective == "reward":
         return lambda reward: reward
     means = jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)
@@ -98,9 +99,9 @@ def worth_of(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]
 
 
 class Round(NamedTuple):
-    """The random numbers of one round. None depends on a hyperparameter."""
+    """The random numbers of one round. They do not depend on the hyperparameters."""
 
-    plays: jax.Array  # bool: the round is one of those to be played, not one that fills the last block
+    plays: jax.Array  # bool: False for rounds that only fill the last block
     decide: jax.Array  # keys
     pull: jax.Array
     update: jax.Array
@@ -108,7 +109,8 @@ class Round(NamedTuple):
 
 
 def scan_rounds(step: Callable, carry: Any, words: random.Words, rounds: int, num_arms: int) -> tuple[Any, Any]:
-    """`lax.scan` of `step` over the rounds, in √rounds blocks, of which only the starts are kept to go back."""
+    """Runs `lax.scan` of `step` over the rounds, in √rounds blocks. Only the starts of the blocks are stored for reverse mode.
+    """
     size = math.isqrt(rounds - 1) + 1
     count = -(-rounds // size)
 

@@ -1,4 +1,4 @@
-"""`fit`: learns hyperparameters for a distribution of problems, and measures the result on fresh ones."""
+"""`fit`: learns hyperparameters for a distribution of problems, and measures the result on fresh problems."""
 
 import dataclasses
 import math
@@ -25,20 +25,20 @@ METHODS = {"smoothed": smoothed_gradient, "score": score_gradient, "pathwise": p
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What `fit` found, and whether it is any better."""
+    """The result of `fit`: the policy that was found, and its gain over the start."""
 
     policy: Any  # the best on the held-out problems
-    start: Any  # what it began with
+    start: Any  # the policy that `fit` started from
     objective: str
-    before: np.ndarray  # [fresh] the objective of `start` on problems that neither training nor stopping has seen
-    after: np.ndarray  # [fresh] that of `policy` on the same problems with common random numbers
-    gain: Interval  # how much better `policy` is on these: more reward or less regret, with limits
-    level: float  # of that interval
-    steps: list[dict[str, Any]]  # of each: "step", the hyperparameters, "objective" on its batch, "held_out" where measured
+    before: np.ndarray  # [fresh] the objective of `start` on problems that were used neither for training nor for stopping
+    after: np.ndarray  # [fresh] the objective of `policy` on the same problems, with common random numbers
+    gain: Interval  # the improvement on these problems, more reward or less regret, with a confidence interval
+    level: float  # the confidence level of that interval
+    steps: list[dict[str, Any]]  # for each step "step", "hyperparameters", "objective" on its batch, "held_out" if measured
 
     @property
     def better(self) -> bool:
-        """Whether the gain is real: its interval is above 0."""
+        """Whether the gain is significant: its interval is above 0."""
         return bool(self.gain.low > 0)
 
     def __str__(self) -> str:
@@ -72,35 +72,36 @@ def fit(
     quiet: bool = False,
     **options: Any,
 ) -> Fit:
-    """Learns hyperparameters for a distribution of problems, and measures on fresh ones whether that was worth it.
+    """Learns hyperparameters for a distribution of problems, and measures the gain on fresh problems.
 
-    Every step draws new problems, estimates the gradient on them, and takes a step of an optax optimiser (`pip install
-    'bts-jax[learn]'`). Hyperparameters stay within their ranges: one with the range (low, high) is low · (high / low)^s with
-    s = 1 / (1 + e^(−4u / ln(high / low))), and u, which is unbounded, is what is learnt. In the middle of the range u is the
-    logarithm of the hyperparameter, up to a constant; a step of 0.1 changes it by a tenth, and by less near the ends. Where low
-    is not positive it is low + (high − low) / (1 + e^(−4u)).
+    Every step draws new problems, estimates the gradient on them, and takes a step of an optax optimizer (`pip install
+    'bts-jax[learn]'`). Hyperparameters stay within their ranges. A hyperparameter with the range (low, high) is low · (high /
+    low)^s with s = 1 / (1 + e^(−4u / ln(high / low))). The unbounded number u is learnt. In the middle of the range, u is the
+    logarithm of the hyperparameter, up to a constant: a step of 0.1 in u changes the hyperparameter by a tenth. Near the ends
+    it changes by less. If low is not positive, the hyperparameter is low + (high − low) / (1 + e^(−4u)).
 
-    Three sets of problems are kept apart: those of the training, new at every step; the held-out ones, on which the real
-    policy is measured every few steps, to keep the best and to stop; and the fresh ones, for the result alone.
+    Three sets of problems are kept apart. The training problems are new at every step. On the held-out problems the real
+    policy is measured every few steps, to select the best policy and to stop. The fresh problems are used only for the result.
 
     Args:
-        policy: where to start.
-        sample_bandit: makes a random instance of a key, such as `lambda key: Bernoulli.random(key, 10)`.
-        budget: how much may be spent in a run.
-        key: a typed JAX key: same key, same result.
-        ranges: what to learn: names of hyperparameters and their ranges (low, high); by default the class's `learnable`.
-        method: how to estimate gradients, one of "smoothed", "score", "pathwise"; see `bts_jax.learn`.
-        objective: "pseudo_regret", to be made small, or "reward", to be made large.
-        steps: how many at most.
-        problems: how many to draw for a step.
-        held_out: how many to measure progress on.
-        fresh: how many to measure the result on.
-        every: how many steps between measurements.
-        patience: how many measurements in a row may find nothing better before it stops.
-        optimizer: an optax optimiser; `optax.adam(0.1)` by default.
-        level: of the interval of the gain.
-        quiet: no progress bar.
-        options: what else the method takes, such as `temperature` or `spread`.
+        policy: the policy to start from.
+        sample_bandit: a function from a key to a random instance, such as `lambda key: Bernoulli.random(key, 10)`.
+        budget: the budget of a run.
+        key: a typed JAX key. The same key gives the same result.
+        ranges: the hyperparameters to learn, a dictionary from names to ranges (low, high); by default the class's
+            `learnable`.
+        method: the estimator of gradients, one of "smoothed", "score", "pathwise"; see `bts_jax.learn`.
+        objective: "pseudo_regret", which is minimized, or "reward", which is maximized.
+        steps: the largest number of steps.
+        problems: the number of training problems per step.
+        held_out: the number of held-out problems.
+        fresh: the number of fresh problems.
+        every: the number of steps between measurements.
+        patience: the number of measurements in a row without improvement after which `fit` stops.
+        optimizer: an optax optimizer; by default `optax.adam(0.1)`.
+        level: the confidence level of the interval of the gain.
+        quiet: if True, no progress bar is shown.
+        options: further arguments of the method, such as `temperature` or `spread`.
 
     Example:
         >>> import jax, bts_jax as bj
@@ -111,7 +112,7 @@ def fit(
     """
     optax = _optax()
     if not callable(sample_bandit):
-        raise ValueError(f"sample_bandit = {sample_bandit!r} is not a function: give one that makes a bandit of a key, such as "
+        raise ValueError(f"sample_bandit = {sample_bandit!r} is not a function: give one from a key to a bandit, such as "
                          "lambda key: Bernoulli.random(key, 10)")
     if method not in METHODS:
         raise ValueError(f"method = {method!r} is not known: give one of {', '.join(METHODS)}")
@@ -121,7 +122,7 @@ def fit(
     checks.key(key)
     check_level(level)
     space = Space(policy, ranges)
-    sign = 1 if check_objective(objective) == "pseudo_regret" else -1  # what is multiplied by it is made small
+    sign = 1 if check_objective(objective) == "pseudo_regret" else -1  # sign × objective is minimized
     draw = jax.jit(jax.vmap(sample_bandit))
     key_train, key_held_out, key_fresh = jax.random.split(key, 3)
 

@@ -1,4 +1,4 @@
-"""The gradient along the paths of a relaxed game, in which every arm is pulled in part."""
+"""The pathwise gradient of a relaxed game, in which every arm is pulled in part."""
 
 import dataclasses
 from functools import partial
@@ -27,22 +27,22 @@ def pathwise_gradient(
     temperature: float = 0.2,
     max_rounds: int | None = None,
 ) -> Estimate:
-    """The gradient along the paths of a relaxed game, in reverse through all of its rounds.
+    """Estimates the pathwise gradient of a relaxed game, by reverse-mode differentiation through all of its rounds.
 
-    In a round every arm is pulled in part, with the weights softmax(logits / temperature), a softmax policy's logits
-    having Gumbel noise added first: so much of its reward is earned and of its cost paid, and the state becomes that
-    weighted mean of the states after a pull of each. The last unit of the budget is spent in proportion: with b < 1 left, a
-    round counts b. For whole budgets and arms whose costs are 0 or 1 this becomes the game itself as the temperature goes to
-    0; for others it differs by less than one unit of budget earns. The estimate is exact for the relaxed game. A lower
-    temperature makes it more like the game's, and noisier.
+    In each round every arm is pulled in part, with the weights softmax(logits / temperature). For a softmax policy, Gumbel
+    noise is added to the logits first. The rewards and costs of the arms are earned and paid with these weights. The new state
+    is the weighted mean of the states after a pull of each arm. The last unit of the budget is spent in proportion: with b < 1
+    left, a round counts b. For whole budgets and costs that are 0 or 1, the relaxed game converges to the real game as the
+    temperature goes to 0. For other arms the difference is less than one unit of budget earns. The estimate is exact for the
+    relaxed game. A lower temperature brings it closer to the gradient of the real game, and makes it noisier.
 
-    Memory: rounds are played in √rounds blocks, of which the starts alone are kept; a block is played again when it is
-    differentiated. So memory grows as √rounds, and time by a third.
+    Memory: rounds are computed in √rounds blocks, and only the starts of the blocks are stored. A block is computed again when
+    it is differentiated. So memory grows as √rounds, and the time increases by a third.
 
     Args:
         policy, bandit_batch, budget, key, ranges, objective, max_rounds: as for `score_gradient`.
-        runs: on each instance.
-        temperature: of the relaxed choice.
+        runs: the number of runs on each instance.
+        temperature: the temperature of the relaxed choice.
 
     Example:
         >>> import jax, bts_jax as bj
@@ -57,10 +57,10 @@ def pathwise_gradient(
 
 @partial(jax.jit, static_argnames=("runs", "rounds", "objective"))
 def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds, objective):
-    """As `_score` of `score`, in the relaxed game."""
+    """Computes the same as `_score` in `score.py`, for the relaxed game."""
 
     def play(policy: Any, bandit: Bandit, words: random.Words) -> tuple[jax.Array, jax.Array]:
-        """One run: what it comes to, and whether it was cut off."""
+        """Plays one run. Returns its objective and whether it was truncated."""
         worth, num_arms = worth_of(bandit, objective), jnp.shape(bandit.cost_mean)[0]
         arms = jnp.arange(num_arms)
 
@@ -90,8 +90,8 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
 
 
 def _relaxed(leaf: jax.Array) -> jax.Array:
-    """A part of a policy's state as numbers of which weighted means can be taken."""
+    """Returns a leaf of the policy's state as float32, so that weighted means can be computed."""
     if not (jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)):
-        raise ValueError(f"the policy's state has an array of {leaf.dtype}, of which there is no weighted mean: keep numbers "
-                         "in it, or take another method than pathwise")
+        raise ValueError(f"the policy's state has an array of {leaf.dtype}, which has no weighted mean: use numbers in the "
+                         "state, or another method than pathwise")
     return leaf.astype(jnp.float32)

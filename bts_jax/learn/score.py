@@ -30,18 +30,21 @@ def score_gradient(
     baseline: bool = True,
     max_rounds: int | None = None,
 ) -> Estimate:
-    """The score-function gradient: Σ_t ∇ log π(arm_t) · (what came after − what the others earned once they had spent as much).
+    """Estimates the score-function gradient Σ_t ∇ log π(arm_t) · (later reward − later reward of the other runs).
 
-    Exact for a policy with `softmax = True` at temperature 1. Any other is played with arm i drawn with probability
-    softmax(logits / temperature)_i, given its draws: the estimate is exact for that policy, which comes closer to the
-    real one, and noisier, as the temperature falls.
+    "Later" means from round t on. For the other runs it means from the round on in which they had spent as much as this run
+    before round t. With the objective "pseudo_regret", the expected loss takes the place of the reward.
+
+    The estimate is exact for a policy with `softmax = True` at temperature 1. Any other policy is played with arm i drawn with
+    probability softmax(logits / temperature)_i, given its draws. The estimate is exact for this softened policy. At a lower
+    temperature the softened policy is closer to the real one, and the estimate is noisier.
 
     Args:
         policy, bandit_batch, budget, key, ranges, objective: as for `smoothed_gradient`; only the names in `ranges` matter.
-        runs: on each instance. Each has the others for a baseline.
-        temperature: of the choice.
-        baseline: whether to subtract it; without it the mean is the same, and the variance larger.
-        max_rounds: where to cut a run off; by default where hardly any run can come.
+        runs: the number of runs on each instance. The baseline of a run is the mean of the others.
+        temperature: the temperature of the choice.
+        baseline: whether to subtract the baseline. Without it the mean is the same, and the variance is larger.
+        max_rounds: the limit of rounds at which a run is truncated; by default so large that hardly any run reaches it.
 
     Example:
         >>> import jax, bts_jax as bj
@@ -57,10 +60,13 @@ def score_gradient(
 
 @partial(jax.jit, static_argnames=("runs", "rounds", "objective", "baseline"))
 def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, objective, baseline):
-    """For each instance: the mean objective, the share of runs cut off, and the gradient of each hyperparameter."""
+    """Returns for each instance the mean objective, the fraction of truncated runs, and the gradient of each hyperparameter."""
 
     def play(policy: Any, bandit: Bandit, words: random.Words) -> tuple[jax.Array, ...]:
-        """One run: for each round the logarithm of its arm's probability, its worth and what was spent before it; cut off."""
+        """Plays one run. Returns arrays over the rounds, and whether the run was truncated.
+
+        The arrays are the logarithm of the probability of the arm, the worth of the pull, and what was spent before the round.
+        """
         worth, num_arms, goal = worth_of(bandit, objective), jnp.shape(bandit.cost_mean)[0], budget[1]
 
         def step(carry, now: Round):
@@ -70,7 +76,8 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
             reward, cost = bandit.pull(now.pull, arm)
             paid = spent.add(quantize(cost))
             plays = ~over & now.plays
-            earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)  # a pull too dear earns nothing
+            # A pull that exceeds the budget earns nothing.
+            earns = plays if objective == "pseudo_regret" else plays & goal.reaches(paid)
             out = (
                 jnp.where(plays, jax.nn.log_softmax(logits)[arm], 0),
                 jnp.where(earns, jnp.broadcast_to(worth(reward), (num_arms,))[arm], 0),
@@ -85,7 +92,7 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
         return *out, ~over
 
     def surrogate(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
-        """Its derivative is the estimate on this instance."""
+        """Returns a number whose derivative is the estimate on this instance."""
         words = jax.vmap(random.key_words)(jax.random.split(key, runs))
         log_prob, worth, spent, cut = jax.vmap(partial(play, dataclasses.replace(policy, **values), bandit))(words)  # [runs, T]
         later = jnp.cumsum(worth[:, ::-1], 1)[:, ::-1]  # from this round on
@@ -98,7 +105,7 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
 
 
 def _others(later: jax.Array, spent: jax.Array) -> jax.Array:
-    """What the other runs earned, on average, from the round on in which they had spent as much. [runs, T] each"""
+    """Returns the mean later worth of the other runs, from the round on in which they had spent as much. [runs, T] each"""
 
     def at_least(mine: jax.Array, theirs: jax.Array, their_later: jax.Array) -> jax.Array:
         place = jnp.searchsorted(theirs, mine)

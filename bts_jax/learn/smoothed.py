@@ -1,4 +1,4 @@
-"""The gradient for hyperparameters that are drawn at random before the run (evolution strategies)."""
+"""The gradient for hyperparameters that are drawn at random before each run (evolution strategies)."""
 
 from typing import Any
 
@@ -24,22 +24,22 @@ def smoothed_gradient(
     objective: str = "pseudo_regret",
     spread: float = 0.1,
 ) -> Estimate:
-    """The gradient for a policy whose hyperparameters are drawn at random before the run; any policy will do.
+    """Estimates the gradient for hyperparameters that are drawn at random before each run. It works with every policy.
 
-    Each hyperparameter is drawn from a normal distribution of standard deviation `spread` on the scale u that `fit` uses:
-    about the share by which it varies, in the middle of its range. Runs come in pairs, with opposite draws, on one
-    instance and with common random numbers; half the difference of what they come to, times the draw over `spread`, is the
-    estimate (evolution strategies; the score function of that draw). It is exact for the mean objective over such
-    draws, which differs from the objective by the order of spread².
+    Each hyperparameter is drawn from a normal distribution with standard deviation `spread` on the scale u of `fit`. In the
+    middle of its range, `spread` is about the relative variation of the hyperparameter. Runs come in pairs with opposite
+    draws, on the same instance and with common random numbers. The estimate is half the difference of their objectives, times
+    the draw over `spread` (evolution strategies; the score function of that draw). It is exact for the mean objective over
+    such draws. This mean differs from the objective by the order of spread².
 
     Args:
-        policy: who decides.
-        bandit_batch: a batch of at least two instances along the first axis, as `jax.vmap` makes it.
-        budget: how much may be spent in a run.
+        policy: the policy.
+        bandit_batch: a batch of at least two instances along the first axis, as `jax.vmap` creates it.
+        budget: the budget of a run.
         key: a typed JAX key.
         ranges: the hyperparameters to differentiate by, each with its range (low, high); by default the class's `learnable`.
         objective: "pseudo_regret" or "reward".
-        spread: the standard deviation.
+        spread: the standard deviation of the draws.
 
     Example:
         >>> import jax, bts_jax as bj

@@ -1,4 +1,4 @@
-"""The hyperparameters that are learnt: their ranges, and the unbounded numbers that an optimiser moves."""
+"""The hyperparameters to learn: their ranges, and the unbounded numbers that an optimizer changes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 class Space:
-    """Some of a policy's hyperparameters, as they are and as unbounded numbers u."""
+    """Some hyperparameters of a policy, as values in their ranges and as unbounded numbers u."""
 
     def __init__(self, policy: Any, ranges: Ranges | None):
         checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
@@ -35,14 +35,14 @@ class Space:
                            f"start within its range, above {limits[0]:g} and below {limits[1]:g}, or give another in ranges")
 
     def policy(self, values: Values) -> Any:
-        """The policy with these hyperparameters."""
+        """Returns the policy with these hyperparameters."""
         return dataclasses.replace(self.whole, **values)
 
     def values(self) -> Values:
         return {name: jnp.asarray(getattr(self.whole, name), jnp.float32) for name in self.ranges}
 
     def start(self) -> Values:
-        """u for the policy as it is."""
+        """Returns u for the given policy."""
         at = {}
         for name, (low, high) in self.ranges.items():
             value = np.asarray(getattr(self.whole, name), np.float64)
@@ -55,12 +55,12 @@ class Space:
         for name, (low, high) in self.ranges.items():
             s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
-            least, most = np.float32(low), np.float32(high)  # and not those themselves: a policy at a limit could not go on
+            least, most = np.float32(low), np.float32(high)  # excluded: a fit could not start from a limit
             values[name] = np.clip(np.float32(value), np.nextafter(least, most), np.nextafter(most, least))
         return values
 
     def slope(self, at: Values) -> Values:
-        """The derivatives of the hyperparameters with respect to u."""
+        """Returns the derivatives of the hyperparameters with respect to u."""
         slopes = {}
         for name, (low, high) in self.ranges.items():
             s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
@@ -73,5 +73,5 @@ def _pace(low: float, high: float) -> float:
 
 
 def _logistic(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + e⁻ˣ), for any x."""
+    """Returns 1 / (1 + e⁻ˣ), without overflow for any x."""
     return (1 + np.tanh(x / 2)) / 2

@@ -1,6 +1,6 @@
-"""Who decides: one published algorithm, or family of them, per file. `POLICIES` names them all.
+"""Policies: one published algorithm, or one family of algorithms, per file. `POLICIES` lists all of them by name.
 
-To add one, copy the file nearest to it and add a line to `POLICIES`; the tests of the contract then run on it.
+To add a policy, copy the file that is most similar and add a line to `POLICIES`. The contract tests then include it.
 """
 
 from bts_jax.policies.baselines import Oracle, Uniform

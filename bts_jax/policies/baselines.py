@@ -12,11 +12,11 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class Oracle:
-    """Always pulls the arm with the best ratio of expected reward to expected cost: what regret is measured against.
+    """Always pulls the arm with the largest ratio of expected reward to expected cost. Regret is measured against it.
 
     Side information: the best arm.
 
-    Guarantee: expected reward within 2ρ* of the best that any policy can have (Lemma 1 of Xia et al., IJCAI 2015).
+    Guarantee: expected reward within 2ρ* of the largest that any policy can have (Lemma 1 of Xia et al., IJCAI 2015).
 
     Example:
         >>> Oracle()  # nothing to choose
@@ -36,12 +36,12 @@ class Oracle:
 
 
 class UniformState(NamedTuple):
-    arms: jax.Array  # [K] uint32, the numbers of the arms: their count is K
+    arms: jax.Array  # [K] uint32, 0, 1, …, K − 1; the length is the number of arms
 
 
 @pytree
 class Uniform:
-    """Pulls an arm chosen uniformly at random in every round: what a policy that learns nothing achieves.
+    """Pulls an arm chosen uniformly at random in every round. It shows the regret of a policy that learns nothing.
 
     Side information: none.
 

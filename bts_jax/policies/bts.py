@@ -21,33 +21,36 @@ class BTSState(NamedTuple):
 class BTS:
     """Budgeted Thompson sampling (Xia et al., IJCAI 2015, Algorithm 1).
 
-    Each round, for every arm i,
+    In each round, draw for every arm i
 
         θ_i^r ~ Beta(S_i^r + α^r, F_i^r + β^r),   θ_i^c ~ Beta(S_i^c + α^c, F_i^c + β^c),
 
-    where S and F count the successes and failures of reward and cost so far; the arm with the largest θ_i^r / θ_i^c is
-    pulled. A reward or cost in [0, 1] becomes a success with that probability; for Bernoulli arms this changes nothing,
-    so one policy serves all bandits.
+    where S and F count the successes and failures of reward and cost so far. Pull the arm with the largest θ_i^r / θ_i^c. A
+    reward or cost in [0, 1] becomes a success with that probability. For Bernoulli arms this changes nothing, so one policy
+    works with all bandits.
+
+    Reference: Xia et al., "Thompson Sampling for Budgeted Multi-Armed Bandits", IJCAI 2015.
 
     Side information: none.
 
-    Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source), for the uniform priors, which are the default.
-    For other priors: none known to us.
+    Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source) for uniform priors, which are the default. For
+    other priors we know of no guarantee.
 
-    The Beta draws are exact: rejection sampling is carried through.
+    Deviations from the source: the priors are hyperparameters; the source has uniform priors. The Beta draws are exact:
+    rejection sampling continues until a draw is accepted.
 
-    On a classical bandit, where every pull costs 1, this is not quite classical Thompson sampling: it does not know the
-    costs, and its θ^c ~ Beta(n + 1, 1) make it explore somewhat more. `BTS(cost_alpha=1e7, cost_beta=0.5)` believes from
-    the start that pulls cost 1, and is.
+    On a classical bandit, where every pull costs 1, this policy is not exactly classical Thompson sampling. It does not know
+    the costs, and its draws θ^c ~ Beta(n + 1, 1) make it explore somewhat more. With `BTS(cost_alpha=1e7, cost_beta=0.5)` the
+    prior states that pulls cost 1, and the policy is classical Thompson sampling.
+
+    Each prior count is from 0.5 to 10⁷. Smaller counts are rejected, because draws underflow: a fifth of the draws from
+    Beta(0.01, 0.01) are too small for float32, and their ratios cannot be compared.
 
     Args:
         reward_alpha: prior successes α^r. The paper's priors are uniform: every α and β is 1.
         reward_beta: prior failures β^r.
         cost_alpha: prior successes α^c.
         cost_beta: prior failures β^c.
-
-    Each is from 0.5 to 10⁷. Smaller ones are refused: of the draws from Beta(0.01, 0.01) a fifth are too small for float32, so
-    that their ratios cannot be compared.
 
     Example:
         >>> import jax, bts_jax
@@ -90,21 +93,21 @@ class BTS:
         )
 
     def reward_posterior(self, state: BTSState) -> tuple[jax.Array, jax.Array]:
-        """The parameters of the arms' Beta distributions of θ^r. [K] each"""
+        """Returns the parameters of the arms' Beta distributions of θ^r. [K] each"""
         return self.posterior(state.reward_successes, state.pulls, self.reward_alpha, self.reward_beta)
 
     def cost_posterior(self, state: BTSState) -> tuple[jax.Array, jax.Array]:
-        """The parameters of the arms' Beta distributions of θ^c. [K] each"""
+        """Returns the parameters of the arms' Beta distributions of θ^c. [K] each"""
         return self.posterior(state.cost_successes, state.pulls, self.cost_alpha, self.cost_beta)
 
     def posterior(
         self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
     ) -> tuple[jax.Array, jax.Array]:
-        """The parameters of Beta distributions after so many successes of so many pulls. [K] each"""
+        """Returns the parameters of the Beta distributions after `successes` in `pulls`. [K] each"""
         return successes.astype(jnp.float32) + alpha, (pulls - successes).astype(jnp.float32) + beta
 
     def logits(self, state: BTSState, key: jax.Array) -> jax.Array:
-        """log θ^r − log θ^c for draws of `key`, which have derivatives; the largest is at the arm to pull. [K]"""
+        """Returns log θ^r − log θ^c for draws with `key` that have derivatives. The largest is at the arm to pull. [K]"""
         shapes = jnp.stack([*self.reward_posterior(state), *self.cost_posterior(state)])
-        a, b, c, d = jnp.log(random.gamma(key, shapes))  # Beta(a, b) is one Gamma draw's share of two
+        a, b, c, d = jnp.log(random.gamma(key, shapes))  # Beta(a, b) = Gamma(a) / (Gamma(a) + Gamma(b))
         return (a - jnp.logaddexp(a, b)) - (c - jnp.logaddexp(c, d))

@@ -10,21 +10,24 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class BudgetUCB(FloorPolicy):
-    """Budget-UCB (Xia et al., ACML 2015).
+    """Budget-UCB (Xia et al., ACML 2015): an upper confidence bound on the ratio, given a lower bound on the costs.
 
     In round t, pull the arm with the largest
 
         r̄_i / c̄_i + e_i / c̄_i + (e_i / c̄_i) · min{r̄_i + e_i, 1} / max{c̄_i − e_i, λ},   e_i = √(2 ln(t − 1) / n_i).
 
+    Reference: Xia et al., "Budgeted Bandit Problems with Continuous Random Costs", ACML 2015.
+
     Side information: λ, a lower bound on the expected costs.
 
     Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs.
 
-    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`); so has every arm whose c̄_i ≤ e_i if λ = 0, as on a bandit with an arm that never costs anything.
+    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
+    before the others (see `index.choose`). If λ = 0, as on a bandit with an arm that never costs anything, the same holds for
+    every arm with c̄_i ≤ e_i.
 
     Args:
-        min_cost: λ > 0; the bandit's smallest expected cost unless it is given.
+        min_cost: λ > 0; by default the bandit's smallest expected cost.
 
     Example:
         >>> BudgetUCB(min_cost=0.1)  # whatever the bandit's smallest expected cost is
@@ -38,6 +41,6 @@ class BudgetUCB(FloorPolicy):
         log_t = jnp.log(jnp.maximum(state.rounds, 1).astype(jnp.float32))
         e = jnp.sqrt(2 * log_t) * (1 / jnp.sqrt(state.n))
         dearest = over(jnp.minimum(state.reward_mean + e, 1), jnp.maximum(state.cost_mean - e, state.side_info))
-        # Where nothing is uncertain, e = 0, an infinite ratio does not count.
+        # Without uncertainty (e = 0) there is no slack, even if the ratio is infinite.
         slack = jnp.where(e > 0, e * dearest, 0)
         return over(state.reward_mean + e + slack, state.cost_mean)

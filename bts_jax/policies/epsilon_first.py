@@ -1,4 +1,4 @@
-"""ε-first: explore for a fixed share of the budget, then commit."""
+"""ε-first: explores with a fixed fraction of the budget, then commits to one arm."""
 
 from typing import ClassVar, NamedTuple
 
@@ -15,37 +15,40 @@ from bts_jax.pytrees import pytree
 
 
 class EpsilonFirstState(NamedTuple):
-    arms: ArmStatistics  # of the exploration alone: frozen once committed
+    arms: ArmStatistics  # of the exploration phase; frozen at the commitment
     spent: Sum  # during the exploration
     allowance: Sum  # εB
-    committed: jax.Array  # the arm pulled ever after, −1 while exploring
+    committed: jax.Array  # the arm of the commitment; −1 during exploration
 
 
 @pytree
 class EpsilonFirst:
-    """ε-first (Tran-Thanh et al., AAAI 2010), as a baseline of Xia et al. (IJCAI 2015).
+    """ε-first (Tran-Thanh et al., AAAI 2010), as the baseline in Xia et al. (IJCAI 2015).
 
-    Pull the arms in turn until a share ε of the budget is spent, then commit: pull
+    Pull the arms in turn until a fraction ε of the budget is spent. Then commit: until the end, pull
 
         argmax_i r̄_i / c̄_i
 
-    to the end, the averages being those of the exploration.
+    with the averages of the exploration phase.
+
+    Reference: Tran-Thanh et al., "Epsilon-First Policies for Budget-Limited Multi-Armed Bandits", AAAI 2010.
 
     Side information: the budget.
 
-    Guarantee: regret O(B^⅔) in the source, for costs that are fixed and known and an ε that shrinks as B^(−⅓). With a fixed
-    ε, as here, regret is linear in B: the exploration alone takes a share ε of the budget.
+    Guarantee: regret O(B^⅔) in the source, for costs that are fixed and known and an ε that decreases as B^(−⅓). With a fixed
+    ε, as here, regret is linear in B, because the exploration alone spends a fraction ε of the budget.
 
-    Where the paper is silent: every arm is pulled at least once, even when that costs more than εB. The averages are
-    frozen at the commitment, since the paper speaks of runs that "cannot identify" the best arm.
+    Deviations from the source: Xia et al. leave some points open. Here every arm is pulled at least once, even if this costs
+    more than εB. The averages are frozen at the commitment, because the paper mentions runs that "cannot identify" the best
+    arm.
 
-    A commitment is for good, so it takes the ratio as it is, and does not explore. The ratio of an arm that has earned
-    something and cost nothing is infinite; of several such arms the one with the largest r̄_i is taken, as if each had cost
-    the same tiny amount. The ratio of an arm that has neither earned nor cost anything is 0. Of equal arms the lowest number
-    is taken.
+    The commitment is final, so it uses the plain ratio and does not explore. The ratio of an arm that has earned something and
+    cost nothing is infinite. Among several such arms the policy commits to the one with the largest r̄_i, as if all of them
+    had the same tiny cost. The ratio of an arm that has neither earned nor cost anything is 0. Ties go to the arm with the
+    lowest number.
 
     Args:
-        epsilon: the share ε of the budget to explore with, in (0, 1); 0.1 in the paper.
+        epsilon: the fraction ε of the budget for exploration, in (0, 1); 0.1 in the paper.
 
     Example:
         >>> EpsilonFirst(epsilon=0.2)  # explores with a fifth of the budget
@@ -63,7 +66,7 @@ class EpsilonFirst:
         return EpsilonFirstState(
             arms=ArmStatistics.zeros(problem.num_arms),
             spent=Sum.zeros(),
-            # A hair less than εB: rounding must not make 0.3 of 50 more than 15.
+            # Slightly less than εB: rounding must not make 0.3 · 50 larger than 15.
             allowance=Sum.of(jnp.float32(self.epsilon * problem.budget) * jnp.float32(1 - 2**-21)),
             committed=jnp.int32(-1),
         )
@@ -71,7 +74,7 @@ class EpsilonFirst:
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms = state.arms
         explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
-        # The largest ratio; where nothing was paid 10³⁸ r̄, which is above every ratio unless r̄ = 0.
+        # The ratio. For an arm without costs it is 10³⁸ r̄, which is above every finite ratio unless r̄ = 0.
         costs = arms.cost_mean > 0
         ratio = jnp.where(costs, arms.reward_mean / jnp.where(costs, arms.cost_mean, 1), arms.reward_mean * jnp.float32(1e38))
         best = lax.argmax(ratio, 0, jnp.int32)

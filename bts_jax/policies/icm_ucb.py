@@ -10,7 +10,7 @@ from bts_jax.pytrees import pytree
 
 
 class _Family(IndexPolicy):
-    """What the three have in common: e_i = α √(ln(t − 1) / n_i)."""
+    """Base class of the three UCB policies. The confidence radius is e_i = α √(ln(t − 1) / n_i)."""
 
     alpha: ArrayLike
 
@@ -24,19 +24,21 @@ class _Family(IndexPolicy):
 
 @pytree
 class IUCB(_Family):
-    """i-UCB (Xia et al., Neurocomputing 2017): the confidence radius is added to the ratio.
+    """i-UCB (Xia et al., Neurocomputing 2017): adds the confidence radius to the ratio.
 
     In round t, pull the arm with the largest
 
         r̄_i / c̄_i + e_i,   e_i = α √(ln(t − 1) / n_i).
 
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+
     Side information: none.
 
-    Guarantee: regret sublinear in B, and O(ln B) for a suitable α, says the source. Whether the default α is suitable is not
-    known to us.
+    Guarantee: the source states that regret is sublinear in B, and O(ln B) for a suitable α. We do not know whether the
+    default α is suitable.
 
-    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
+    before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/4 in the source.
@@ -55,18 +57,20 @@ class IUCB(_Family):
 
 @pytree
 class CUCB(_Family):
-    """c-UCB (Xia et al., Neurocomputing 2017): the confidence radius is added to the reward.
+    """c-UCB (Xia et al., Neurocomputing 2017): adds the confidence radius to the reward.
 
     In round t, pull the arm with the largest
 
         (r̄_i + e_i) / c̄_i,   e_i = α √(ln(t − 1) / n_i).
 
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+
     Side information: none.
 
-    Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
+    Guarantee: as for `IUCB`: regret is sublinear in B, and O(ln B) for a suitable α.
 
-    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
+    before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/8 in the source.
@@ -85,18 +89,20 @@ class CUCB(_Family):
 
 @pytree
 class MUCB(_Family):
-    """m-UCB (Xia et al., Neurocomputing 2017): optimistic reward over optimistic cost.
+    """m-UCB (Xia et al., Neurocomputing 2017): divides an optimistic reward by an optimistic cost.
 
     In round t, pull the arm with the largest
 
         min{r̄_i + e_i, 1} / (c̄_i − e_i),   e_i = α √(ln(t − 1) / n_i).
 
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+
     Side information: none.
 
-    Guarantee: as for `IUCB`: sublinear in B; O(ln B) for a suitable α.
+    Guarantee: as for `IUCB`: regret is sublinear in B, and O(ln B) for a suitable α.
 
-    Where the source is silent: an arm with c̄_i ≤ e_i has an infinite index, and is explored before the others (see
-    `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i ≤ e_i. Here it is infinite, and the arm is
+    explored before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/16 in the source.
@@ -116,22 +122,24 @@ class MUCB(_Family):
 
 @pytree
 class BGreedy(IndexPolicy):
-    """b-greedy (Xia et al., Neurocomputing 2017): any arm now and then, else the one that looks best.
+    """b-greedy (Xia et al., Neurocomputing 2017): sometimes pulls a random arm, otherwise the arm with the best averages.
 
-    In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}, and else
+    In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}. Otherwise pull
 
         argmax_i r̄_i / c̄_i.
 
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+
     Side information: none.
 
-    Guarantee: regret sublinear in B, and O(ln B) for suitable parameters, says the source. Whether the default scale is
-    suitable is not known to us.
+    Guarantee: the source states that regret is sublinear in B, and O(ln B) for suitable parameters. We do not know whether the
+    default scale is suitable.
 
-    Where the source is silent: first every arm is pulled once. An arm with c̄_i = 0 has an infinite ratio, and is explored
-    before the others (see `index.choose`).
+    Deviations from the source: the source leaves the following open. Here every arm is pulled once first. An arm with c̄_i = 0
+    has an infinite ratio and is explored before the others (see `index.choose`).
 
     Args:
-        scale: the factor before K/t; 1 in the source.
+        scale: the factor of K/t; 1 in the source.
 
     Example:
         >>> BGreedy(scale=2.0)  # explores more than the source's

@@ -1,4 +1,4 @@
-"""What index policies share: the statistics of the arms, and how the largest index is chosen."""
+"""Index policies: the statistics of the arms, and the choice of the arm with the largest index."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,12 +13,12 @@ from bts_jax.engine.fixed_point import Sum, quantize
 
 
 class ArmStatistics(NamedTuple):
-    """How often each arm was pulled, and what it earned and cost."""
+    """The number of pulls of each arm, and the sums of its rewards and costs."""
 
     pulls: jax.Array  # [K] int32
-    totals: tuple[Sum, ...]  # [K] each: of rewards r and costs c; also of r(1 − r) and c(1 − c), if variances are made of them
-    rounds: jax.Array  # int32, pulls of all arms together; t − 1 in round t
-    side_info: Any = ()  # what the policy needs of its side information
+    totals: tuple[Sum, ...]  # [K] each: sums of rewards r and costs c; for variances also of r(1 − r) and c(1 − c)
+    rounds: jax.Array  # int32, total number of pulls; t − 1 in round t
+    side_info: Any = ()  # what the index needs from the side information
 
     @classmethod
     def zeros(cls, num_arms: int, variances: bool = False) -> "ArmStatistics":
@@ -27,7 +27,7 @@ class ArmStatistics(NamedTuple):
 
     @property
     def n(self) -> jax.Array:
-        """Pulls as floats; 1 for an arm that was never pulled, whose averages are 0. [K]"""
+        """Pulls as float32; 1 for an arm that was never pulled, so that its averages are 0. [K]"""
         return jnp.maximum(self.pulls, 1).astype(jnp.float32)
 
     @property
@@ -42,19 +42,19 @@ class ArmStatistics(NamedTuple):
 
     @property
     def reward_rest(self) -> jax.Array:
-        """The average of r(1 − r), which is 0 on Bernoulli arms. [K]"""
+        """The average of r(1 − r). It is 0 on Bernoulli arms. [K]"""
         return self._average(2)
 
     @property
     def cost_rest(self) -> jax.Array:
-        """The average of c(1 − c), which is 0 on Bernoulli arms. [K]"""
+        """The average of c(1 − c). It is 0 on Bernoulli arms. [K]"""
         return self._average(3)
 
     def _average(self, i: int) -> jax.Array:
         return self.totals[i].value() / self.n
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
-        """These statistics and one more pull."""
+        """Returns the statistics after one more pull."""
         amounts = [reward, cost]
         if len(self.totals) == 4:
             amounts += [x * (1 - x) for x in amounts]
@@ -74,14 +74,14 @@ class IndexPolicy:
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
-    variances: ClassVar[bool] = False  # whether r(1 − r) and c(1 − c) are summed, too
+    variances: ClassVar[bool] = False  # whether r(1 − r) and c(1 − c) are also summed
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
         raise NotImplementedError
 
     def side_info(self, problem: Problem) -> Any:
-        """What the index needs of the side information."""
+        """Returns what the index needs from the side information."""
         return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
@@ -97,7 +97,10 @@ class IndexPolicy:
 
 
 class FloorPolicy(IndexPolicy):
-    """An index policy that needs λ, a lower bound on the expected costs: the hyperparameter `min_cost`, or side information."""
+    """An index policy that needs λ, a lower bound on the expected costs.
+
+    λ is the hyperparameter `min_cost` if it is given. Otherwise λ is side information.
+    """
 
     requires: ClassVar[tuple[str, ...]] = ("min_cost",)
 
@@ -113,19 +116,19 @@ class FloorPolicy(IndexPolicy):
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    """The quotient, infinite where the denominator is not positive."""
+    """Returns the quotient, or infinity where the denominator is not positive."""
     positive = denominator > 0
     return jnp.where(positive, numerator / jnp.where(positive, denominator, 1), jnp.inf)
 
 
 def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
-    """The arm with the largest index, the lowest number among equals.
+    """Returns the arm with the largest index. Ties go to the arm with the lowest number.
 
-    An infinite index, and that of an arm never pulled, means "explore me": such arms go first, the least pulled of them
-    before the others. So every arm is pulled once before any index counts, in the order of their numbers.
+    Arms that were never pulled and arms with an infinite index are explored first; among these, the arm with the fewest pulls
+    is chosen. So every arm is pulled once, in the order of the arms' numbers, before any finite index is used.
     """
-    # One number per arm decides, and one pass over the arms: floats in the order of their bits, and above all finite ones
-    # those that are to be explored. (There is room for 2²³ pulls: more count as that many.)
+    # Each arm gets one integer rank, so that one argmax over the arms decides. Finite indices have the order of their bits as
+    # floats. Arms to explore rank above all finite indices, ordered by their pulls. More than 2²³ pulls count as 2²³.
     bits = lax.bitcast_convert_type(index, jnp.int32)
     ordered = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
     explore = (pulls == 0) | ~(index < jnp.inf)

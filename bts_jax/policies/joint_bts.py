@@ -1,4 +1,4 @@
-"""Joint BTS: budgeted Thompson sampling that learns how an arm's reward and cost go together."""
+"""Joint BTS: budgeted Thompson sampling that learns the joint distribution of an arm's reward and cost."""
 
 from typing import ClassVar, NamedTuple
 
@@ -12,34 +12,38 @@ from bts_jax.pytrees import pytree
 
 
 class JointBTSState(NamedTuple):
-    both: jax.Array  # [K] int32, pulls that earned and cost
-    reward_alone: jax.Array  # [K] int32, pulls that earned and did not cost
-    cost_alone: jax.Array  # [K] int32, pulls that cost and did not earn
+    both: jax.Array  # [K] int32, pulls with a reward and a cost
+    reward_alone: jax.Array  # [K] int32, pulls with a reward and no cost
+    cost_alone: jax.Array  # [K] int32, pulls with a cost and no reward
 
 
 @pytree
 class JointBTS:
-    """Budgeted Thompson sampling for rewards and costs that may be correlated (future work of Xia et al., IJCAI 2015).
+    """Joint BTS: budgeted Thompson sampling for correlated rewards and costs (future work of Xia et al., IJCAI 2015).
 
-    A pull has one of four outcomes, as it earned or not and cost or not. With N their counts, each round, for every arm i,
+    A pull has one of four outcomes: with or without a reward, and with or without a cost. Let N_i be the counts of these
+    outcomes for arm i. In each round, draw for every arm i
 
         p_i ~ Dirichlet(N_i^11 + α, N_i^10 + α, N_i^01 + α, N_i^00 + α),   θ_i^r = p_i^11 + p_i^10,   θ_i^c = p_i^11 + p_i^01,
 
-    and the arm with the largest θ_i^r / θ_i^c is pulled. A reward in [0, 1] becomes a success with that probability, and so
-    does a cost, by a trial each; what correlation the pair has, the trials keep. On Bernoulli feedback they change nothing.
+    and pull the arm with the largest θ_i^r / θ_i^c. A reward in [0, 1] becomes a success with that probability, and so does a
+    cost, in two separate trials. The trials preserve the covariance of reward and cost. On Bernoulli feedback they change
+    nothing.
+
+    Reference: Xia et al., "Thompson Sampling for Budgeted Multi-Armed Bandits", IJCAI 2015, only poses the question.
 
     Side information: none.
 
     Guarantee: none known to us.
 
-    The paper names the question alone; this answer is ours. With α = 1/2 reward and cost by themselves have uniform priors, as
-    in `BTS`; it is Jeffreys's prior, too.
+    Deviations from the source: the algorithm is ours. With α = 1/2 the marginal priors of θ^r and θ^c are uniform, as in
+    `BTS`. This is also Jeffreys' prior.
 
-    The draws are exact. θ^r / θ^c = (g^11 + g^10) / (g^11 + g^01), where g are independent Gamma draws whose shapes are
-    Dirichlet's: three of them will do.
+    The draws are exact. θ^r / θ^c = (g^11 + g^10) / (g^11 + g^01), where the g are independent Gamma draws with the shapes of
+    the Dirichlet distribution. So three Gamma draws are enough.
 
     Args:
-        alpha: α, prior pulls of each outcome, from 0.5 to 10⁷; as for `BTS`.
+        alpha: α, the prior number of pulls of each outcome, from 0.5 to 10⁷; as for `BTS`.
 
     Example:
         >>> JointBTS(alpha=1.0)  # uniform over the four outcomes' probabilities
@@ -76,7 +80,7 @@ class JointBTS:
 def propose_ratio(
     words: list[random.Words], both: jax.Array, reward_alone: jax.Array, cost_alone: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """A proposal for θ^r / θ^c made of three Gamma draws with these shapes, and whether it is accepted."""
+    """Proposes θ^r / θ^c from three Gamma draws with these shapes. Also returns whether the proposal is accepted."""
     normals = *random.normal_pair(words[0]), random.normal_pair(words[1])[0]
     shapes = both, reward_alone, cost_alone
     (x, log_x), (y, log_y), (z, log_z) = map(random.propose_gamma, shapes, normals)

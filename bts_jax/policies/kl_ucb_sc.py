@@ -1,4 +1,4 @@
-"""KL-UCB-SC: the largest ratio that the Kullback–Leibler divergence leaves possible."""
+"""KL-UCB-SC: the largest ratio within a Kullback–Leibler confidence region."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from bts_jax import checks, random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy
 from bts_jax.pytrees import pytree
 
-STEPS = 4  # of Newton's method; from where it starts, they leave an error below 10⁻⁸
+STEPS = 4  # of Newton's method; from its starting point the error is then below 10⁻⁸
 
 
 @pytree
@@ -19,28 +19,31 @@ class KLUCBSC(IndexPolicy):
 
         max{x/y : n_i [kl(r̄_i, x) + kl(c̄_i, y)] ≤ ln(t / n_i^tuned)},   kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)).
 
+    Reference: Watanabe et al., "KL-UCB-Based Policy for Budgeted Multi-Armed Bandits with Stochastic Action Costs", IEICE
+    2017.
+
     Side information: none.
 
-    Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default: none
-    known to us.
+    Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default, we
+    know of no guarantee.
 
-    The source has two levels. ln t (tuned = 0) is the one of its proof. ln(t/n) (tuned = 1) is the tuned variant that it
-    compares with BTS. The default is the one with less regret: on 200 random bandits with ten arms and a budget of 5,000
-    times the smallest cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0.
+    Deviations from the source: the source has two levels. Its proof uses ln t (tuned = 0). Its tuned variant, which it
+    compares with BTS, uses ln(t/n) (tuned = 1). The default is the level with less regret: on 200 random bandits with ten arms
+    and a budget of 5,000 times the smallest cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0. The source does
+    not define the index for c̄_i = 0. Here it is infinite, and the arm is explored before the others (see `index.choose`). An
+    arm whose index is above 10³⁸ is also explored before the others.
 
-    Where the source is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`); so is an arm whose index is above 10³⁸.
-
-    How the maximum is found: at the x/y = ρ that costs least divergence, with w the multiplier of the constraint,
+    How the maximum is computed: for a given ratio x/y = ρ, the divergence is smallest at
 
         x = (r̄ + w)/(1 + w),   y = (c̄ − w)/(1 − w),
 
-    and w solves a quadratic equation. The least divergence K is a convex function of ln ρ, its derivative being w: Newton's
-    method finds where it is ln(t / n^tuned) / n. An r̄ of 0 is taken for 10⁻¹². With tuned = 0 and up to 10⁵ pulls this
-    changes the index by 10⁻⁷ of it; with tuned = 1 by up to 1% where n ≈ t. Where ln(t / n^tuned) is 0, the index is r̄/c̄.
+    where w, the multiplier of the constraint, solves a quadratic equation. The smallest divergence K is a convex function of
+    ln ρ with derivative w. Newton's method solves K(ρ) = ln(t / n^tuned) / n. An r̄ of 0 is replaced by 10⁻¹². With tuned = 0
+    and up to 10⁵ pulls this changes the index by a relative 10⁻⁷. With tuned = 1 it changes the index by up to 1% where n ≈ t.
+    Where ln(t / n^tuned) is 0, the index is r̄/c̄.
 
     Args:
-        tuned: from 0 to 1. The level is ln t for 0, ln(t/n) for 1, and ln t − tuned · ln n between.
+        tuned: from 0 to 1. The level is ln t for 0, ln(t/n) for 1, and ln t − tuned · ln n in between.
 
     Example:
         >>> KLUCBSC(tuned=0)  # for which asymptotic optimality was proved
@@ -67,12 +70,13 @@ class KLUCBSC(IndexPolicy):
 
 
 def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
-    """ln(ρc/r) for the largest ρ with K(ρ) ≤ level, K being the least kl(r, x) + kl(c, y) with x/y = ρ; r and c are not 0.
+    """Returns ln(ρc/r) for the largest ρ with K(ρ) ≤ level, and exactly 0 where the level is 0.
 
-    It is 0, exactly, where the level is."""
+    K(ρ) is the smallest kl(r, x) + kl(c, y) with x/y = ρ. r and c must not be 0.
+    """
     positive = level > 0
     level = jnp.where(positive, level, 1)
-    # Where both divergences are worth what Bernstein's inequality says, or half-way to where y is 0.
+    # Starting point: the w at which both divergences have the values of Bernstein's inequality, at most halfway to y = 0.
     linear = level * (2 / 3)
     x_only = (linear + jnp.sqrt(linear * linear + 2 * r * (1 - r) * level)) / jnp.maximum(1 - r, 1e-7)
     y_only = jnp.sqrt(2 * c * level / jnp.maximum(1 - c, 1e-7))
@@ -86,9 +90,9 @@ def largest_gain(r: jax.Array, c: jax.Array, level: jax.Array) -> jax.Array:
 
 
 def multiplier(r: jax.Array, c: jax.Array, gain: jax.Array) -> jax.Array:
-    """The w with (r + w)(1 − w) / [(1 + w)(c − w)] = ρ = e^gain r/c.
+    """Returns the w with (r + w)(1 − w) / [(1 + w)(c − w)] = ρ = e^gain r/c.
 
-    That is (ρ − 1)w² + [1 − r + ρ(1 − c)]w − (ρc − r) = 0, here divided by 1 + ρ, and solved without cancellation.
+    It solves (ρ − 1)w² + [1 − r + ρ(1 − c)]w − (ρc − r) = 0. The equation is divided by 1 + ρ and solved without cancellation.
     """
     rho = r / c * jnp.exp(gain)
     s, f = 1 / (1 + 1 / rho), 1 / (1 + rho)  # ρ/(1 + ρ) and 1/(1 + ρ)
@@ -99,10 +103,10 @@ def multiplier(r: jax.Array, c: jax.Array, gain: jax.Array) -> jax.Array:
 
 
 def divergence(r: jax.Array, c: jax.Array, gain: jax.Array, w: jax.Array) -> jax.Array:
-    """kl(r, x) + kl(c, y) at x = (r + w)/(1 + w), y = xc e^−gain / r."""
+    """Returns kl(r, x) + kl(c, y) at x = (r + w)/(1 + w), y = xc e^−gain / r."""
     excess = random.log_excess
     reward = r * excess(w / r) - excess(w)
-    # kl(c, y) = (1 − c) ln(1 − w) − c ln(y/c); where w is small, as a difference of small terms.
+    # kl(c, y) = (1 − c) ln(1 − w) − c ln(y/c). For small w it is computed as a difference of small terms.
     small, rest = w < c / 2, excess(-jnp.minimum(w, jnp.float32(1 - 2**-24)))
     near = c * excess(jnp.where(small, -w / c, 0)) - rest
     log_y = random.log((1 + w / r) / (1 + w)) - gain

@@ -1,4 +1,4 @@
-"""KUBE: an upper confidence bound on the reward, over the average cost."""
+"""KUBE: an upper confidence bound on the reward, divided by the average cost."""
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,23 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class KUBE(IndexPolicy):
-    """The variant of KUBE (Tran-Thanh et al., AAAI 2012) in Xia et al. (IJCAI 2015).
+    """KUBE (Tran-Thanh et al., AAAI 2012), in the variant of Xia et al. (IJCAI 2015).
 
     In round t, pull the arm with the largest
 
         (r̄_i + √(scale · ln t / n_i)) / c̄_i.
 
+    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed Bandits", AAAI 2012.
+
     Side information: none.
 
-    Guarantee: none known to us for this variant. (The source's is O(ln B), for costs that are fixed and known.)
+    Guarantee: none known to us for this variant. (The guarantee of the source is O(ln B), for costs that are fixed and known.)
 
-    Where the paper is silent: an arm with c̄_i = 0 has an infinite index, and is explored before the others (see
-    `index.choose`).
+    Deviations from the source: Xia et al. do not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
+    before the others (see `index.choose`).
 
     Args:
-        scale: the factor before the logarithm; 2 in the paper.
+        scale: the factor of the logarithm; 2 in the paper of Xia et al.
 
     Example:
         >>> KUBE(scale=0.5)  # explores less than the paper's

@@ -1,4 +1,4 @@
-"""PD-BwK: optimistic reward over pessimistic cost."""
+"""PD-BwK: an upper confidence bound on the reward over a lower confidence bound on the cost."""
 
 from typing import ClassVar
 
@@ -14,20 +14,23 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class PDBwK(IndexPolicy):
-    """The variant of PD-BwK (Badanidiyuru et al., FOCS 2013) in Xia et al. (IJCAI 2015).
+    """PD-BwK (Badanidiyuru et al., FOCS 2013), in the variant of Xia et al. (IJCAI 2015).
 
     Pull the arm with the largest
 
         min{r̄_i + φ(r̄_i, n_i), 1} / max{c̄_i − φ(c̄_i, n_i), 0},   φ(x, n) = √(νx/n) + ν/n,   ν = scale · log(BK).
 
+    Reference: Badanidiyuru et al., "Bandits with Knapsacks", FOCS 2013.
+
     Side information: the budget B.
 
     Guarantee: none known to us for this variant.
 
-    Where the paper is silent: an arm whose denominator is 0 is explored before the others (see `index.choose`).
+    Deviations from the source: Xia et al. do not define the index if the denominator is 0. Here it is infinite, and the arm is
+    explored before the others (see `index.choose`).
 
     Args:
-        scale: the factor in ν; 0.25 in the paper.
+        scale: the factor in ν; 0.25 in the paper of Xia et al.
 
     Example:
         >>> PDBwK(scale=0.1)  # explores less than the paper's

@@ -1,4 +1,4 @@
-"""Soft elimination: arms fade out as evidence against them grows."""
+"""Soft elimination: the probability of an arm decreases as the evidence against it grows."""
 
 from typing import ClassVar
 
@@ -15,25 +15,27 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class SoftElimination:
-    """Soft elimination (SoftElim of Boutilier et al., NeurIPS 2020), made for budgets.
+    """Soft elimination (SoftElim of Boutilier et al., NeurIPS 2020), adapted to budgets.
 
     Pull arm i with a probability proportional to
 
         exp(−2 n_i δ_i² / scale²),   δ_i = ĉ_i (ρ̂* − ρ̂_i) / (ρ̂* + 1),   ρ̂_i = r̂_i / ĉ_i,   ρ̂* = max_j ρ̂_j.
 
-    δ_i is how far both estimates of arm i, of its reward and of its cost, must be off for its ratio to be the best
-    (the paper's δ_i(γ) at γ = 1); the source has the gap between mean rewards in its place.
+    δ_i is the error that both estimates of arm i, reward and cost, must have for its ratio to be the best. It is δ_i(γ) of Xia
+    et al. (IJCAI 2015) at γ = 1.
+
+    Reference: Boutilier et al., "Differentiable Meta-Learning of Bandit Policies", NeurIPS 2020.
 
     Side information: none.
 
-    Guarantee: none known to us for budgets. (The source's is for bandits without costs.)
+    Guarantee: none known to us for budgets. (The guarantee of the source is for bandits without costs.)
 
-    Where the source pulls every arm once first, the estimates here are those of a uniform prior,
-    r̂ = (Σ rewards + 1) / (n + 2) and likewise ĉ: they are never undefined or zero, and an arm that was never pulled
-    has as large a probability as the best.
+    Deviations from the source: the source has the gap between mean rewards in place of δ_i. The source pulls every arm once
+    first. Here the estimates have a uniform prior instead, r̂ = (Σ rewards + 1) / (n + 2) and ĉ in the same way. They are
+    never undefined or zero, and an arm that was never pulled has the same probability as the best arm.
 
     Args:
-        scale: how much to explore, from 0.001 to 1000; 1 in the source, before anything is learnt.
+        scale: the amount of exploration, from 0.001 to 1000; 1 in the source, before learning.
 
     Example:
         >>> SoftElimination(scale=0.2)  # about what `bts_jax.learn.fit` finds in notebook 05
@@ -57,7 +59,7 @@ class SoftElimination:
         return lax.argmax(self.logits(state, key) + noise, 0, jnp.int32), state
 
     def logits(self, state: ArmStatistics, key: jax.Array) -> jax.Array:
-        """The logarithm of the probability of each arm, up to a constant. [K]"""
+        """Returns the logarithm of the probability of each arm, up to a constant. [K]"""
         n = state.pulls.astype(jnp.float32)
         reward, cost = ((n * mean + 1) / (n + 2) for mean in (state.reward_mean, state.cost_mean))
         ratio = reward / cost

@@ -1,4 +1,4 @@
-"""Tempered BTS: budgeted Thompson sampling with a posterior that is sharper, or flatter, than Bayes' rule makes it."""
+"""Tempered BTS: budgeted Thompson sampling with a posterior that is sharper or flatter than the Bayesian posterior."""
 
 from typing import ClassVar
 
@@ -21,23 +21,27 @@ class TemperedBTS(BTS):
 
         κ_t = 1 + (κ − 1) (1 + t/h)^(−d),
 
-    where t is the number of pulls of all arms so far. With κ > 1 the posterior is sharper than Bayes' rule makes it, and the
+    where t is the number of pulls of all arms so far. With κ > 1 the posterior is sharper than the Bayesian posterior, and the
     policy explores less. With κ < 1 it explores more.
 
-    - κ = 1 is `BTS`, bit for bit, whatever h and d are.
+    - κ = 1 is `BTS`, bit for bit, for all h and d.
     - d = 0, the default, is a constant power: κ_t = κ.
-    - d > 0 is a schedule: κ_t goes from κ to 1, and has half of its excess over 1 left after h (2^(1/d) − 1) pulls. The policy
-      becomes BTS in the long run.
+    - d > 0 is a schedule: κ_t goes from κ to 1. Half of its excess over 1 is left after h (2^(1/d) − 1) pulls. In the long run
+      the policy becomes BTS.
 
-    A constant κ > 1 that is good for one budget gains less, or loses, at a much larger one: the policy settles on an arm before
-    it knows enough. With d > 0 this ends as κ_t comes close to 1. Which κ, h, d and prior counts are good depends on the
-    problems and on the budget. `bts_jax.learn.fit` learns them: κ and the prior counts by default; and the schedule too, if it
-    starts with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about budgets larger than the one
-    it is given, so learn at the largest budget that matters (notebook 05).
+    A constant κ > 1 that is good for one budget gains less, or loses, at a much larger budget: the policy settles on an arm
+    before it knows enough. With d > 0 this effect ends as κ_t approaches 1. Good values of κ, h, d and the prior counts depend
+    on the problems and on the budget. `bts_jax.learn.fit` learns them. By default it learns κ and the prior counts. It also
+    learns the schedule if it starts with d > 0 and is given `ranges=TemperedBTS.learnable_schedule`. It learns nothing about
+    budgets larger than the given one, so learn at the largest budget that matters (notebook 05).
+
+    Reference: Xia et al., "Thompson Sampling for Budgeted Multi-Armed Bandits", IJCAI 2015, for BTS.
 
     Side information: none.
 
-    Guarantee: that of `BTS` for κ = 1 and uniform priors, which are the default. Else none known to us.
+    Guarantee: that of `BTS` for κ = 1 and uniform priors, which are the default. For other settings we know of no guarantee.
+
+    Deviations from the source: the power κ_t is ours.
 
     Args:
         reward_alpha, reward_beta, cost_alpha, cost_beta: as for `BTS`.
@@ -70,10 +74,10 @@ class TemperedBTS(BTS):
         checks.hyperparameter(self, "decay", 0, 10)
 
     def power(self, rounds: ArrayLike) -> jax.Array:
-        """κ_t after so many pulls."""
+        """Returns κ_t after `rounds` pulls."""
         sharpness, decay = jnp.asarray(self.sharpness, jnp.float32), jnp.asarray(self.decay, jnp.float32)
         share = jnp.exp(-decay * jnp.log1p(jnp.asarray(rounds).astype(jnp.float32) / self.horizon))
-        # κ itself where d = 0: for κ below ½ the sum rounds.
+        # For d = 0 it is κ itself: for κ below ½ the sum is rounded.
         return jnp.where(decay == 0, sharpness, 1 + (sharpness - 1) * share)
 
     def posterior(

@@ -1,4 +1,4 @@
-"""UCB-BV2: an upper confidence bound for variable costs, with a lower bound on them taken from what was seen."""
+"""UCB-BV2: an upper confidence bound for variable costs, with an estimated lower bound on them."""
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +11,29 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class UCBBV2(IndexPolicy):
-    """UCB-BV2 (Ding et al., AAAI 2013).
+    """UCB-BV2 (Ding et al., AAAI 2013): an upper confidence bound for variable costs, with an estimated lower bound on them.
 
     In round t, pull the arm with the largest
 
         r̄_i / c̄_i + (1/λ_t) · (1 + 1/(λ_t − e_i)) · e_i,   e_i = √(ln(t − 1) / n_i),   λ_t = min_j c̄_j.
 
-    Side information: none. It is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
-    et al. 2015 says of both that they need the smallest expected cost. That is so for UCB-BV1 alone.)
+    Reference: Ding et al., "Multi-Armed Bandit with Budget Constraint and Variable Costs", AAAI 2013.
 
-    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t:
-    with `explore = 0`, the default, we know of no guarantee, and regret can be linear in B.
+    Side information: none. This is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
+    et al. 2015 says that both need the smallest expected cost. This is true only for UCB-BV1.)
 
-    Where public programs differ: as for `UCBBV1`, with λ_t in place of λ. The default is the one with less regret: on 200
-    random bandits with ten arms `explore = 0` has less on nine of ten.
+    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t.
+    With `explore = 0`, the default, we know of no guarantee, and regret can be linear in B.
 
-    Where the source is silent: an arm with e_i = λ_t or c̄_i = 0 has an infinite index, and is explored before the others
-    (see `index.choose`). As long as some arm has not cost anything, λ_t = 0, and the bonus is not defined. With `explore = 0`
-    the arms that have not cost anything go first, with `explore = 1` all arms are pulled in turn.
+    Deviations from the source: public programs differ as for `UCBBV1`, with λ_t in place of λ. The default is the variant with
+    less regret: on 200 random bandits with ten arms `explore = 0` has less on nine of ten.
+
+    The source does not define the index for e_i = λ_t or c̄_i = 0. Here it is infinite, and the arm is explored before the
+    others (see `index.choose`). As long as some arm has not cost anything, λ_t = 0, and the bonus is not defined. With
+    `explore = 0` the arms that have not cost anything are pulled first. With `explore = 1` all arms are pulled in turn.
 
     Args:
-        explore: 1 if an arm with e_i ≥ λ_t is explored before the others, 0 for the formula as it stands.
+        explore: 1 to explore an arm with e_i ≥ λ_t before the others, 0 for the unchanged formula.
 
     Example:
         >>> UCBBV2(explore=1)  # explores an arm until its cost is known

@@ -1,4 +1,4 @@
-"""UCB-SC+: the largest ratio over a disc around the averages."""
+"""UCB-SC+: the largest ratio over a disc around the average reward and cost."""
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +10,23 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class UCBSCPlus(IndexPolicy):
-    """UCB-SC+ (Watanabe et al., IEICE 2018).
+    """UCB-SC+ (Watanabe et al., IEICE 2018): the largest ratio over a disc around the average reward and cost.
 
     In round t, pull the arm with the largest
 
-        (r̄_i + α_i c̄_i) / (c̄_i − α_i r̄_i),   α_i = √(a_i / (r̄_i² + c̄_i² − a_i)),   a_i = ln(t / n_i) / (2n_i),
+        (r̄_i + α_i c̄_i) / (c̄_i − α_i r̄_i),   α_i = √(a_i / (r̄_i² + c̄_i² − a_i)),   a_i = ln(t / n_i) / (2n_i).
 
-    the largest x/y over the disc of radius √a_i around (r̄_i, c̄_i). It is computed as the slope of the disc's tangent,
-    [r̄c̄ + √a √(r̄² + c̄² − a)] / (c̄² − a), which is the same, without cancellation.
+    This is the largest x/y over the disc of radius √a_i around (r̄_i, c̄_i). It is computed as the slope of the disc's
+    tangent, [r̄c̄ + √a √(r̄² + c̄² − a)] / (c̄² − a). Both are equal, but the second has no cancellation.
+
+    Reference: Watanabe et al., IEICE 2018.
 
     Side information: none.
 
     Guarantee: none known to us.
 
-    Where the source is silent: an arm with c̄_i ≤ √a_i has an infinite index, and is explored before the others (see
-    `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i ≤ √a_i. Here it is infinite, and the arm is
+    explored before the others (see `index.choose`).
 
     Example:
         >>> UCBSCPlus()  # nothing to choose
