@@ -348,7 +348,6 @@ def test_the_old_name_of_side_information_works_with_a_warning():
     ((PlainPolicy(), BANDIT, 10, KEY), {}, "not a pytree of numbers"),
     ((NoUpdate(), BANDIT, 10, KEY), {}, "has no update"),
     ((Curious(arm=0), BANDIT, 10, KEY), {}, "requires 'everything', which Problem does not have"),
-    ((bj.BTS(), BANDIT, 10), {}, "key = None"),
     ((bj.BTS(), BANDIT, 1e-9, KEY), {}, "budget = 1e-09"),
     ((bj.BTS(), BANDIT, 10, KEY), {"max_rounds": [3]}, "max_rounds has shape"),
     (("bts", BANDIT, 10, KEY), {}, "policy = 'bts'"),

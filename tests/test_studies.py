@@ -108,7 +108,7 @@ def test_the_settings_are_those_of_the_publications():
         jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), 1), 10).cost)
     joint = correlated.settings(Size((4,), (1,), (1,), 1), 0)["bandits"]
     assert len({np.asarray(bandit.cost).tobytes() for bandit in joint.values()}) == 1, "the same means"
-    assert (joint["+1.00-4-1"].correlation == joint["+1.00-4-1"].limits[1]).all()
+    np.testing.assert_allclose(joint["+1.00-4-1"].correlation, joint["+1.00-4-1"].limits[1], rtol=1e-6)
     hard = worst_case.settings(Size((4,), (100, 900), (1,), 1), 0)["bandits"]
     np.testing.assert_allclose(hard["hard at 900-4-1"].ratio, bj.Bernoulli.hard(4, 900).ratio)
 

@@ -176,6 +176,6 @@ def test_h_costs_above_one():
 @pytest.mark.slow
 def test_i_rounds_instead_of_a_budget():
     bandits = {"two": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}
-    text = 'results = bj.sweep(["uniform", "kube"], bandits, rounds=[10, 1000], num_seeds=2)'
-    results = run(text, 1, bandits=bandits)["results"]
+    results = run('results = bj.sweep(["uniform", "kube"], bandits, rounds=[10, 1000], num_seeds=2)', 1,
+                  bandits=bandits)["results"]
     assert (results.pulls.sum("arm").sel(budget=1000) == 1000).all() and results.pseudo_regret.notnull().all()
