@@ -81,9 +81,9 @@ def sample_words(groups: dict[str, "DataArray"]) -> str:
 
 
 def allowing(groups: dict[str, "DataArray"]) -> str:
-    """What the limits allow for, in words."""
+    """Says that the limits are widened, if they are."""
     known = all("lost_run" in values.coords for values in groups.values())
-    return " (which allows for one lost run more)" if known else ""
+    return " (widened as if one more run were lost)" if known else ""
 
 
 def caveats(dataset: "Dataset") -> str:
