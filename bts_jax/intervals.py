@@ -52,8 +52,8 @@ def interval(
             statement about the middle of the distribution and not about its mean.
         level: how often such an interval contains the true value, if its assumptions hold.
         unseen: for the mean: a value that the sample may have missed, or a pair of them, one below and one above the mean. Each
-            limit is computed from the sample, and from the sample with this value added; the outer one is used. A value on the
-            other side of the mean, or NaN, changes nothing.
+            limit is computed from the sample, and from the sample with this value added; the outer one is used. A limit does
+            not change if the value is on the other side of the mean, or NaN.
 
     Example:
         >>> [float(x.round(2)) for x in interval([1.0, 2.0, 3.0, 4.0])]
