@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # No two policies of the registry have the same colour, nor the same marker and line: they can be told apart in print without
-# colour, too. The paper's five policies have colours of Okabe and Ito, which the colour-blind can distinguish. The other colours
+# colour, too. The paper's five policies have colours of Okabe and Ito, which the colour-blind can tell apart. The other colours
 # are far from these and from each other (at least 0.1 in OKLab). Related policies differ most: they are compared most often.
 KNOWN = {
     "bts": ("#0072B2", "o", "-"), "epsilon-first": ("#E69F00", "s", "-"), "pd-bwk": ("#009E73", "^", "-"),
