@@ -384,7 +384,7 @@ class Nested(bj.Uniform):
 
 @pytest.mark.parametrize(("changes", "named"), [
     ({"executor": 5}, "executor = 5 has no method submit"),
-    ({"out": None}, "out = None.*name a folder that all workers share"),
+    ({"out": None}, "out = None.*a folder that all workers share"),
     ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
     ({"devices": 1}, "devices = 1 does not go with executor"),
     ({"memory": 10**9}, "memory = 1000000000 does not go with executor"),
