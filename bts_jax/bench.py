@@ -1,10 +1,10 @@
-"""How fast, against what: `bts-jax bench`.
+"""Measures speed: `bts-jax bench`.
 
-Everything is measured in one run on one machine, so that ratios mean something. Programs are compiled before the clock
-starts, and the time for that is shown apart. A rate counts pulls of live runs alone.
+Everything is measured in one run on one machine, so that ratios are meaningful. Programs are compiled before the clock starts,
+and compile time is shown separately. A rate counts only pulls of live runs.
 
 Two kinds of ratios are measured. Reference implementations play the same policy without `bts_jax`. Policies as a user writes
-them play in `bts_jax`, and show how much of the speed a plain policy has.
+them play in `bts_jax`, and show how fast a plainly written policy is.
 """
 
 import multiprocessing
@@ -29,7 +29,7 @@ from bts_jax.policies import POLICIES
 RUNS = 500
 ENOUGH = 2.0  # seconds of play for a measurement
 NAMES = ("bts", "kube", "ucb-bv1", "pd-bwk")
-# Arms, and budgets that give each program enough to do: with BTS, with the index policies, and the obvious JAX program.
+# Arms, and budgets that give each program enough to do: for BTS, for the index policies, and for the obvious JAX program.
 SIZES = ((10, 2000, 6000, 40), (100, 1000, 2000, 10))
 ON_A_GPU = ((10, 20_000, 20_000), (100, 4_000, 50_000), (10, 500, 50_000), (100, 500, 50_000), (100, 20_000, 1_000))
 # Policies as a user writes them, and the built-in policies that they are compared with.
@@ -38,7 +38,7 @@ WRITTEN_BY_USERS = (
     ("Thompson sampling, bts_jax.random.beta", PlainThompson, "bts"),
     ("Thompson sampling, jax.random.beta", PlainThompsonJax, "bts"),
 )
-# Arms, runs, and a budget for each of them, so that a play takes a few seconds at most.
+# Arms, runs, and a budget for each policy, so that a play takes a few seconds at most.
 SIZES_FOR_USERS = ((10, 500, (6000, 500, 100)), (100, 500, (1000, 50, 16)))
 SIZES_FOR_USERS_ON_A_GPU = (
     (10, 20_000, (20_000, 10_000, 1_000)), (100, 4_000, (20_000, 3_000, 500)), (10, 500, (20_000, 10_000, 1_000)),
@@ -46,7 +46,7 @@ SIZES_FOR_USERS_ON_A_GPU = (
 
 
 def bench(progress: Callable[[str], Any] = lambda text: None) -> dict:
-    """Measures, and returns rows of numbers and what they were measured on."""
+    """Runs all measurements. Returns rows of numbers, with the device and the versions."""
     device = jax.devices()[0]
     on_cpu = device.platform == "cpu"
     rows = _on_cpu(progress) if on_cpu else _on_gpu(progress)
@@ -68,7 +68,7 @@ def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
     rows = []
     cores = len(jax.devices())
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_numpy_pulls, [("kube", np.ones(2), np.ones(2), 1, 1, 0)] * cores))  # the processes start
+        list(pool.map(_numpy_pulls, [("kube", np.ones(2), np.ones(2), 1, 1, 0)] * cores))  # starts the processes
         for num_arms, of_bts, of_others, small in SIZES:
             bandit = _problem(num_arms)
             reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
@@ -121,9 +121,9 @@ def _ours(name: str, bandit: Bernoulli, budget: int, runs: int) -> dict:
 
 
 def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs: int) -> list[dict]:
-    """A row for each policy, the fastest of 2 to 5 plays, or of one that takes more than `ENOUGH` seconds.
+    """A row for each policy: the fastest of 2 to 5 plays, or a single play if it takes more than `ENOUGH` seconds.
 
-    The policies take turns, so that other work on the machine slows them alike.
+    The policies take turns, so that other work on the machine slows all of them equally.
     """
 
     def play(policy: Policy, budget: float, seed: int) -> Report:
@@ -134,12 +134,12 @@ def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs:
     def compiled(policy: Policy) -> float:
         started = time.perf_counter()
         batch = lay_out(policy, bandit, budget, jax.random.split(jax.random.key(0), runs), quickly=False)
-        lower([batch]).compile()  # `simulate_batch` takes this program for all budgets
+        lower([batch]).compile()  # `simulate_batch` uses this program for all budgets
         return time.perf_counter() - started
 
     first = [compiled(policy) for policy in policies.values()]
     for policy in policies.values():
-        play(policy, 1e-3, 0)  # over at once: a GPU's first launch takes longer
+        play(policy, 1e-3, 0)  # ends at once: a GPU's first launch takes longer
     turns: list[list[Report]] = []
     while len(turns) < 5 and sum(turn[-1].seconds for turn in turns) < ENOUGH:
         turns.append([play(policy, budget, 1 + len(turns)) for policy in policies.values()])
@@ -166,7 +166,7 @@ def _numpy_pulls(arguments: tuple) -> int:
 
 
 def _time(play: Callable[[], int]) -> float:
-    """Pulls per second."""
+    """Measures pulls per second."""
     started = time.perf_counter()
     pulls = play()
     return pulls / (time.perf_counter() - started)

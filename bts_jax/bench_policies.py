@@ -1,6 +1,6 @@
 """Policies as a user writes them, in plain `jax.numpy`: for `bts-jax bench` and the tests.
 
-On Bernoulli arms they play by the same law as `KUBE` and `BTS`.
+On Bernoulli arms their runs have the same distribution as those of `KUBE` and `BTS`.
 """
 
 import chex
@@ -37,7 +37,7 @@ class PlainKUBE:
 
 @chex.dataclass(frozen=True)
 class PlainThompson:
-    """Budgeted Thompson sampling with uniform priors, its draws from `bts_jax.random.beta`."""
+    """Budgeted Thompson sampling with uniform priors and draws from `bts_jax.random.beta`."""
 
     def init(self, problem):
         zeros = jnp.zeros(problem.num_arms)

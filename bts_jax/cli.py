@@ -20,8 +20,8 @@ from bts_jax.text import ALLOWANCE, counted, line, printable, table
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input ends with a one-line message and exit code 2, a full disk or memory with exit code 1."""
-    gc.freeze()  # what has been imported stays
-    gc.set_threshold(100_000)  # tracing makes many objects, few of them garbage: looking for it takes a tenth of the time
+    gc.freeze()  # imported objects live until the end
+    gc.set_threshold(100_000)  # tracing creates many objects, few of them garbage: the search took a tenth of the time
     _prepare_streams()
     from bts_jax.options import PLAYING
     from bts_jax.options import parser as make_parser
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _flush()
     except ValueError as error:
         parser.exit(2, _message(error))
-    except BrokenPipeError:  # the reader of the output has seen enough
+    except BrokenPipeError:  # the reader has closed the output
         parser.exit(0)
     except OSError as error:
         parser.exit(1, _message(error))
@@ -52,14 +52,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _prepare_streams() -> None:
     """Makes output safe: a closed stream discards it, and a character that the encoding does not have becomes "?"."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # or a file of the store would be opened in its place
+        if getattr(sys, name) is None:  # otherwise a file of the store could take its place
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def _flush() -> None:
-    """Writes all output now, while an error can be reported. Python would try once more at its end: that goes nowhere."""
+    """Writes all output now, while an error can be reported. After an error, what Python writes at its end is discarded."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -83,7 +83,7 @@ def _message(error: Any) -> str:
 
 
 def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
-    """The bandit that the arguments describe, what it is in words, and the key of the runs on it."""
+    """The bandit that the arguments describe, a description of it, and the key of the runs on it."""
     import jax
 
     from bts_jax.bandits import BANDITS, Bernoulli
@@ -118,7 +118,7 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
 
 
 def _default(option: str, name: str, kind: type) -> Any:
-    """An instance of a class of the user's own with its default settings."""
+    """An instance of a user-defined class with its default settings."""
     import inspect
 
     from bts_jax.sweeps import classes
@@ -163,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", f"{row.best_arm:.1%}",
                     f"{row.compile_seconds:.1f}", f"{row.seconds:.2f}", f"{row.pulls_per_second:,.0f}", f"{row.truncated}"],
                    widths), flush=True)
-    print(f"regret and pseudo-regret: mean and its 95% interval over the runs; {ALLOWANCE}; best arm: share of the pulls")
+    print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}; best arm: its share of the pulls")
 
 
 def _theory(arguments: argparse.Namespace) -> None:
@@ -204,13 +204,13 @@ def _theory(arguments: argparse.Namespace) -> None:
         optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))
         more = optimum - best * budget
         print(f"optimum R* = {optimum:,.3f}, ρ*B {'+' if more >= 0 else '−'} {abs(more):.3f}; "
-              f"always the best arm earns {optimum - oracle:.3f} less")
-    except ValueError as error:  # such arms, or such a budget, have no table
+              f"always pulling the best arm earns {optimum - oracle:.3f} less")
+    except ValueError as error:  # there is no table for such arms or such a budget
         print(f"no exact optimum: {error}")
-    print("pulls ≤: 1 and the three terms before it, a bound on the mean pulls of BTS with the paper's constants. It is\n"
+    print("pulls ≤: 1 plus the three terms before it, a bound on the mean pulls of BTS with the paper's constants. It is\n"
           "proved; the paper's proof has gaps, which help(bts_jax.theory.bts_bound) closes. The factor for UCB-BV1 is quoted\n"
-          "from the paper, and we have not checked its proof. 1/K: least pulls per ln B, in the long run; no floor at any\n"
-          "budget.")
+          "from the paper, and we have not checked its proof. 1/K: the least pulls per ln B as the budget grows; this is not\n"
+          "a lower bound at any single budget.")
 
 
 def _sweep(arguments: argparse.Namespace) -> None:
@@ -220,11 +220,11 @@ def _sweep(arguments: argparse.Namespace) -> None:
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return
     if (arguments.file is None) == (arguments.resume is None):
-        raise ValueError("give a TOML file, or --resume STORE; bts-jax sweep --example prints a file to begin with")
+        raise ValueError("give a TOML file, or --resume STORE; bts-jax sweep --example prints an example file")
     if arguments.resume and arguments.out:
-        raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in the store it goes on with")
+        raise ValueError(f"--out = {arguments.out!r} does not go with --resume, which saves in STORE: leave it out")
     if arguments.imports and not arguments.resume:
-        raise ValueError(f"--import = {arguments.imports[0]!r} goes with --resume alone: in a grid file, a class of your own "
+        raise ValueError(f"--import = {arguments.imports[0]!r} is only for --resume: in a grid file, a class of your own "
                          'is the kind of a policy or a bandit, as in kind = "my_module:MyPolicy"')
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
     elsewhere = {name: value for name in ("dask", "slurm") if (value := getattr(arguments, name)) is not None}
@@ -242,9 +242,9 @@ def _sweep(arguments: argparse.Namespace) -> None:
     again = ["--resume", store]
 
     def how() -> str:
-        if executors := sys.modules.get("bts_jax.sweeps.executors"):  # a signal may come at any time: nothing is imported now
+        if executors := sys.modules.get("bts_jax.sweeps.executors"):  # a signal may arrive at any time: import nothing here
             executors.cancel_all()
-        return f"to go on: bts-jax sweep {shlex.join(again)}"
+        return f"to continue: bts-jax sweep {shlex.join(again)}"
 
     with _resumable(store, how), ExitStack() as stack:
         if arguments.resume:
@@ -269,14 +269,14 @@ def _sweep(arguments: argparse.Namespace) -> None:
     missing = total - results.saved()
     if missing:
         which = f"shard {shard[0]}/{shard[1]}" if shard else "this"
-        print(f"{store}: {which} is done; {missing} of {total} chunks are still missing, of other shards")
+        print(f"{store}: {which} is done; {missing} of {total} chunks, of other shards, are still missing")
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
     print(f"{store}: {sizes} (policies × bandits × budgets × seeds); see bts-jax table {shlex.quote(store)}")
 
 
 def _executor(stack: ExitStack, where: dict[str, str], store: str) -> Any:
-    """The executor that --dask or --slurm asks for. This process leaves the GPUs to the workers."""
+    """The executor for --dask or --slurm. This process leaves the GPUs to the workers."""
     import jax
 
     from bts_jax.sweeps import clusters
@@ -296,7 +296,7 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 
 def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
-    """What the sweep in a store plays, as arguments of `sweep`, with classes of the user's own that the user has named."""
+    """The sweep in a store, as arguments of `sweep`, with the user-defined classes that the user has named."""
     from bts_jax.sweeps import classes
     from bts_jax.sweeps.run import stored
 
@@ -304,7 +304,7 @@ def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
 
 
 def _all_ours(what: dict[str, Any]) -> bool:
-    """Whether a sweep is made of classes in the registries alone."""
+    """Whether a sweep uses only classes in the registries."""
     from bts_jax.bandits import BANDITS
     from bts_jax.policies import POLICIES
     from bts_jax.sweeps.specification import is_ours
@@ -314,7 +314,7 @@ def _all_ours(what: dict[str, Any]) -> bool:
 
 
 def _resumable(store: str, how: Callable[[], str]) -> AbstractContextManager:
-    """Tells how to go on after a signal, if there is a store to go on with."""
+    """Says how to continue after a signal, if there is a store."""
     return signals.resumable(lambda: f"; {how()}" if Path(store, "zarr.json").exists() else "")
 
 
@@ -378,7 +378,7 @@ def _figure1(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or f"figure1-{arguments.scale}"
     _check_seed(out, arguments.seed)
-    with _resumable(f"{out}/runs.zarr", lambda: "the same command goes on"):
+    with _resumable(f"{out}/runs.zarr", lambda: "the same command continues"):
         _, report = figure1(arguments.scale, seed=arguments.seed, instances=arguments.instances, means=tuple(arguments.means),
                             out=out, quiet=arguments.quiet)
     print(f"{report}\n\n{out}: figure1.png, figure1.pdf, table.csv, report.txt, runs.zarr")
@@ -389,21 +389,21 @@ def _study(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or default_folder(arguments.name, arguments.scale, arguments.instances)
     _check_seed(out, arguments.seed)
-    with _resumable(f"{out}/runs.zarr", lambda: "the same command goes on"):
+    with _resumable(f"{out}/runs.zarr", lambda: "the same command continues"):
         _, report = study(arguments.name, arguments.scale, instances=arguments.instances, seed=arguments.seed, out=out,
                           quiet=arguments.quiet)
     print(f"{report}\n\n{out}: {', '.join(sorted(path.name for path in Path(out).iterdir()))}")
 
 
 def _check_seed(folder: str, seed: int) -> None:
-    """Raises if the runs in that folder have another seed: at once, since all that is random has other numbers then."""
+    """Raises if the runs in that folder have another seed. This is checked first, since all random numbers would differ."""
     from bts_jax.sweeps.opening import read_specification
 
     store = Path(folder, "runs.zarr")
     if Path(store, "zarr.json").is_file():
         try:
             found = read_specification(store)["seed"]
-        except ValueError:  # which is reported where the store is used
+        except ValueError:  # reported where the store is used
             return
         if found != seed:
             raise ValueError(f"--seed: {found} in the store {str(store)!r}, {seed} asked for: give another folder by --out")
@@ -430,7 +430,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.latency:
         times = [[f"{row[when]:.2f}" if when in row else "" for when in ("first", "again")] for row in rows]
         _table(["seconds", "first", "again"], [[row["what"], *cells] for row, cells in zip(rows, times, strict=True)])
-        print("first: with nothing compiled before; again: with the compiled programs that the first has kept")
+        print("first: with an empty cache of compiled programs; again: with the programs that the first run has cached")
         return
     ours, users = ([row for row in rows if (row["written by"] == "user") == by_user] for by_user in (False, True))
     others = list(dict.fromkeys(other for row in ours for other in row["ratios"]))
@@ -444,12 +444,12 @@ def _bench(arguments: argparse.Namespace) -> None:
     _table(["policy", *columns, *(f"× {other}" for other in others)],
            [[*numbers(row), *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in others)] for row in ours])
     print("µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on live runs"
-          + ("; × name: our pulls per second over those of that program, both measured now" if others else ""))
+          + ("; × name: our pulls per second divided by those of that program, both measured now" if others else ""))
     if users:
         print()
         _table(["policy as a user writes it", *columns, "built-in", "time over built-in"],
                [[*numbers(row), row["built-in"], f"{row['over built-in']:.3g}"] for row in users])
-        print("time over built-in: time per pull over that of the built-in policy with the same budget, both measured now")
+        print("time over built-in: time per pull divided by that of the built-in policy at the same budget, both measured now")
 
 
 def _cache(arguments: argparse.Namespace) -> None:
@@ -468,12 +468,12 @@ def _policies(arguments: argparse.Namespace) -> None:
     from bts_jax.policies import POLICIES
 
     _table(["policy", "class", "side information", "what it is"],
-           [[name, policy.__name__, ", ".join(side_info(policy)) or "nothing", (policy.__doc__ or "").split("\n")[0]]
+           [[name, policy.__name__, ", ".join(side_info(policy)) or "none", (policy.__doc__ or "").split("\n")[0]]
             for name, policy in POLICIES.items()], left=True)
 
 
 def _interval(found: Any) -> str:
-    """An estimate and its 95% interval, the latter if the sample has more than one value."""
+    """An estimate, with its 95% interval if the sample has more than one value."""
     estimate, low, high = map(float, found)
     if np.isnan(estimate):
         return "-"

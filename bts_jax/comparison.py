@@ -1,4 +1,4 @@
-"""Policies side by side on one bandit: `compare`, what `bts-jax run` prints."""
+"""`compare`: plays policies on one bandit. `bts-jax run` prints what it yields."""
 
 import time
 import warnings
@@ -26,7 +26,7 @@ from bts_jax.text import counted
 
 
 class Compared(NamedTuple):
-    """How one policy did."""
+    """The results of one policy."""
 
     policy: str
     regret: Interval  # its mean, and the interval over the runs
@@ -35,7 +35,7 @@ class Compared(NamedTuple):
     best_arm: float  # the best arm's share of the pulls
     truncated: int  # runs that hit the limit of rounds
     compile_seconds: float  # how long the caller waited for its program
-    seconds: float  # of play, while other programs may be compiled
+    seconds: float  # spent on playing, while other programs may be compiled
     runs: Run  # all of them, with one checkpoint, the budget
 
     @property
@@ -52,18 +52,18 @@ def compare(
     level: float = 0.95,
     quiet: bool = False,
 ) -> Iterator[Compared]:
-    """Plays policies on one bandit, one after the other, and yields what each came to as soon as it is finished.
+    """Plays policies on one bandit, one after the other, and yields the results of each as soon as it is finished.
 
-    While one plays, other threads compile programs of the next. All policies are compared with common random numbers. The runs
-    are those of `simulate_batch(policy, bandit, budget, keys)`.
+    While one plays, other threads compile the programs of the next. All policies are compared with common random numbers. The
+    runs are those of `simulate_batch(policy, bandit, budget, keys)`.
 
     Args:
-        policies: by name; or the names of some in `POLICIES`, with their default settings.
-        bandit: what is pulled. Of a bandit of one's own, nothing is needed beyond `bts_jax.contract.Bandit`.
+        policies: a dict of policies by name; or a list of names in `POLICIES`, for policies with their default settings.
+        bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`.
         budget: how much may be spent in a run.
         keys: one typed JAX key for each run.
-        level: of the intervals. Their upper limits allow for one lost run more than was seen, see `bts_jax.intervals`.
-        quiet: no progress bar. There is none either where nobody would see it.
+        level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.
+        quiet: show no progress bar. It is shown only on a terminal or in a notebook.
 
     Example:
         >>> import jax
@@ -89,7 +89,7 @@ def _compared(
     reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     best = int(ratio(reward_mean, cost_mean, np).argmax())
     lost = float(lost_run(reward_mean, cost_mean, [budget])[0])
-    # One program serves all chunks: the last is filled up with runs that are then dropped.
+    # One program serves all chunks: the last chunk is filled with runs that are then dropped.
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)
     data = np.asarray(jax.random.key_data(keys))
@@ -106,7 +106,7 @@ def _compared(
             for coming, other in islice(waiting, AHEAD - len(ahead)):
                 ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])])))
                 programs.tracer.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
-            with progress.counting(count, "run", quiet) as advance:  # closed by the time that the caller prints
+            with progress.counting(count, "run", quiet) as advance:  # closed before the caller prints
                 tick = partial(advance, 0, f"{name}, compiling")
                 tick()
                 started = time.perf_counter()
@@ -120,9 +120,9 @@ def _compared(
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
-                warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy answered an "
-                              "arm that is not there or never decided, or a reward or a cost was not in [0, 1]; check_policy "
-                              "and check_bandit may tell", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
+                              "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "
+                              "and check_bandit may find the reason", RuntimeWarning, stacklevel=2)
             measured = (regret(runs, bandit)[:, 0], pseudo_regret(runs, bandit)[:, 0])
             found = [interval(values, level=level, unseen=(np.nan, lost)) for values in measured]
             rounds = runs.rounds[:, 0]

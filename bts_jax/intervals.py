@@ -1,11 +1,11 @@
-"""Confidence intervals for means, medians, quantiles and trimmed means, and how heavy a tail is.
+"""Confidence intervals for means, medians, quantiles and trimmed means, and measures of a heavy tail.
 
 Regret over random problems has a heavy right tail. On a few problems a policy stops pulling the best arm after a few unlucky
 pulls: the run is *lost*, and its regret grows in proportion to the budget. If 1% of the runs are lost, a sample of 100 problems
 contains no lost run with probability 0.37. Its mean is then too low, and Student's interval is too short: the sample does not
-show what it has missed. So an interval of a mean may allow for one lost run more than the sample has (`unseen`). This is not a
-guarantee: it fails where lost runs cost far more than is allowed for, or occur mostly where they cost most. Medians and
-quantiles need no such allowance: their intervals cover for every distribution. The coverage of all intervals is measured in
+show what it has missed. So an interval of a mean can be widened as if the sample had one more lost run (`unseen`). This is not
+a guarantee: it fails if lost runs cost far more than assumed, or occur mostly where they cost most. Medians and quantiles need
+no such widening: their intervals cover for every distribution. The coverage of all intervals is measured in
 `notebooks/08_what_a_benchmark_can_certify.ipynb`.
 """
 
@@ -38,22 +38,22 @@ def interval(
     level: float = 0.95,
     unseen: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Interval:
-    """A statistic of independent `values` along `axis`, with a confidence interval; in float64.
+    """Estimates a statistic of independent `values` along `axis`, with a confidence interval, in float64.
 
     Args:
-        values: what was measured; `axis` runs over independent measurements. One measurement alone has limits NaN, and
-            so has a sample with NaN in it.
-        statistic: what is estimated.
+        values: the measurements, independent along `axis`. The limits are NaN for a single measurement, and for a sample with
+            NaN in it.
+        statistic: the statistic to estimate.
             "mean": Student's interval. It is exact for normal values. It is too short for skewed values unless they are many,
             and for regret over random problems a thousand may be too few (see the top of this module): pass `unseen` there.
             "median", or a number q in (0, 1), the quantile q: the interval between two order statistics. It covers with at
-            least `level` for every distribution. A limit is infinite where the sample is too small for it.
+            least `level` for every distribution. A limit is infinite if the sample is too small for it.
             "trimmed": the mean without the lowest and the highest tenth, with Tukey's and McLaughlin's interval. It is a
             statement about the middle of the distribution and not about its mean.
         level: how often such an interval contains the true value, if its assumptions hold.
-        unseen: for the mean: a value that the sample may have missed, or a pair of them, one on each side. A limit is then the
-            one that lies further out, of the sample's own and of the sample with this value added. Values on the inner side of
-            the mean, and NaN, change nothing.
+        unseen: for the mean: a value that the sample may have missed, or a pair of them, one below and one above the mean. Each
+            limit is computed from the sample, and from the sample with this value added; the outer one is used. A limit does
+            not change if the value is on the other side of the mean, or NaN.
 
     Example:
         >>> [float(x.round(2)) for x in interval([1.0, 2.0, 3.0, 4.0])]
@@ -86,7 +86,7 @@ def interval(
 def ratio_interval(
     values: ArrayLike, base: ArrayLike, *, level: float = 0.95, unseen: tuple[float, float] = (np.nan, np.nan)
 ) -> Interval:
-    """The ratio of two means over the same sample, with a confidence interval (the delta method).
+    """Estimates the ratio of two means over the same sample, with a confidence interval (the delta method).
 
     Args:
         values, base: measured on the same problems or with the same random numbers, one number for each. [n]
@@ -117,9 +117,9 @@ class Tail(NamedTuple):
 def tail(values: ArrayLike) -> Tail:
     """How heavy the upper tail of `values` is: Hill's index of its largest twentieth, and the share of the worst hundredth.
 
-    The index is NaN for fewer than 40 values, or if the largest are not positive; both are NaN if a value is. It describes the
-    tail that the sample has seen. Regret is bounded, so an index below 2 does not mean that its variance is infinite. It means
-    that few problems decide the mean.
+    The index is NaN for fewer than 40 values, or if the largest are not positive. Both are NaN if a value is NaN. The
+    index describes only the tail within the sample. Regret is bounded, so an index below 2 does not mean that its variance is
+    infinite. It means that few problems decide the mean.
 
     Example:
         >>> pareto = (1 - (np.arange(1000) + 0.5) / 1000) ** (-1 / 1.5)  # quantiles of a distribution with index 1.5
@@ -142,16 +142,16 @@ def tail(values: ArrayLike) -> Tail:
 
 
 def needed(difference: float, deviation: float, lost: float, level: float = 0.95) -> float:
-    """About how many problems decide the sign of a mean, if mean and standard deviation stay as they are.
+    """Estimates how many problems decide the sign of a mean, if mean and standard deviation do not change.
 
     Args:
         difference: the mean.
         deviation: the standard deviation of a measurement.
         lost: how far one unseen value lies from the mean.
 
-    With n problems the interval that allows for the unseen value ends lost/n + t √(deviation²/n + lost²/n²) from the mean. A
-    sample that has missed what is rare underestimates all of these, so this is a lower estimate. It is infinite for a mean of
-    0, and NaN if mean or deviation is.
+    With n problems, the limit that is widened by the unseen value is lost/n + t √(deviation²/n + lost²/n²) from the mean. A
+    sample without the rare values underestimates all of these, so this is a lower estimate. It is infinite for a mean of 0, and
+    NaN if the mean or the deviation is NaN.
 
     Example:
         >>> needed(-100.0, 1000.0, 40_000.0)
@@ -176,7 +176,7 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
 
 @lru_cache(1000)
 def student(level: float, freedom: int) -> float:
-    """The t that a Student variable stays below in absolute value with probability `level`."""
+    """The t for which a variable T with Student's distribution has P(|T| ≤ t) = `level`."""
     from scipy.special import stdtrit  # imported when used: `import bts_jax` stays light
 
     return float(stdtrit(freedom, (1 + level) / 2))
@@ -189,7 +189,7 @@ def check_level(level: float) -> None:
 
 
 def _of_mean(values: np.ndarray, level: float, unseen: ArrayLike | tuple[ArrayLike, ArrayLike] | None) -> Interval:
-    """Student's interval, with what is unseen. `values`: [n, ...]"""
+    """Student's interval, widened by unseen values. `values`: [n, ...]"""
     count, mean = len(values), values.mean(0)
     if count == 1:
         return Interval(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
@@ -199,7 +199,7 @@ def _of_mean(values: np.ndarray, level: float, unseen: ArrayLike | tuple[ArrayLi
     if unseen is not None:
         below, above = unseen if isinstance(unseen, tuple) else (unseen, unseen)
         for value, sign in ((below, -1), (above, 1)):
-            # Mean and sum of squares of n + 1 values, of those of n.
+            # Mean and sum of squares of n + 1 values, from those of n.
             away = np.maximum(np.nan_to_num(sign * (checks.numbers("unseen", value, "give numbers") - mean)), 0)
             half = student(level, count) * np.sqrt((squares + away**2 * count / (count + 1)) / count / (count + 1))
             limit = mean + sign * (away / (count + 1) + half)
@@ -231,7 +231,7 @@ def _of_quantile(values: np.ndarray, q: float, level: float) -> Interval:
     low = ordered[below - 1] if below > 0 else np.full_like(unknown, -np.inf)
     high = ordered[above - 1] if above <= count else np.full_like(unknown, np.inf)
     with np.errstate(invalid="ignore"):  # between two infinite values
-        estimate = np.clip(np.quantile(values, q, axis=0), low, high)  # which is interpolated, and may lie outside
+        estimate = np.clip(np.quantile(values, q, axis=0), low, high)  # interpolated, so it may lie outside
     return Interval(estimate + unknown, low + unknown, high + unknown)
 
 

@@ -1,7 +1,7 @@
-"""How long commands take from start to end: `bts-jax bench --latency`.
+"""Measures how long commands take from start to end: `bts-jax bench --latency`.
 
-Each runs in processes of its own: first with an empty cache of compiled programs, and again with what the first has kept there.
-Other work on the machine counts.
+Each command runs in new processes: first with an empty cache of compiled programs, and again with the programs that the first
+has cached. Other work on the machine affects the times.
 """
 
 import json
@@ -21,9 +21,9 @@ class Row(NamedTuple):
     """A command to measure."""
 
     command: str
-    has_table: bool = False  # whose first row comes before the command ends
+    has_table: bool = False  # it prints a table, whose first row is timed, too
     again: bool = True
-    full: bool = False  # measured only if asked for
+    full: bool = False  # measured only with `full`
 
 
 ON_CPU = (
@@ -38,8 +38,8 @@ ON_A_GPU = (
     Row("study omega --scale full"),
 )
 HEAD = 2  # lines before the first row of a table
-# The program of `bts-jax run --policy bts --arms 10 --seeds 100`, and what it is compiled for. This process does not start JAX:
-# it would take most of a GPU's memory.
+# Compiles the program of `bts-jax run --policy bts --arms 10 --seeds 100`, and prints the device. This process does not start
+# JAX: it would take most of a GPU's memory.
 PROGRAM = """
 import json, time
 import jax
@@ -62,7 +62,7 @@ print(json.dumps({"platform": device.platform, "devices": count, "jax": jax.__ve
 
 
 def latency(full: bool = False, progress: Callable[[str], Any] = lambda text: None) -> dict:
-    """Measures what suits this machine, and returns rows of seconds. `full`: what takes half an hour, too."""
+    """Measures the commands that suit this machine, and returns rows of seconds. `full` adds those that take half an hour."""
     title = "one program of BTS"
     programs = {when: json.loads(lines[-1][1]) for when, lines in _runs(["-c", PROGRAM], title, True, progress).items()}
     about = programs["first"]
@@ -80,19 +80,19 @@ def latency(full: bool = False, progress: Callable[[str], Any] = lambda text: No
 
 
 def _runs(arguments: list[str], title: str, again: bool, progress: Callable[[str], Any]) -> dict[str, list[tuple[float, str]]]:
-    """What `python` prints with these arguments, see `_run`: the first time, and again."""
+    """Runs `python` with these arguments, see `_run`: the first time, and again."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="bts-jax-latency-") as folder:
         for when in ("first", "again")[: 1 + again]:
             progress(f"{title} ({when})")
-            work = Path(folder, when)  # in one folder, the second would go on with what the first has saved
+            work = Path(folder, when)  # in one folder, the second would resume the first
             work.mkdir()
             found[when] = _run(arguments, {"XDG_CACHE_HOME": str(Path(folder, "cache")), VARIABLE: "on"}, work)
     return found
 
 
 def _run(arguments: list[str], environment: dict[str, str], folder: Path) -> list[tuple[float, str]]:
-    """The lines that `python` prints with these arguments, each with the seconds until then; the last, until the end."""
+    """Runs `python` with these arguments. Returns its lines, each with the seconds until then; the last, until the end."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])  # this package
     environment = {**os.environ, **environment, "PYTHONPATH": path}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -1,4 +1,4 @@
-"""How good a run was: regret and pseudo-regret. What is made of many runs is in `bts_jax.statistics`."""
+"""Regret and pseudo-regret of runs. Statistics over many runs are in `bts_jax.statistics`."""
 
 import warnings
 from typing import Any
@@ -12,18 +12,18 @@ from bts_jax.game import Run
 
 
 def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
-    """Reward that always pulling the best arm would have earned more, at each checkpoint: ρ* b − reward. [C]
+    """The reward lost compared with always pulling the best arm, at each checkpoint: ρ* b − reward. [C]
 
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
-    Lemma 1). A single run may have negative regret by chance. With `optimum` = "exact" the regret is measured from
-    `theory.optimal_reward`, for arms whose costs are on a lattice, and outside of `jit` and `vmap`.
+    Lemma 1). A single run may have negative regret by chance. With `optimum` = "exact", `theory.optimal_reward` takes the place
+    of ρ* b. This needs arms whose costs are on a lattice, and works only outside of `jit` and `vmap`.
 
-    It is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its
+    Regret is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its
     regret is NaN, and a `RuntimeWarning` says so. `pseudo_regret` is about the pulls that it made.
 
-    Batches of runs are welcome; a batch of bandits must run along the first axes of the runs. Concrete values are
-    computed in float64 and come back as a NumPy array, since the difference of two large numbers is taken; under `jit`
-    and `vmap` it is float32, and there is no warning.
+    `run` may be a batch of runs. A batch of bandits must be along the first axes of the runs. Concrete values are computed in
+    float64, because regret is the difference of two large numbers, and returned as a NumPy array. Under `jit` and `vmap` the
+    result is float32, and there is no warning.
 
     Example:
         >>> import jax
@@ -46,7 +46,7 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
 
 
 def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any:
-    """As `regret`, without the warning."""
+    """Computes the same as `regret`, without the warning."""
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
     budget, reward = xp.where(run.truncated, 1, budget), xp.where(run.truncated, xp.nan, reward)
     if optimum == "exact":
@@ -62,12 +62,12 @@ def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any
 
 
 def pseudo_regret(run: Run, bandit: Bandit) -> Any:
-    """Expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
+    """The expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
     ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing), times the scales of costs and
-    rewards. Arms that cost nothing lose nothing by being pulled. Batches and precision are as for `regret`; and so is NaN,
-    where a run has come to nothing because policy or bandit broke the rules.
+    rewards. Pulls of arms that cost nothing add nothing. Batches and precision are as for `regret`. It is NaN for an invalid
+    run, in which the policy or the bandit broke the rules, and so is `regret`.
 
     Example:
         >>> import numpy as np

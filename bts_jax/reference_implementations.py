@@ -1,7 +1,7 @@
-"""What others would write: the same game in NumPy, in numba and in the obvious JAX, to measure ourselves against.
+"""Reference implementations for benchmarks: the same game in NumPy, in numba and in the obvious JAX.
 
-Bernoulli arms and whole-numbered budgets only, and every program as good as its kind allows: NumPy works on all runs at
-once, the numba program on all cores, the JAX program as one jitted `vmap` of a `while_loop`. They are tested like the
+They play Bernoulli arms and whole-numbered budgets only. Each program is as fast as its kind allows: NumPy works on all runs at
+once, the numba program on all cores, and the JAX program is one jitted `vmap` of a `while_loop`. They are tested like the
 policies themselves. Each returns the pulls of each arm, [runs, K].
 """
 
@@ -25,7 +25,7 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
     t = 0
     while len(everyone):
         t += 1
-        once = name != "bts" and t <= num_arms  # index policies begin with every arm once
+        once = name != "bts" and t <= num_arms  # index policies first pull every arm once
         arm = np.full(len(everyone), t - 1) if once else decide(rng, pulls, rewards, costs, t, told)
         row = np.arange(len(everyone))
         pulls[row, arm] += 1
@@ -34,7 +34,7 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
         costs[row, arm] += paid
         spent += paid
         ended = spent >= budget
-        if ended.any():  # runs that have ended are dropped, so that none is paid for
+        if ended.any():  # ended runs are dropped, so that they take no time
             final[everyone[ended]] = pulls[ended]
             pulls, rewards, costs, spent, everyone = (x[~ended] for x in (pulls, rewards, costs, spent, everyone))
     return final
@@ -45,7 +45,7 @@ def _bts(rng, pulls, rewards, costs, t, told):
 
 
 def _largest(index: np.ndarray, pulls: np.ndarray) -> np.ndarray:
-    """The largest index; arms with an infinite one first, the least pulled of them before the others."""
+    """The arm with the largest index. If several indices are infinite, the least pulled of these arms."""
     infinite = ~np.isfinite(index)
     arm = index.argmax(1)
     rows = np.flatnonzero(infinite.any(1))
@@ -79,7 +79,7 @@ _NUMPY_POLICIES: dict[str, Callable] = {"bts": _bts, "kube": _kube, "ucb-bv1": _
 
 
 def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> Any:
-    """BTS as one would first write it in JAX: compiled, and returned ready to be called."""
+    """BTS in the most direct JAX. Returns a compiled function without arguments."""
     import jax
     import jax.numpy as jnp
 
@@ -105,7 +105,7 @@ def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed:
 
 
 def numba_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> Any:
-    """BTS in numba, on all cores: compiled, and returned ready to be called. `None` where numba is not installed."""
+    """BTS in numba, on all cores. Returns a compiled function without arguments, or `None` if numba is not installed."""
     try:
         import numba  # type: ignore
     except ImportError:

@@ -4,9 +4,9 @@ Two questions must not be mixed up. Is one policy better *on this instance*? The
 instances like these*? The instances are the sample, each with one number, its mean over the seeds: more seeds do not make up
 for few instances.
 
-A run is *lost* if the policy stops pulling the best arm early. A small sample may contain no lost run though some are lost. So
-intervals of means allow for one lost run more than the sample has; `lost_run` says what it costs. Intervals of plain arrays are
-in `bts_jax.intervals`.
+A run is *lost* if the policy stops pulling the best arm early. A small sample may contain no lost run even if the policy loses
+some. So the limits of means are widened as if the sample had one more lost run; `lost_run` is its regret. Intervals of plain
+arrays are in `bts_jax.intervals`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -39,20 +39,20 @@ def paired(
         over: the sample. "seed": the runs on each instance, for a statement about that instance. "bandit": the instances,
             each with its mean over the seeds, for a statement about instances like these.
         metric: "regret" or "pseudo_regret".
-        statistic: of the differences: "mean", "median", "trimmed" or a quantile, as for `interval`.
-        level: of the interval.
+        statistic: the statistic of the differences: "mean", "median", "trimmed" or a quantile, as for `interval`.
+        level: the confidence level.
 
     Returns:
-        A Dataset, for each budget, and for each bandit unless `over` is "bandit":
+        A Dataset with values for each budget, and for each bandit unless `over` is "bandit":
 
         `difference`: the mean difference (or `statistic`), negative where `policy` is better, with limits `low` and `high`. The
-        limits of a mean allow for one lost run more than the sample has (`lost_run`): one of `policy` for the upper limit, one
-        of `reference` for the lower limit. In notebook 08 such intervals cover in at least 95% of the samples, and Student's in
-        30 to 95%.
+        limits of a mean are widened as if the sample had one more lost run (`lost_run`): one of `policy` for the upper limit,
+        one of `reference` for the lower limit. In notebook 08 such intervals cover in at least 95% of the samples, and
+        Student's in 30 to 95%.
         `verdict`: "less", "more" or "undecided": whether `policy` has less regret than `reference`, by that interval.
-        `needed`: where the mean is undecided, about how many problems (or seeds) it would take at least to decide; else 0.
+        `needed`: where the mean is undecided, a lower estimate of how many problems (or seeds) would decide it; else 0.
         `effect`: the mean difference in standard deviations of the differences.
-        `wins`: the share of the sample on which `policy` has less regret, ties counting half.
+        `wins`: the share of the sample on which `policy` has less regret. Ties count half.
         `count`: the size of the sample.
 
         Where a run is missing, the numbers are NaN, and the verdict is "undecided".
@@ -74,7 +74,7 @@ def paired(
         if value not in values.policy:
             raise ValueError(f"{name} = {value!r} is not in the dataset: give one of {', '.join(values.policy.values)}")
     mine, other = (sample(values.sel(policy=name, drop=True), over) for name in (policy, reference))
-    if policy == reference:  # which lose the same runs
+    if policy == reference:  # both lose the same runs
         mine, other = (part.drop_vars("lost_run", errors="ignore") for part in (mine, other))
     difference = mine - other
     center, count = difference.values.mean(-1), difference.sizes[over]
@@ -100,22 +100,22 @@ def paired(
 
 
 def ranking(dataset: "Dataset", *, metric: str = "regret", level: float = 0.95) -> "Dataset":
-    """How the policies do over the instances of a Dataset, each instance counting once, with its mean over the seeds.
+    """Ranks the policies over the instances of a Dataset. Each instance counts once, with its mean over the seeds.
 
     Instances should be of one kind: select them first, as in `dataset.sel(bandit=dataset.num_arms == 10)`.
 
     Returns:
         A Dataset over (policy, budget).
 
-        Of the mean regrets: `mean`, with the limits `low` and `high` of its interval over the instances, which allow for one
-        lost run more than there is (see `paired`); `median`, `trimmed` (the mean of the middle eight tenths) and `upper_tenth`
-        (the quantile 0.9), each with limits, as in `median_low` and `median_high`; `lower_quartile`, `upper_quartile`.
+        Of the mean regrets: `mean`, with the limits `low` and `high` of its interval over the instances, widened as if there
+        were one more lost run (see `paired`); `median`, `trimmed` (the mean of the middle eight tenths) and `upper_tenth` (the
+        quantile 0.9), each with limits, as in `median_low` and `median_high`; `lower_quartile`, `upper_quartile`.
         Of their tail: `tail_index` and `worst_share` (see `intervals.tail`).
-        Of the order: `mean_rank`, 1 being the best and ties sharing; `best`, the share of the instances on which the policy has
-        the least mean regret, ties sharing; `clearly_best`, the share on which every other policy is worse beyond the paired
-        interval over the seeds, at `level`.
+        Of the order: `mean_rank`, where 1 is the best and ties share; `best`, the share of the instances on which the policy
+        has the least mean regret, where ties share; `clearly_best`, the share on which every other policy is worse beyond the
+        paired interval over the seeds, at `level`.
 
-        A policy of which a run is missing on an instance (NaN) is last there. `count` is the number of instances.
+        A policy with a missing run on an instance (NaN) is last there. `count` is the number of instances.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -160,12 +160,12 @@ def _clearly_best(runs: "DataArray", level: float) -> np.ndarray:
 
 
 def lost_run(reward_mean: ArrayLike, cost_mean: ArrayLike, budget: ArrayLike) -> np.ndarray:
-    """The regret of a run that never finds the best arm, but pulls the second best throughout: (ρ* − ρ₂) · budget.
+    """The regret of a run that never finds the best arm, but always pulls the second best: (ρ* − ρ₂) · budget.
 
     If several arms are equally good, ρ₂ is the largest ratio below theirs. A run that settles on a worse arm loses more.
 
     Args:
-        reward_mean, cost_mean: of the arms; NaN where there is no arm. [..., K]
+        reward_mean, cost_mean: the means of the arms; NaN where there is no arm. [..., K]
         budget: [..., C]
 
     Example:
@@ -195,7 +195,7 @@ def sample(values: "DataArray", over: str) -> "DataArray":
 
 
 def unseen_excess(values: "DataArray") -> np.ndarray:
-    """How much one lost run more would add to one value of a `sample`; NaN where that is not known. [...]"""
+    """How much one more lost run would add to one value of a `sample`; NaN where that is not known. [...]"""
     over = str(values.dims[-1])
     mean = values.mean(over)
     if "lost_run" not in values.coords:
@@ -206,14 +206,14 @@ def unseen_excess(values: "DataArray") -> np.ndarray:
 
 
 def mean_interval(values: "DataArray", *, level: float = 0.95) -> Interval:
-    """The mean of a `sample` and its interval, whose upper limit allows for one lost run more. [...]"""
+    """The mean of a `sample` and its interval, whose upper limit is widened as if one more run were lost. [...]"""
     return interval(values.values, level=level, unseen=(np.nan, values.values.mean(-1) + unseen_excess(values)))
 
 
 def difference_interval(mine: "DataArray", other: "DataArray", *, level: float = 0.95) -> Interval:
     """The mean of `mine` − `other`, two samples on the same problems and with common random numbers, and its interval. [...]
 
-    The upper limit allows for one lost run more in `mine`, the lower limit for one more in `other`.
+    The upper limit is widened as if `mine` had one more lost run, the lower limit as if `other` had.
     """
     difference = mine.values - other.values
     mean = difference.mean(-1)
@@ -221,15 +221,15 @@ def difference_interval(mine: "DataArray", other: "DataArray", *, level: float =
 
 
 def ratio_of_means(mine: "DataArray", base: "DataArray") -> Interval:
-    """The mean of one sample [n] over that of another on the same problems, and its 95% interval, with the same allowances."""
+    """The mean of a sample [n] divided by that of another on the same problems, and its 95% interval, widened likewise."""
     lost = [float(part.values.mean() + unseen_excess(part)) for part in (mine, base)]
     return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
 
 
 def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
-    """`dataset[metric]`, over (policy, bandit, budget, seed), or a `ValueError` that says what is wrong.
+    """Returns `dataset[metric]` over (policy, bandit, budget, seed), or raises a `ValueError` that names the problem.
 
-    Its coordinate `lost_run` (bandit, budget) has the regret of a lost run, if the Dataset tells.
+    Its coordinate `lost_run` (bandit, budget) has the regret of a lost run, if the Dataset has what is needed to compute it.
     """
     if metric not in ("regret", "pseudo_regret"):
         raise ValueError(f"metric = {metric!r} is not known: give 'regret' or 'pseudo_regret'")
@@ -244,7 +244,7 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
         means = [dataset[name].transpose("bandit", "arm").values for name in ("reward_mean", "cost_mean")]
         best = np.nanmax(ratio(means[0], means[1], np), -1)[:, None]  # ρ*
-        # Regret is ρ* b − reward, whatever the budget b of the bandit is; where a run is missing, another tells.
+        # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
         optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
         with np.errstate(invalid="ignore", divide="ignore"):
             values = values.assign_coords(lost_run=(("bandit", "budget"), lost_run(means[0], means[1], optimum / best)))
@@ -262,10 +262,10 @@ def by_kind(dataset: "Dataset") -> dict[str, "Dataset"]:
 
 
 def split(data: Any, titles: list[str]) -> dict[str, Any]:
-    """The part of a Dataset or DataArray that is about the bandits of each title."""
+    """Splits a Dataset or DataArray by the titles of its bandits."""
     return {title: data.isel(bandit=np.array(titles) == title) for title in dict.fromkeys(titles)}
 
 
 def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """`values` over `base`, where that is positive; the others are left out."""
+    """`values` divided by `base`, where `base` is positive. Other entries are left out."""
     return values[base > 0] / base[base > 0]

@@ -1,4 +1,4 @@
-"""The regret in a Dataset as a table: one row for each budget and policy, with an interval and what its sample is."""
+"""The regret in a Dataset as a table: one row for each budget and policy, with an interval and its sample."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ MOST_KINDS = 8  # tables, or panels of a figure
 def grouping(dataset: "Dataset") -> str:
     """How tables and figures group the bandits by default: "kind", "bandit" or "all".
 
-    Kinds, families of arms with a number of arms, if there are several instances of one; else bandits; else, of more than
-    eight, all together. A group of several instances is about instances like these, as in `ranking`.
+    A kind is a family of arms with a number of arms. If there are more than eight kinds, all bandits are one group. Otherwise
+    each kind is a group if one of them has several instances, and else each bandit. The intervals of a group of several
+    instances are about instances like these, as in `ranking`.
     """
     titles = kinds(dataset)
     few = len(set(titles)) <= MOST_KINDS
@@ -40,19 +41,19 @@ def regret_table(
     Args:
         dataset: as `sweep` returns it.
         metric: "regret" or "pseudo_regret".
-        statistic: "mean", whose upper limit allows for one lost run more than was seen; "median", "trimmed" or a quantile. See
+        statistic: "mean", whose upper limit is widened as if one more run were lost; "median", "trimmed" or a quantile. See
             `bts_jax.interval`.
-        by: what is averaged: the instances of each "kind" (a family with a number of arms); nothing, each "bandit" being on its
-            own; or "all". By default as `grouping` says.
+        by: the groups that are averaged: the instances of each "kind" (a family with a number of arms), each "bandit" alone, or
+            "all". By default what `grouping` returns.
         over: the sample of the intervals. "bandit": the instances, each with its mean over the seeds, for a statement about
             instances like these. "seed": the seeds, each with its mean over the bandits, for a statement about these bandits
-            alone. By default "bandit" where a group has several instances, as in `ranking` and in figures; else "seed".
-        level: of the intervals.
+            alone. By default "bandit" if a group has several instances, as in `ranking` and in figures; else "seed".
+        level: the confidence level.
 
     Returns:
-        A `pandas.DataFrame` with the columns `bandits` (what the group is), `instances` (how many), `budget`, `policy`,
-        `estimate`, `low`, `high` (NaN if the sample is one), `over`, and `count`, the size of the sample. Seeds or instances of
-        which a run is missing are left out of it.
+        A `pandas.DataFrame` with the columns `bandits` (the name of the group), `instances` (how many it has), `budget`,
+        `policy`, `estimate`, `low`, `high` (NaN if the sample has one value), `over`, and `count`, the size of the sample.
+        Seeds or instances with a missing run are left out of the sample.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -85,7 +86,7 @@ def regret_table(
 
 
 def sample_in_words(rows: Any) -> str:
-    """What the intervals of one group in a `regret_table` are over, and what they are about, in words."""
+    """Describes the sample of the intervals of one group in a `regret_table`, and what they are about."""
     row = rows.iloc[0]
     if row.over == "bandit":
         return f"over the {row.instances} bandits: about bandits like these"
@@ -93,7 +94,7 @@ def sample_in_words(rows: Any) -> str:
 
 
 def group_in_words(rows: Any, by: str) -> str:
-    """What a group in a `regret_table` is, in words."""
+    """Describes a group in a `regret_table`."""
     row = rows.iloc[0]
     if by == "bandit":
         return f"bandit {row.bandits}"
@@ -110,6 +111,6 @@ def _estimate(values: "DataArray", over: str, statistic: str | float, level: flo
     drawn = values.values.mean(0 if over == "seed" else 1)
     if statistic != "mean":
         return interval(drawn, statistic=statistic, level=level), len(drawn)
-    # A value is the mean over the other axis, and one lost run more is one of the runs in it.
+    # A value is the mean over the other axis, and one more lost run would be one of the runs in it.
     excess = unseen_excess(sample(values, "bandit").assign_coords(runs=values.sizes["bandit" if over == "seed" else "seed"]))
     return interval(drawn, level=level, unseen=(np.nan, drawn.mean() + excess.item())), len(drawn)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-ALLOWANCE = "the limits allow for one lost run more than was seen"  # about intervals of means; see `bts_jax.intervals`
+ALLOWANCE = "limits are widened as if one more run had missed the best arm"  # about intervals of means; see `bts_jax.intervals`
 
 
 def counted(number: int, noun: str) -> str:

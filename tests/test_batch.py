@@ -20,9 +20,9 @@ from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.contract import side_info
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
-from bts_jax.engine.summation import without_reductions
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
+from bts_jax.engine.summation import without_reductions
 from bts_jax.pytrees import pytree
 
 

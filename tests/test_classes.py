@@ -139,8 +139,8 @@ def test_a_class_is_found_in_a_folder_which_python_does_not_search_afterwards(mo
     ("nowhere_at_all:Turns", "policy", r"there is no module 'nowhere_at_all' in .*put the file there"),
     ("MODULE.inner:Turns", "policy", "importing 'own_.*' failed|there is no module"),
     ("MODULE:Turn", "policy", r"MODULE.py\) has no class 'Turn'.*did you mean 'Turns'"),
-    ("MODULE:number", "policy", "not a class by the name of 'number'"),
-    ("MODULE:Wrong", "policy", r"is not a policy \(no __call__, update\): give it what bts_jax.contract lists"),
+    ("MODULE:number", "policy", "not a class, named 'number'"),
+    ("MODULE:Wrong", "policy", r"is not a policy \(no __call__, update\): add the members that bts_jax.contract lists"),
     ("MODULE:Turns", "bandit", r"is not a bandit \(no pull\)"),
     ("MODULE:Wrong", None, r"is not a policy \(no .*\) or a bandit \(no pull\)"),
     ("MODULE:", "policy", "does not name a class: .*my_module:MyPolicy"),
@@ -200,7 +200,7 @@ bandits.half = {kind = "scaled", scale = 0.5, bandit = {kind = "MODULE:Sure", ea
     ("earns = [0.25, 0.75, 1.0], costs = [0.5, 0.5, 0.5]", "random = {arms = 3}", "unknown key 'arms' in bandits.sure.random: "
      "there are num_arms, low, instances, seed; did you mean 'num_arms'?"),
     ("costs = [0.5, 0.5, 0.5]", 'costs = [0.5, "x"]', "bandits['sure']"),
-    ('kind = "kube"', 'kind = "kub"', "one of your own is 'my_module:MyPolicy'; did you mean 'kube'?"),
+    ('kind = "kube"', 'kind = "kub"', "a class of your own is 'my_module:MyPolicy'; did you mean 'kube'?"),
 ])
 def test_a_bad_grid_file_with_classes_of_ones_own(old, new, named, module, capsys):
     assert old in GRID
@@ -218,7 +218,7 @@ def test_a_store_asks_for_no_import_but_the_user_may(module, capsys, monkeypatch
     first = bj.open_results(store)
     sys.modules.pop(module)
     err = refused(["sweep", "--resume", store], capsys)
-    assert "policies['mine'] is a Turns, which is none of ours: go on with bts-jax sweep grid.toml --out STORE" in err
+    assert "policies['mine'] is a Turns, which is not built in: go on with bts-jax sweep grid.toml --out STORE" in err
     assert "--import my_module:Turns" in err and module not in sys.modules
     assert "bandits['sure'] is a Sure" in refused(["sweep", "--resume", store, "--import", f"{module}:Turns"], capsys)
     played = []
@@ -230,7 +230,7 @@ def test_a_store_asks_for_no_import_but_the_user_may(module, capsys, monkeypatch
         chunk.unlink()
     main(["sweep", "--resume", store, "--import", f"{module}:Turns", "--import", f"{module}:Sure"])
     assert played and bj.open_results(store).drop_attrs().identical(first.drop_attrs())
-    assert "goes with --resume alone" in refused(["sweep", file, "--import", f"{module}:Turns"], capsys)
+    assert "is only for --resume" in refused(["sweep", file, "--import", f"{module}:Turns"], capsys)
     assert "does not name a class" in refused(["sweep", "--resume", store, "--import", "Turns"], capsys)
 
 

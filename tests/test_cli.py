@@ -82,7 +82,7 @@ def test_policies_lists_the_registry(capsys):
     main(["policies"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(bj.POLICIES)
-    assert "budget" in lines[2] and "nothing" in lines[1]
+    assert "budget" in lines[2] and "none" in lines[1]
 
 
 @pytest.mark.parametrize(("arguments", "named"), [

@@ -384,13 +384,13 @@ class Nested(bj.Uniform):
 
 @pytest.mark.parametrize(("changes", "named"), [
     ({"executor": 5}, "executor = 5 has no method submit"),
-    ({"out": None}, "out = None.*name a folder that all workers share"),
+    ({"out": None}, "out = None.*a folder that all workers share"),
     ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
     ({"devices": 1}, "devices = 1 does not go with executor"),
     ({"memory": 10**9}, "memory = 1000000000 does not go with executor"),
     ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
     ({"task_seconds": "x"}, "task_seconds = 'x'"),
-    ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be made again by a worker.*use shards"),
+    ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be recreated by a worker.*use shards"),
 ])
 def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
     with pytest.raises(ValueError, match=named):
@@ -432,7 +432,7 @@ def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monk
         text = refused(order._replace(store=str(store), patience=0.3))
         assert "does not see the store of this sweep after 0.3 s" in text and "in a folder that all workers share" in text
     assert time.monotonic() - begun < 10
-    assert "is another there" in refused(order._replace(made=("yesterday", 5), patience=0))
+    assert "is another one there" in refused(order._replace(made=("yesterday", 5), patience=0))
     grown = order._replace(made=(order.made[0], 5), patience=0)
     assert "another process has given the store another grid" in refused(grown)
     assert "there is no module 'my_missing'" in refused(order._replace(own=((("Mine", ("my_missing:Mine", ".")),), ())))

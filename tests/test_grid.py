@@ -186,7 +186,7 @@ def test_policies_of_ones_own(tmp_path):
     results = bj.sweep(policies, bandits, [5], 3, out=tmp_path / "store")
     assert not results.pulls.sel(policy="first", arm=1).any() and not results.pulls.sel(policy="second", arm=0).any()
     assert_same(bj.open_results(tmp_path / "store"), results)
-    with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is none of ours"):
+    with pytest.raises(ValueError, match=r"policies\['first'\] is a Always, which is not built in"):
         run.stored(tmp_path / "store")
     named = r"policies\['third'\] on bandits\['two'\] produced invalid runs \(NaN\) for 3 seeds: the policy chose"
     with pytest.warns(RuntimeWarning, match=named):
@@ -201,9 +201,9 @@ def test_policies_of_ones_own(tmp_path):
     ({"policies": bj.BTS()}, "policies = BTS"),
     ({"policies": {"BTS": bj.BTS}}, "policies.'BTS'.*is a class"),
     ({"policies": {"": bj.BTS()}}, "the name ''"),
-    ({"policies": {"scales": bj.KUBE(scale=[1.0, 2.0])}}, "policies.'scales'.*scale of shape.*a name of its own.*dict.*table"),
+    ({"policies": {"scales": bj.KUBE(scale=[1.0, 2.0])}}, "policies.'scales'.*scale of shape.*its own name.*dict.*table"),
     ({"bandits": {"many": bj.Bernoulli(reward=np.full((3, 2), 0.5), cost=np.full((3, 2), 0.5))}},
-     "bandits.'many'.*cost of shape .3, 2.*a batch of bandits.*a name of its own"),
+     "bandits.'many'.*cost of shape .3, 2.*a batch of bandits.*its own name"),
     ({"bandits": {}}, "bandits is empty"),
     ({"bandits": ["bernoulli"]}, "bandits = .'bernoulli'. has no names"),
     ({"bandits": {"a": bj.BTS()}}, "bandits.'a'.: bandit = BTS"),
@@ -229,12 +229,12 @@ def test_policies_of_ones_own(tmp_path):
     ({"devices": []}, r"devices = \[\] is neither"),
     ({"devices": "cpu"}, "devices = 'cpu' is neither"),
     ({"devices": ["cpu:0"]}, r"devices\[0\] = 'cpu:0' is not a device"),
-    ({"devices": [jax.devices()[0]] * 2}, r"devices\[1\] = .* or there twice"),
-    ({"shard": (0, 8)}, r"shard = \(0, 8\) is no shard"),
-    ({"shard": (9, 8)}, r"shard = \(9, 8\) is no shard"),
-    ({"shard": 3}, "shard = 3 is no shard"),
-    ({"shard": (1.0, 2)}, r"shard = \(1.0, 2\) is no shard"),
-    ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) is not saved anywhere"),
+    ({"devices": [jax.devices()[0]] * 2}, r"devices\[1\] = .* or it is given twice"),
+    ({"shard": (0, 8)}, r"shard = \(0, 8\) is not a shard"),
+    ({"shard": (9, 8)}, r"shard = \(9, 8\) is not a shard"),
+    ({"shard": 3}, "shard = 3 is not a shard"),
+    ({"shard": (1.0, 2)}, r"shard = \(1.0, 2\) is not a shard"),
+    ({"shard": (1, 2), "out": None}, r"shard = \(1, 2\) has no folder to save in"),
 ])
 def test_bad_grids_are_refused_by_name_before_anything_is_played(changes, named, tmp_path, monkeypatch):
     monkeypatch.setattr(playing, "play", lambda *_, **__: pytest.fail("played"))
@@ -573,7 +573,7 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
 
 
 @pytest.mark.parametrize(("arguments", "named"), [
-    (["sweep"], "--example prints a file to begin with"),
+    (["sweep"], "--example prints an example file"),
     (["sweep", "small.toml", "--resume", "store"], "give a TOML file, or --resume STORE"),
     (["sweep", "--resume", "store", "--out", "other"], "--out = 'other' does not go with --resume"),
     (["sweep", "none.toml"], "cannot read 'none.toml' (No such file or directory)"),
@@ -581,10 +581,10 @@ def test_a_bad_file_is_refused_by_name_before_anything_is_played(old, new, named
     (["sweep", "small.toml", "--out", "small.toml"], "out = 'small.toml' is a file"),
     (["sweep", "small.toml", "--out", "."], "'.' is not a store"),
     (["sweep", "--resume", "store"], "there is no store at 'store'"),
-    (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is no shard"),
-    (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is no shard"),
+    (["sweep", "small.toml", "--shard", "3"], "--shard = '3' is not a shard"),
+    (["sweep", "small.toml", "--shard", "1/x"], "--shard = '1/x' is not a shard"),
     (["sweep", "small.toml", "--shard", "9/8"], "--shard = '9/8' is shard 9 of 8: give a number from 1 to 8"),
-    (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is no shard"),
+    (["sweep", "small.toml", "--shard", "auto/x"], "--shard = 'auto/x' is not a shard"),
     (["sweep", "small.toml", "--devices", "99"], "devices = 99, and there "),
     (["table", "store"], "there is no store at 'store'"),
     (["table", "small.toml"], "'small.toml' is not a store"),
@@ -645,7 +645,7 @@ def test_killed_interrupted_and_doubled_it_ends_with_the_same_bits(command, fold
     wait_for(store, 20)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130 and err == "bts-jax: interrupted; to go on: bts-jax sweep --resume long.zarr\n"
+    assert process.returncode == 130 and err == "bts-jax: interrupted; to continue: bts-jax sweep --resume long.zarr\n"
     both = [command(), command()]
     for process in both:
         out, err = process.communicate()
@@ -674,7 +674,7 @@ def test_the_line_of_an_interruption_names_the_store_if_there_is_one(folder, cap
             ended.clear()
             with pytest.raises(SystemExit):
                 main(["sweep", "small.toml"])
-            hint = "; to go on: bts-jax sweep --resume small.zarr" if there else ""
+            hint = "; to continue: bts-jax sweep --resume small.zarr" if there else ""
             assert ended.code == 130 and capfd.readouterr().err.startswith(f"bts-jax: interrupted{hint}\n")
             (folder / "small.zarr").mkdir(exist_ok=True)
             (folder / "small.zarr" / "zarr.json").touch()

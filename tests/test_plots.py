@@ -91,7 +91,7 @@ def test_regret_draws_the_mean_and_the_band():
     lost = measured(sample).lost_run.values[1]
     _, low, high = interval(sample.regret.values[2, 1], level=0.9, unseen=lost)
     assert_band(figure.axes[1].collections[2], low, high)
-    assert "90% interval (which allows for one lost run more), over 8 runs" in words(figure)
+    assert "90% interval (widened as if one more run were lost), over 8 runs" in words(figure)
     _, low, high = interval(sample.regret.values[2, 1], level=0.9)  # Student's, where it is not known what a lost run costs
     assert_band(plots.regret(sample.drop_vars("reward"), level=0.9).axes[1].collections[2], low, high)
 

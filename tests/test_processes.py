@@ -176,9 +176,10 @@ bandits.two = {kind = "bernoulli", reward = [0.9, 0.2], cost = [0.5, 0.5]}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "ready", "signals", "code", "line"), [
-    (["sweep", "grid.toml"], "compiling any on two", [2, 2, 2], 130, "interrupted; to go on: bts-jax sweep --resume grid.zarr"),
+    (["sweep", "grid.toml"], "compiling any on two", [2, 2, 2], 130,
+     "interrupted; to continue: bts-jax sweep --resume grid.zarr"),
     (["run", "--policy", "uniform", "--budget", "1000000"], "uniform: ", [2], 130, "interrupted"),
-    (["sweep", "grid.toml"], "\rany on two", [15, 15], 143, "terminated; to go on: bts-jax sweep --resume grid.zarr"),
+    (["sweep", "grid.toml"], "\rany on two", [15, 15], 143, "terminated; to continue: bts-jax sweep --resume grid.zarr"),
 ])
 def test_a_signal_ends_a_command_soon_with_one_line(arguments, ready, signals, code, line, tmp_path):
     """On a terminal, while a progress bar is shown: when it compiles, plays, or saves."""

@@ -243,7 +243,7 @@ def test_a_full_disk_leaves_what_is_complete(after, tmp_path, monkeypatch, whole
 
     with monkeypatch.context() as patch:
         patch.setattr(bts_jax.sweeps.results, "replace", full)
-        with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*what is complete stays"):
+        with pytest.raises(OSError, match=r"cannot write to .*No space left on device.*complete chunks are kept"):
             fill(results)
     again = begin(attributes(), CHUNK, tmp_path / "store")
     assert int(again.done.sum()) == after // 8, "eight files make a chunk"

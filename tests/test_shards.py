@@ -142,7 +142,7 @@ def test_a_launcher_says_which_shard_a_process_plays(text, environment, shard):
 @pytest.mark.parametrize(("text", "environment", "named"), [
     ("auto", {}, "finds no launcher in the environment.*SLURM_PROCID.*give --shard I/N"),
     ("auto", {"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX makes this process shard 4.*--shard auto/8"),
-    ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "32"}, "32 tasks by SLURM_NTASKS, and srun did not start this process"),
+    ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "32"}, "SLURM_NTASKS = 32, but srun did not start this process"),
     ("auto", {"SLURM_PROCID": "x", "SLURM_NTASKS": "4"}, "SLURM_PROCID = 'x' is not a number"),
     ("auto/2", {"JOB_COMPLETION_INDEX": "3"}, "'auto/2' is shard 4 of 2: give a number from 1 to 2"),
     ("0/2", {}, "'0/2' is shard 0 of 2"),

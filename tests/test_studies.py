@@ -68,8 +68,8 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     names = [f"{kind}-{arms}-{number}" for kind, arms, number in zip(
         dataset.kind.values, dataset.num_arms.values, dataset.instance.values, strict=True)]
     assert names == dataset.bandit.values.tolist(), "the keys of the runs depend on the names"
-    for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "one lost run more", "bootstrap samples"],
-                 "tails": ["From which budget on", "lost runs", "What samples of these problems tell", "omega-star-ucb − bts"],
+    for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "missed the best arm", "bootstrap samples"],
+                 "tails": ["The budget above which", "lost runs", "samples of these problems show", "omega-star-ucb − bts"],
                  "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Regret of joint BTS"],
                  "worst-case": ["0.5", "kl-ucb-sc"]}[name]:
         assert part in report, part

@@ -1,4 +1,4 @@
-"""What the studies share: random problems and their coordinates, tables and verdicts."""
+"""Shared parts of the studies: random problems and their coordinates, tables and verdicts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Instance:
 
 
 def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> list[Instance]:
-    """Random bandits. Each depends on the seed, the place of its kind and its number, and not on `count`."""
+    """Draws random bandits. Each depends on the seed, the index of its kind and its number, but not on `count`."""
     numbers = np.arange(count)
     keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), place), number))(numbers)
     batch = jax.tree.map(np.asarray, jax.jit(jax.vmap(make))(keys))
@@ -82,7 +82,7 @@ def limits(found: Interval, form: str = ",.2f") -> str:
 
 
 def standing(part: "Dataset") -> str:
-    """How the policies do at the largest budget, the least mean rank first."""
+    """A table of the policies at the largest budget, sorted by mean rank."""
     ranks = ranking(last(part), metric=METRIC).isel(budget=0).sortby("mean_rank")
     base = on_instances(part, "bts")
     rows = []
@@ -113,7 +113,7 @@ def regret_table(dataset: "Dataset") -> "DataFrame":
 
 
 def _over_runs(part: "Dataset", found: "Dataset") -> "Dataset":
-    """A ranking with statistics of the runs on the only instance in place of those of the instances."""
+    """A ranking with statistics of the runs on the only instance instead of statistics of the instances."""
     runs = sample(measured(part, METRIC).isel(bandit=0), "seed").transpose("policy", "budget", "seed")
     ends = np.array([[tail(values) for values in row] for row in runs.values])
     columns = (*mean_interval(runs), *interval(runs.values, statistic="median"),
@@ -126,7 +126,7 @@ def sampled(dataset: "Dataset") -> str:
 
 
 def difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
-    """Whether a policy has less mean regret than another on instances like these, and the evidence."""
+    """The verdict whether a policy has less mean regret than another on instances like these, and the evidence."""
     result = paired(last(part), policy, reference, over="bandit", metric=METRIC).isel(budget=0)
     ratio = mean_ratio(part, policy, reference)
     median = median_ratio(on_instances(part, policy), on_instances(part, reference))
@@ -138,7 +138,7 @@ def difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[st
 
 
 def look(dataset: "Dataset") -> dict[str, dict[str, Any]]:
-    """The styles of the policies; of relatives, which share a colour, all but the first have another."""
+    """The styles of the policies. If several have the same colour, all but the first get another one."""
     result, taken = plots.styles(dataset.policy.values), set()
     for style in result.values():
         if style["color"] in taken:
@@ -149,6 +149,6 @@ def look(dataset: "Dataset") -> dict[str, dict[str, Any]]:
 
 
 def tally(words: list[str], names: dict[str, str]) -> str:
-    """How often each word was the answer, in words."""
+    """Counts how often each word was the answer, as text."""
     counts = [f"{text} in {words.count(word)}" for word, text in names.items() if word in words]
     return f"{', '.join(counts)} of {len(words)} kinds"

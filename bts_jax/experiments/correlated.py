@@ -1,4 +1,4 @@
-"""What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)"""
+"""How does a dependence between the reward and the cost of an arm affect BTS? (The paper's future work 3.)"""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,14 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
 
 
 def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
-    """What was wanted, the mean correlation of the arms, and the runs; in increasing order."""
+    """The wanted correlation, the mean correlation of the arms, and the runs; in increasing order."""
     rows = [(part.wanted_correlation.values[0].item(), part.mean_correlation.mean().item(), part)
             for part in by_kind(dataset).values()]
     return sorted(rows, key=lambda row: row[0])
 
 
 def _sample(part: "Dataset", policy: str) -> "DataArray":
-    """Mean regret on each instance at the largest budget, with what a lost run costs."""
+    """Mean regret on each instance at the largest budget, with the regret of a lost run."""
     return sample(measured(last(part), METRIC).sel(policy=policy).isel(budget=0), "bandit")
 
 
@@ -83,7 +83,7 @@ def report(dataset: "Dataset") -> str:
     parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
                             *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
     parts.append(f"criterion: 95% intervals of mean paired differences over the instances; {ALLOWANCE}\n"
-                 "Where the means of an arm do not allow a correlation, it has the nearest that they do.")
+                 "If the means of an arm do not allow a correlation, the arm has the nearest possible one.")
     return "\n\n".join(parts)
 
 
@@ -119,7 +119,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
 STUDY = Experiment(
     "correlated",
-    "What does it do to BTS that reward and cost of an arm depend on each other? (The paper's future work 3.)",
+    "How does a dependence between the reward and the cost of an arm affect BTS? (The paper's future work 3.)",
     {"quick": Size((10,), (100, 300, 1000, 3000), (300,), 1),
      "full": Size((10,), (300, 1000, 3000, 10_000, 50_000), (2000,), 1)},
     settings, report, figures, regret_table)

@@ -1,20 +1,20 @@
 """The paper's Figure 1: the simulations of its Section 5.
 
-What the paper leaves open is chosen here. It says that the parameters of the arms are "randomly chosen". We draw the expected
-rewards and costs of Bernoulli arms uniformly from `MEANS`, and the probabilities of multinomial arms uniformly from all
-probability vectors on five points. No cost is below 0.1: UCB-BV1 needs a lower bound, and with a tiny one it never ends
-its exploration. The paper does not say what UCB-BV1 does while its confidence radius is larger than that bound. We play the
-literal formula, the policy's default, which serves it best: with ten Bernoulli arms and a budget of 20,000 it has a mean
-regret of 3,382 on our instance, and 26,829 if it explores in that case (`explore=1`). It also varies more: its standard
-deviation is 2,312 then, and 223 if it explores.
+This module chooses what the paper leaves open. The paper says that the parameters of the arms are "randomly chosen". We draw
+the expected rewards and costs of Bernoulli arms uniformly from `MEANS`, and the probabilities of multinomial arms uniformly
+from all probability vectors on five points. No cost is below 0.1: UCB-BV1 needs a lower bound, and with a tiny one it never
+ends its exploration. The paper does not say what UCB-BV1 does while its confidence radius is larger than that bound. We play
+the literal formula, the policy's default, which gives it less regret: with ten Bernoulli arms and a budget of 20,000 it has a
+mean regret of 3,382 on our instance, and 26,829 if it explores in that case (`explore=1`). Its regret also varies more: the
+standard deviation is 2,312 with the formula, and 223 if it explores.
 
-One instance proves little, and the paper's had arms that were close to each other. It reports that ε-first, with B = 50,000 and
-ten Bernoulli arms, had a mean regret of 1019.9 in the runs that found the best arm. If that is what exploring with 5000 lost,
-ρ* was 0.2 above the ratio of all arms pulled in turn. For means drawn from [0.1, 0.9] this difference is 2.5 (the median of
-20,000 instances), and below 0.25 in one of 3,000; for means from [0.4, 0.6] it is 0.28. So `means=(0.4, 0.6)` is nearer to the
-paper's instance, and the default nearer to what its words suggest.
+One instance proves little, and the arms of the paper's instance were close to each other. The paper reports that ε-first, with
+B = 50,000 and ten Bernoulli arms, had a mean regret of 1019.9 in the runs that found the best arm. If this is the loss of
+exploring with a budget of 5000, ρ* was 0.2 above the ratio of all arms pulled in turn. For means drawn from [0.1, 0.9] this
+difference is 2.5 (the median of 20,000 instances), and below 0.25 in one of 3,000; for means from [0.4, 0.6] it is 0.28. So
+`means=(0.4, 0.6)` is nearer to the paper's instance, and the default is nearer to what its words suggest.
 
-`bts_jax.experiments.observations` puts what the paper says about the figure to the test.
+`bts_jax.experiments.observations` tests what the paper says about the figure.
 """
 
 import dataclasses
@@ -61,18 +61,18 @@ def figure1(
     out: str | os.PathLike | None = None,
     quiet: bool = False,
 ) -> tuple["Dataset", str]:
-    """Runs the simulations of the paper's Section 5, and writes the figure, the numbers and what follows from them.
+    """Runs the simulations of the paper's Section 5, and writes the figure, a table and a report.
 
-    Interrupted, the same call goes on.
+    After an interruption, the same call continues.
 
     Args:
         scale: "quick", 30 runs with budgets up to 2,000; or "paper", 500 runs with budgets up to 50,000.
         seed: the random seed, of the instances and of the runs.
-        instances: how many random instances each of the four panels has. The first are the same whatever their number.
+        instances: the number of random instances in each of the four panels. The first are the same for every number.
         means: the range of the expected rewards and costs of Bernoulli arms; see the top of this module.
         out: a folder for `figure1.png`, `figure1.pdf`, `table.csv`, `report.txt`, and `runs.zarr` with all runs;
             "figure1-quick" or "figure1-paper" by default.
-        quiet: no progress bar.
+        quiet: show no progress bar.
 
     Returns:
         The Dataset of all runs, and the report.

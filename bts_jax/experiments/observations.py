@@ -1,4 +1,4 @@
-"""The paper's observations, put to the test: what its Section 5 says about Figure 1, with verdicts.
+"""Tests the paper's observations: what its Section 5 says about Figure 1, with verdicts.
 
 Each observation is judged in every panel (observation 2: in every family of arms). It holds, is contradicted or is undecided.
 
@@ -22,14 +22,14 @@ adjustment for m comparisons. For other k this is the partial conjunction test o
 wrong with probability at most 2α. So for one observation in four panels, at least one verdict is wrong with probability at
 most 8α. An observation as a whole holds only if it holds in every panel; this is wrong with probability at most α.
 
-**Limits.** A mean has Student's limits, a difference of two independent means has Welch's. Both allow for one lost run more
-than the sample has, of whichever policy would shift that limit outwards (see `bts_jax.intervals`). The logarithm of a ratio of
-standard deviations has Student's limits without an allowance. On a single instance its standard error is the jackknife's
-(Miller, 1968), which needs no normal distribution. With several instances each has one such logarithm, and the instances are
-the sample.
+**Limits.** A mean has Student's limits, a difference of two independent means has Welch's. Both are widened as if the sample
+had one more lost run, of the policy for which this shifts the limit outwards (see `bts_jax.intervals`). The logarithm of a
+ratio of standard deviations has Student's limits, which are not widened. On a single instance its standard error is the
+jackknife's (Miller, 1968), which needs no normal distribution. With several instances each has one such logarithm, and the
+instances are the sample.
 
 **Measured error rates.** The limits are exact or nearly so for normal values, and approximate for skewed ones. The numbers
-below are from simulations, with samples of 30 and of 500 runs, and without the allowance for a lost run: with it, verdicts on
+below are from simulations, with samples of 30 and of 500 runs, and without the widening for a lost run: with it, verdicts on
 means are wrong less often.
 
 - Observation 1, where BTS ties with all of four rivals: it "is contradicted" in 2.3% and 2.4% of the panels if values are
@@ -47,7 +47,7 @@ means are wrong less often.
 - **Rare runs are not covered.** With ten multinomial arms, BTS loses 7 of 4,000 runs, and these raise its standard deviation
   from 115 to 148. Of the samples of 30, 95% contain none of them; of the samples of 500, 42%. The ratio of the standard
   deviations of BTS and of another policy lies beyond its limits in up to 66% and 47% of the samples, and a difference of
-  means in up to 16% and 15%, which is why limits of means have the allowance. Verdicts on standard deviations do not account
+  means in up to 16% and 15%, which is why limits of means are widened. Verdicts on standard deviations do not account
   for such rare runs.
 """
 
@@ -105,7 +105,7 @@ class Claim(NamedTuple):
         return Margin(float(estimate), float(estimate - low), float(estimate + high))
 
     def difference(self, values: np.ndarray, policy_excess: float, rival_excess: float) -> Margin:
-        """The mean of paired differences, with limits that allow for one lost run more of either side. [n]"""
+        """The mean of paired differences, with limits widened as if either side had one more lost run. [n]"""
         mean = values.mean()
         low, high = (interval(values, level=1 - 2 * rate, unseen=(mean - policy_excess, mean + rival_excess))
                      for rate in self.rates)
@@ -119,7 +119,7 @@ class Claim(NamedTuple):
         return WORDS[2] if contrary >= self.of - self.needed + 1 else WORDS[1]
 
     def criterion(self, where: str, threshold: str) -> list[str]:
-        """The criterion in words."""
+        """Describes the criterion."""
         every = f"all {self.of}" if self.needed == self.of else f"at least {self.needed} of {self.of}"
         some = self.of - self.needed + 1
         some = f"any of {self.of} upper limits is" if some == 1 else f"at least {some} of {self.of} upper limits are"
@@ -131,7 +131,7 @@ class Claim(NamedTuple):
 def observations(dataset: "Dataset") -> list[Verdict]:
     """The paper's three observations, the first in two parts, with verdicts computed from the Dataset at its largest budget.
 
-    The first lines of the module say how the verdicts are reached and how often they are wrong.
+    The docstring of the module says how the verdicts are reached and how often they are wrong.
     """
     measured(dataset)
     missing = {"bts", "epsilon-first"} - set(dataset.policy.values.tolist())
@@ -145,29 +145,30 @@ def observations(dataset: "Dataset") -> list[Verdict]:
 
 
 def error_rates(panels: int, runs: int) -> str:
-    """What the verdicts promise, in words."""
+    """Describes the error rates of the verdicts."""
     rate, any_rate = f"{ALPHA:.1%}", f"{min(1, 2 * ALPHA * panels):.0%}"
     return "\n".join([
         "How far the verdicts can be trusted",
-        f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. Where the contrary is",
-        f"  false, its verdict is \"is contradicted\" with probability at most {rate}. If values are skewed, these rates are",
-        '  approximate: help("bts_jax.experiments.observations") has measured ones.',
+        f"  In a panel where a claim is false, its verdict is \"holds\" with probability at most {rate}. In a panel where",
+        f"  the contrary is false, it is \"is contradicted\" with probability at most {rate}. If values are skewed, these",
+        '  rates are approximate: help("bts_jax.experiments.observations") has measured ones.',
         "  There is no adjustment for the number of panels: for each observation, at least one of the verdicts in",
         f"  {panels} panels is wrong with probability at most {any_rate}. If an observation holds in every panel, this is",
         f"  wrong with probability at most {rate}.",
         f"  Runs that are rarer than one in {runs:,} seldom show in {runs:,} runs. A few of them with a very large regret can",
-        "  dominate a standard deviation. The verdicts on standard deviations do not speak of such rare runs.",
+        "  dominate a standard deviation. The verdicts on standard deviations do not account for such rare runs.",
     ])
 
 
 def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
-    """The runs in which a policy settled on a wrong arm: for ε-first, those it "cannot identify the optimal arm" in.
+    """Finds the runs in which a policy settled on a wrong arm: for ε-first, where it "cannot identify the optimal arm".
 
-    The arm a run has settled on is the one it pulled most.
+    A run has settled on the arm that it pulled most.
 
     Returns:
-        A Dataset over (bandit, budget): `runs`, how many; `mean_wrong` and `mean_right`, the mean regret of those and of the
-        others, NaN where there are none; `explained`, the share of the variance of regret that this difference makes up.
+        A Dataset over (bandit, budget): `runs`, the number of these runs; `mean_wrong` and `mean_right`, the mean regret of
+        these and of the other runs, NaN where there are none; `explained`, the share of the variance of regret that this
+        difference explains.
     """
     import xarray as xr
 
@@ -192,8 +193,8 @@ def failures(dataset: "Dataset", policy: str = "epsilon-first") -> "Dataset":
 def lowest(regrets: Regrets, policy: str = "bts", lost: float = np.nan) -> tuple[Claim, dict[str, Margin]]:
     """The claim that the mean regret of a policy is less than that of every rival: mean of a rival − mean of the policy.
 
-    A lower limit allows for one lost run of the policy more than there is, an upper limit for one of the rival; `lost` is the
-    regret of such a run.
+    A lower limit is widened as if the policy had one more lost run, an upper limit as if the rival had. `lost` is the regret of
+    such a run.
     """
     rivals = [name for name in regrets if name != policy]
     claim = Claim(len(rivals), len(rivals))
@@ -221,8 +222,8 @@ def more_arms(
 ) -> tuple[Claim, dict[str, Margin]]:
     """The claim that every policy has more regret with many arms than with few: differences of independent means.
 
-    A lower limit allows for one lost run more with few arms, an upper limit for one with many; `lost` has the regret of such a
-    run with many arms, and with few.
+    A lower limit is widened as if there were one more lost run with few arms, an upper limit as if there were one with many.
+    `lost` has the regret of such a run with many arms, and with few.
     """
     claim, margins = Claim(len(many), len(many)), {}
     for name in many:
@@ -327,7 +328,7 @@ def _welch(one: np.ndarray, other: np.ndarray, claim: Claim) -> Margin:
 
 
 def _deviation_ratio(mine: np.ndarray, others: np.ndarray, claim: Claim, over: float = 1.0) -> Margin:
-    """The logarithm of the ratio of two standard deviations over the runs on an instance, less that of `over`. [bandit, seed]
+    """The logarithm of the ratio of two standard deviations over the runs on an instance, minus that of `over`. [bandit, seed]
 
     If there are several instances, the mean of their logarithms. If a standard deviation is 0, there are no limits.
     """
@@ -364,7 +365,7 @@ def _lost_run(part: "Dataset") -> float:
 
 
 def _excess(regret: np.ndarray, lost: float) -> float:
-    """What one lost run more would add to one value of the sample. `regret`: [bandit, seed]"""
+    """How much one more lost run would add to one value of the sample. `regret`: [bandit, seed]"""
     return max(lost - regret.mean(), 0.0) / (1 if len(regret) == 1 else regret.shape[1])
 
 
@@ -397,7 +398,7 @@ def _tally(outcomes: list[str], what: str) -> str:
 
 
 def _sample_words(parts: dict[str, "Dataset"], number: str) -> str:
-    """The sample of a verdict, in words."""
+    """Describes the sample of a verdict."""
     words = []
     for part in parts.values():
         count, runs = part.sizes["bandit"], part.sizes["seed"]

@@ -1,4 +1,4 @@
-"""The whole field on random problems, as Heyden et al. (KDD 2024) compared it."""
+"""All policies on random problems, in the setting of Heyden et al. (KDD 2024)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import Dataset
 
-LEFT_OUT = ("oracle", "uniform", "tempered-bts")  # baselines, and what is BTS until something is learnt
-FIRST = 3  # of the order by mean, the places whose stability is measured
+LEFT_OUT = ("oracle", "uniform", "tempered-bts")  # baselines, and a policy that is BTS until it is trained
+FIRST = 3  # how many places of the order by mean are tested for stability
 TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -58,7 +58,7 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
 
 
 def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], float]:
-    """The first policies by mean regret, and in which share of bootstrap samples of the problems they are the same, in order.
+    """The first policies by mean regret, and the share of bootstrap samples of the problems in which they come first, in order.
 
     Args:
         values: regret [policy, problem].
@@ -95,8 +95,8 @@ def report(dataset: "Dataset") -> str:
         medians = {name: float(np.median(on_instances(part, name))) for name in (*informed, *nothing)}
         with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, nothing))
         lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
-    parts.append("What knowing costs is worth: least median regret of the policies with side information about costs, and of "
-                 "those without any\n" + "\n".join(lines))
+    parts.append("The value of side information about costs: least median regret of the policies that have it, and of those "
+                 "without any side information\n" + "\n".join(lines))
     parts.append("worst 1%: the share of the regret that the worst hundredth of the problems has; best: the share of the "
                  f"problems on which the policy has the least regret\nintervals of means: {ALLOWANCE}")
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""Runs an experiment: a sweep that is saved as it goes, and the figures, the table and the report that follow from it."""
+"""Runs an experiment: a sweep that is saved as it is computed, and figures, a table and a report that are derived from it."""
 
 import dataclasses
 import os
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """How large an experiment is."""
+    """The size of an experiment."""
 
     arms: tuple[int, ...]
     budgets: tuple[float, ...]
     instances: tuple[int, ...]  # of each kind, for each number of arms
     runs: int  # on each instance
-    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # of some; each takes a program for each policy
+    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # used by some; each needs a program for each policy
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is played, and what is made of it."""
+    """An experiment: its settings, and functions that make its report, figures and table."""
 
     name: str
     about: str  # the first lines of the report
@@ -50,14 +50,16 @@ def run(
     out: str | os.PathLike | None = None,
     quiet: bool = False,
 ) -> tuple["Dataset", str]:
-    """Plays an experiment, and writes figures, `report.txt` and `table.csv` beside `runs.zarr`. The same call goes on.
+    """Runs an experiment, and writes figures, `report.txt`, `table.csv` and `runs.zarr`.
+
+    After an interruption, the same call continues.
 
     Args:
-        scale: one of the experiment's.
-        instances: how many of each kind, if not as many as the scale has.
+        scale: a key of `experiment.sizes`.
+        instances: the number of instances of each kind; the default depends on the scale.
         seed: the random seed.
         out: a folder; `default_folder` by default.
-        quiet: no progress bar.
+        quiet: show no progress bar.
 
     Returns:
         The Dataset of all runs, and the report.
@@ -92,10 +94,10 @@ def run(
 
 
 def default_folder(name: str, scale: str, instances: int | None) -> str:
-    """Where an experiment is saved unless a folder is given."""
+    """The folder of an experiment if none is given."""
     return f"{name}-{scale}" if instances is None else f"{name}-{scale}-{instances}"
 
 
 def labelled(dataset: "Dataset") -> "Dataset":
-    """The Dataset with the `kind` of each bandit, if it has such a coordinate, for its family."""
+    """Replaces the family of each bandit by its `kind`, if the Dataset has this coordinate."""
     return dataset.assign_coords(family=("bandit", dataset.kind.values)) if "kind" in dataset.coords else dataset

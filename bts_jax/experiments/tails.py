@@ -1,6 +1,6 @@
-"""Lost runs and heavy tails: who wins by the mean and by the median at which budget, and what a sample of problems can tell.
+"""Lost runs and heavy tails: which policy is better by the mean and by the median at which budget, and what a sample can show.
 
-A run is called lost here if the best arm has less than a hundredth of its pulls.
+In this module a run is lost if the best arm has less than a hundredth of its pulls.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ LOST = 0.01  # a run is lost if the best arm has a smaller share of the pulls
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
     (arms,), (count,) = size.arms, size.instances
-    instances = draw(lambda key: Bernoulli.random(key, arms), "Bernoulli", arms, count, seed, 0)  # those of omega
+    instances = draw(lambda key: Bernoulli.random(key, arms), "Bernoulli", arms, count, seed, 0)  # the same as in omega
     return {"policies": ["bts", *RIVALS], **played(instances), "relative_to_min_cost": True}
 
 
@@ -40,9 +40,9 @@ def lost(dataset: "Dataset") -> np.ndarray:
 
 
 def crossing(budgets: np.ndarray, mine: np.ndarray, base: np.ndarray, resamples: int = 2000) -> Interval:
-    """The budget from which on a policy has more mean regret than another, with a 95% interval (bootstrap over the problems).
+    """The budget above which a policy has more mean regret than another, with a 95% interval (bootstrap over the problems).
 
-    With fewer than about 1,000 problems the interval is too short, as that of any bootstrap of a mean with a heavy tail: it
+    With fewer than about 1,000 problems the interval is too short, like any bootstrap interval of a mean with a heavy tail: it
     covers in 72 to 80% of the samples of 100 problems, and in 93% of those of 1,000 (notebook 08).
 
     Between two budgets the ratio of the means is a straight line in logarithms. The crossing is 0 if the policy has more mean
@@ -52,7 +52,7 @@ def crossing(budgets: np.ndarray, mine: np.ndarray, base: np.ndarray, resamples:
         mine, base: regret of the two on the same problems. [budget, problem]
     """
     def place(mine: np.ndarray, base: np.ndarray) -> np.ndarray:
-        """Of means [..., budget]."""
+        """The crossing of means [..., budget]."""
         ahead = np.log(mine / base)
         after = len(budgets) - np.cumprod((ahead > 0)[..., ::-1], -1).sum(-1)  # the first budget from which on there is more
         at = np.clip(after, 1, len(budgets) - 1)[..., None]
@@ -74,13 +74,13 @@ def crossing(budgets: np.ndarray, mine: np.ndarray, base: np.ndarray, resamples:
 
 def coverage(values: np.ndarray, unseen: np.ndarray, count: int, base: np.ndarray | None = None, *, resamples: int = 2000,
              seed: int = 0) -> dict[str, dict[str, float]]:
-    """How often intervals from `count` problems are right, if the problems at hand are the law.
+    """Measures how often intervals from `count` problems cover, if the given problems are the whole population.
 
-    Samples are drawn with replacement, so that the mean of `values` is the true mean.
+    Samples are drawn with replacement, so the mean of `values` is the true mean.
 
     Args:
         values: regret of a policy on each problem. [n]
-        unseen: what a lost run costs on each problem. [n]
+        unseen: the regret of a lost run on each problem. [n]
         base: regret of another policy; the intervals are then those of the mean paired difference.
 
     Returns:
@@ -122,7 +122,7 @@ def report(dataset: "Dataset") -> str:
     parts = [f"Regret at multiples of the smallest expected cost; {sampled(dataset)}\n" + table(
         ["budget", "policy", "mean and 95% interval", "median and 95% interval", "upper tenth", "tail index", "worst 1%",
          "lost runs", "their share"], rows)
-        + f"\nintervals of means: {ALLOWANCE}\nlost runs: the best arm has less than 1% of the pulls; their share is of regret"]
+        + f"\nintervals of means: {ALLOWANCE}\nlost runs: the best arm has below 1% of the pulls; their share: of all regret"]
     by_budget = sample(values, "bandit").transpose("policy", "budget", "bandit")
     lines = []
     for name in RIVALS:
@@ -131,8 +131,8 @@ def report(dataset: "Dataset") -> str:
         median = [f"{budget:,g}" for budget, x, y in zip(budgets, mine, base, strict=True) if np.median(x) > np.median(y)]
         lines.append(f"  {name}: more mean regret than bts from {_multiple(found.estimate)} on ({_multiple(found.low)} … "
                      f"{_multiple(found.high)}); more median regret at {', '.join(median) or 'no budget'}")
-    short = "; with fewer than 1,000 problems too short" if dataset.sizes["bandit"] < 1000 else ""
-    parts.append("\n".join([f"From which budget on BTS has less mean regret (bootstrap over the problems{short})", *lines]))
+    short = "; the interval is too short with fewer than 1,000 problems" if dataset.sizes["bandit"] < 1000 else ""
+    parts.append("\n".join([f"The budget above which BTS has less mean regret (bootstrap over the problems{short})", *lines]))
     parts.append(_what_samples_tell(dataset))
     return "\n\n".join(parts)
 
@@ -155,7 +155,7 @@ def _what_samples_tell(dataset: "Dataset") -> str:
                 cells = [f"{each['covers']:.1%}" + (f", {each['wrong']:.1%}" if base is not None else "")
                          for each in found.values()]
                 rows.append([title, f"{count:,}", *cells])
-    return (f"What samples of these problems tell at {dataset.budget.values[-1]:,g}: how often 95% intervals cover, and for "
+    return (f"What samples of these problems show at {dataset.budget.values[-1]:,g}: how often 95% intervals cover, and for "
             "differences how often they have the wrong sign (2,000 samples, drawn with replacement)\n"
             + table(["what", "problems", "Student", "one lost run more", "median", "trimmed mean"], rows))
 
@@ -173,7 +173,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
         plots.curve(middle, budgets, row["median"].values, row.median_low.values, row.median_high.values, style, name)
         share = gone[i].mean((0, 2))
         right.plot(budgets, np.where(share > 0, 100 * share, np.nan), label=name, linewidth=1.1, markersize=3, **style)
-    if not gone.any():  # nothing to draw: an axis without numbers has no logarithm
+    if not gone.any():  # nothing to draw: a logarithmic axis needs positive numbers
         right.set(xlim=(budgets[0], budgets[-1]), ylim=(0.01, 100))
     for axes, title in ((left, "mean regret"), (middle, "median regret"), (right, "lost runs (%)")):
         axes.set_title(title, fontsize=8)
@@ -189,7 +189,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     figure.supxlabel("budget (multiples of the smallest expected cost)", fontsize=8)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=7, frameon=False, title_fontsize=7,
-                  title=f"{sampled(dataset)}; bands are 95% intervals over the instances (of the mean: {ALLOWANCE})")
+                  title=f"{sampled(dataset)}; bands are 95% intervals over the instances\n(for the mean, {ALLOWANCE})")
     return {"tails": figure}
 
 

@@ -1,4 +1,4 @@
-"""How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)"""
+"""How does regret grow with the budget if the gaps are the worst for each budget? (The paper's future work 1.)"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 RIVALS = ("bts", "gaussian-bts", "kube", "omega-ucb", "kl-ucb-sc")
-FIT_FROM = 50  # budgets of at least this many per arm are fitted: with less, no policy has learnt much
+FIT_FROM = 50  # times the number of arms: smaller budgets are not fitted, since no policy has learnt much there
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
@@ -52,14 +52,14 @@ def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tupl
 
 
 def _worst(dataset: "Dataset") -> tuple["Dataset", dict[str, tuple]]:
-    """The budgets that are fitted, and the fit of each policy there."""
+    """The Dataset at the budgets that are fitted, and the fit of each policy."""
     fitted = dataset.isel(budget=(dataset.budget.values >= FIT_FROM * dataset.num_arms.values.max()))
     runs = measured(fitted, METRIC)
     return fitted, {str(name): exponent(runs.sel(policy=name)) for name in dataset.policy.values}
 
 
 def _own_exponent(budgets: np.ndarray) -> float:
-    """That of √(B ln B), fitted in the same way."""
+    """The exponent of √(B ln B), fitted in the same way."""
     return float(np.polyfit(np.log(budgets), 0.5 * np.log(budgets * np.log(budgets)), 1)[0])
 
 
@@ -88,8 +88,8 @@ def report(dataset: "Dataset") -> str:
                    + ", ".join(f"{words.count(word)} {text}" for word, text in
                                (("below", "BELOW"), ("like it", "LIKE IT"), ("above", "ABOVE")) if word in words), *lines]),
         "exponent: of the least-squares fit of log regret by log B, with a bootstrap over the runs. A bound O(√(K B ln B))\n"
-        "for all instances would need one that stays at or below that of √(B ln B) as budgets grow. All arms cost 1/2 in "
-        "the mean here.",
+        "for all instances would need an exponent that stays at or below that of √(B ln B) as budgets grow. All arms have "
+        "the mean cost 1/2 here.",
     ])
 
 
@@ -115,7 +115,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     axes.set_xlabel("budget (units of cost)", fontsize=8)
     axes.set_ylabel("pseudo-regret on the worst instance\n(units of reward)", fontsize=8)
     plots.frame(axes)
-    title = (f"mean and its 95% interval over {dataset.sizes['seed']} runs; {ALLOWANCE};\n{arms} arms, worst of "
+    title = (f"mean and its 95% interval over {dataset.sizes['seed']} runs;\n{ALLOWANCE};\n{arms} arms, worst of "
              f"{dataset.sizes['bandit']} gaps; exponents fitted from budget {fitted.budget.values[0]:,g} on")
     figure.legend(loc="outside upper center", fontsize=7, frameon=False, title=title, title_fontsize=7)
     return {"worst-case": figure}
@@ -123,7 +123,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
 STUDY = Experiment(
     "worst-case",
-    "How does regret grow with the budget where the gaps are the worst for it? (The paper's future work 1.)",
+    "How does regret grow with the budget if the gaps are the worst for each budget? (The paper's future work 1.)",
     {"quick": Size((10,), (100, 200, 500, 1000, 2000, 5000), (1,), 100),
      "full": Size((10,), (100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000), (1,), 1000)},
     settings, report, figures, regret_table, fewest=None)

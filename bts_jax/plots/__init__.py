@@ -1,17 +1,17 @@
-"""Figures, each from a Dataset as `sweep` returns it and from nothing else; `run` draws a trace.
+"""Figures of a Dataset as `sweep` returns it. Only `run` draws something else, a trace.
 
-Every function returns a `matplotlib.figure.Figure`, in the width of a column of a two-column paper or of the page, with
-text of 7 or 8 points: `plots.regret(dataset).savefig("regret.pdf")`. A notebook shows it by itself. A PNG is at least 1,200
-pixels wide.
+Every function returns a `matplotlib.figure.Figure`, as wide as a column of a two-column paper or as the page, with text of 7 or
+8 points: `plots.regret(dataset).savefig("regret.pdf")`. A notebook displays it automatically. A PNG is at least 1,200 pixels
+wide.
 
 A policy has the same colour and marker in all figures (see `styles`). `labels` gives policies other names in a figure,
-`styles` other looks, and `axes` takes axes of your own to draw in (see `regret`). What a panel shows is chosen with `panel`:
+`styles` gives them other looks, and `axes` are your own axes to draw in (see `regret`). `panel` chooses what a panel shows:
 
     "bandit"    one panel per instance; the sample is the runs on it
     "family"    one panel per family and number of arms; the sample is the instances, each with its mean over the seeds
-    "all"       one panel; likewise
+    "all"       one panel; the sample is the instances, likewise
 
-Where a family has a single instance the sample is its runs. Each figure says what its sample is.
+If a family has a single instance, the sample is its runs. Each figure names its sample.
 
 Example:
     >>> from bts_jax import Bernoulli, plots, sweep

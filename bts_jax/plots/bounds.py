@@ -1,4 +1,4 @@
-"""Lines of theory beside the regret of an instance."""
+"""Curves of the theory, to draw beside the regret of an instance."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from bts_jax.theory import bts_bound, lower_bound_slope
 if TYPE_CHECKING:
     from xarray import Dataset
 
-# In the colour of what each is about, and without a marker.
+# Lines about BTS have its colour. None has a marker.
 LINES = {
     "bound": {"label": "bound on BTS", "color": KNOWN["bts"][0], "linestyle": "-."},
     "leading": {"label": "its leading term", "color": KNOWN["bts"][0], "linestyle": "--"},
@@ -24,7 +24,7 @@ LINES = {
 def theory_lines(
     bandit: Any, budgets: np.ndarray, mean: np.ndarray, wanted: tuple[str, ...]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The name of each curve, and the curve; the slope leaves `mean` in the middle of the budgets."""
+    """Yields the name, x and y of each curve. The line of the slope starts at `mean` in the middle of the budgets."""
     proven = budgets[budgets > np.e]  # where the proof holds
     bounds = [bts_bound(bandit, budget) for budget in proven] if {"bound", "leading"} & set(wanted) else []
     for name in wanted:
@@ -38,7 +38,7 @@ def theory_lines(
 
 
 def instance(dataset: "Dataset", name: str) -> Any:
-    """The bandit of this name, as far as theory wants to know it."""
+    """The bandit of this name, with what the theory needs."""
     if not {"reward_mean", "cost_mean", "num_arms", "family"} <= set(dataset.coords):
         raise ValueError("theory needs the coordinates reward_mean, cost_mean, num_arms and family, which dataset lacks: pass "
                          "it as sweep returns it")

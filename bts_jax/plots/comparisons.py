@@ -1,4 +1,4 @@
-"""Comparisons of policies."""
+"""Figures that compare policies."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ def difference(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """How much more regret each policy has than `reference`: mean paired difference and its interval, common random numbers.
+    """Draws the regret of each policy minus that of `reference`: mean paired difference (common random numbers), interval.
 
     Args:
         reference: the policy to compare with, the line at 0.
@@ -86,15 +86,15 @@ def relative(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Regret as a multiple of that of the `reference`, at one budget, the largest unless it is given.
+    """Draws regret as a multiple of that of the `reference`, at one budget, by default the largest.
 
-    For each policy the ratio on each instance: its median as a marker and its quartiles as a line; and the ratio of the mean
-    regrets as an open diamond, which a few instances may decide. The lowest median, averaged over the panels, stands on top.
-    Instances on which the reference has no regret are left out.
+    For each policy, a marker shows the median of the ratio on each instance, and a line shows its quartiles. An open diamond
+    shows the ratio of the mean regrets, which a few instances may decide. The policy with the lowest median, averaged over the
+    panels, is on top. Instances on which the reference has no regret are left out.
 
     Args:
-        metric, panel, axes, labels, styles, width: as for `regret`; where a panel has a single instance, its runs take the
-            place of the instances.
+        metric, panel, axes, labels, styles, width: as for `regret`; if a panel has a single instance, its runs take the place
+            of the instances.
     """
     at = at_budget(dataset, budget)
     groups = grouped(at, metric, panel)
@@ -137,9 +137,9 @@ def dominance(
     labels: Mapping[str, str] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Who beats whom: the share of the instances on which the policy of the row has less mean regret than that of the column.
+    """Draws the share of the instances on which the policy of a row has less mean regret than the policy of a column.
 
-    At one budget, the largest unless it is given. Ties count half, and a policy of which a run is missing (NaN) loses.
+    This is at one budget, by default the largest. Ties count half, and a policy with a missing run (NaN) loses.
 
     Args:
         metric, axes, labels, width: as for `regret`.
@@ -182,11 +182,11 @@ def budget_to_reach(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """The budget at which the mean regret of each policy reaches `amount`: the larger, the better.
+    """Draws the budget at which the mean regret of each policy reaches `amount`: the larger, the better.
 
-    Between two budgets of the Dataset the mean is taken to be a straight line, and to start from 0. The bar goes from the
-    budget at which the upper limit of the mean's interval gets there to that at which the lower limit does. An arrow stands
-    for a policy that does not get there within the largest budget.
+    The mean is interpolated linearly between the budgets of the Dataset, and starts from 0. The bar goes from the budget at
+    which the upper limit of the mean's interval reaches `amount` to the budget at which the lower limit does. An arrow marks a
+    policy that does not reach it within the largest budget.
 
     Args:
         metric, panel, level, axes, labels, styles, width: as for `regret`.
@@ -204,7 +204,7 @@ def budget_to_reach(
             color, marker = look[name]["color"], look[name]["marker"]
             mean, low, high = mean_interval(values, level=level)
             at, soonest, latest = (reaches(budgets, curve, amount) for curve in (mean, high, low))
-            soonest, latest = min(soonest, end), min(latest, end)  # NaN, of a single run, stays
+            soonest, latest = min(soonest, end), min(latest, end)  # NaN, if there is a single run, stays
             axes.plot([soonest, latest], [place, place], color=color, linewidth=2.5, alpha=0.4, solid_capstyle="butt")
             axes.plot(min(at, end), place, marker=marker, color=color, markersize=5)
             if np.isinf(at):
@@ -220,7 +220,7 @@ def budget_to_reach(
 
 
 def reaches(budgets: np.ndarray, curve: np.ndarray, amount: float) -> float:
-    """The first budget at which the curve, straight between the budgets and from (0, 0), is `amount`; infinite if none is."""
+    """The first budget at which the curve, linear from (0, 0) and between budgets, reaches `amount`; infinite if none does."""
     if np.isnan(curve).any():
         return np.nan
     budgets, curve = np.append(0, budgets), np.append(0, curve)

@@ -1,4 +1,4 @@
-"""Curves: regret against the budget, and pulls against the arms."""
+"""Figures of curves: regret against the budget, and pulls against the arms."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,29 +45,29 @@ def regret(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Mean regret against budget, with a band.
+    """Draws the mean regret against the budget, with a band.
 
     Args:
         metric: "regret" or "pseudo_regret".
-        panel: "bandit", "family" or "all"; see the top of this module.
-        scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out what is not positive. By default linear;
-            with `theory` "log-log", since the bound is hundreds of times the regret.
-        band: "interval", the confidence interval of the mean, whose upper limit allows for one lost run more than the sample
-            has (see `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the
-            sample. `level` is that of the interval, or the share in the middle. On a logarithmic axis, where a mean minus its
-            deviation may be 0 or less, the lower limit of a deviation is at least half the mean; the figure says so.
-        theory: what `bts_jax.theory` says of the instance, in panels of a single one: one or several of "bound", what the
-            paper's proof bounds the mean regret of BTS by (`bts_bound`, with the best γ for each arm); "leading", the part of
-            it that Theorem 1 spells out; and "slope" (`lower_bound_slope`), a line that leaves the curve of BTS, or of the
-            first policy, in the middle of the budgets. It tells how steep a curve becomes at least in the long run, and not
-            how high it is: it is no floor. True is "bound" and "slope".
-        axes: axes of yours to draw in: one of matplotlib's Axes if there is one panel, or as many as there are panels. They
-            keep their fonts and frames; the first has the legend; what the sample is, is left to your caption.
+        panel: "bandit", "family" or "all"; see `bts_jax.plots`.
+        scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out values that are not positive. By default
+            "linear"; with `theory` "log-log", since the bound is hundreds of times the regret.
+        band: "interval", the confidence interval of the mean, whose upper limit is widened as if one more run were lost (see
+            `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the sample. `level`
+            is the confidence level, or the share in the middle. On a logarithmic axis, where a mean minus its deviation may be
+            0 or less, the lower limit of a deviation is at least half the mean; the figure says so.
+        theory: curves of `bts_jax.theory`, in panels of a single instance: one or several of "bound", the bound of the paper's
+            proof on the mean regret of BTS (`bts_bound`, with the best γ for each arm); "leading", the part of it that
+            Theorem 1 states; and "slope" (`lower_bound_slope`), a line that starts at the curve of BTS, or of the first policy,
+            in the middle of the budgets. The slope shows how steep a curve becomes at least in the long run, but not how high
+            it is: the line is not a lower bound. True is "bound" and "slope".
+        axes: your own axes to draw in: one of matplotlib's Axes if there is one panel, or one for each panel. They keep their
+            fonts and frames. The first gets the legend. Name the sample in your caption.
         labels: the legend text of policies, by their names; the names by default. Other names are ignored, so that one
             mapping serves all figures.
         styles: properties of matplotlib's lines, by the names of policies, which replace those of `plots.styles`, as in
             `{"mine": {"color": "black", "linewidth": 2}}`.
-        width: of a new figure, in inches; a column's for one panel, the page's for more.
+        width: the width of a new figure, in inches; by default a column's for one panel, the page's for more.
     """
     wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
     for name in wanted:
@@ -80,7 +80,7 @@ def regret(
         raise ValueError(f"theory = {theory!r} is about budgets in units of cost, and those of this dataset are multiples of "
                          "each bandit's smallest expected cost: leave it out")
     if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
-        raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has none to itself: give "
+        raise ValueError(f"theory = {theory!r} is about a single instance, and panel = {panel!r} has several in each: give "
                          "panel = 'bandit', or select one")
     logarithmic = scale in ("log-y", "log-log")
     cut = " (not below half the mean)" if logarithmic else ""
@@ -121,9 +121,9 @@ def pulls(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Mean number of pulls of each arm in a run, at one budget (the largest unless it is given), the best arm first.
+    """Draws the mean number of pulls of each arm in a run, at one budget (by default the largest), the best arm first.
 
-    Arms stand in the order of their ratios, so that instances can be averaged.
+    Arms are sorted by their ratios, so that instances can be averaged.
 
     Args:
         panel, axes, labels, styles, width: as for `regret`.
@@ -146,7 +146,7 @@ def pulls(
             values = ordered[row, places, :, :arms]
             sample = values.mean(1) if len(places) > 1 else values[0]
             mean, low, high = interval(sample, axis=0)
-            low = np.maximum(low, 0)  # as numbers of pulls are
+            low = np.maximum(low, 0)  # numbers of pulls are not negative
             means.append(positive(mean))
             tops.append(high)
             style = look[name] if arms <= 20 else look[name] | {"marker": None}

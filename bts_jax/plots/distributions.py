@@ -1,4 +1,4 @@
-"""How regret is distributed at one budget."""
+"""Figures of the distribution of regret at one budget."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,12 @@ def final_regret(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """How regret is distributed at one budget, the largest unless it is given.
+    """Draws the distribution of regret at one budget, by default the largest.
 
     Args:
-        kind: "box" has the quartiles, whiskers to the furthest value within 1.5 times their distance, all values beyond, and
-            the mean as a marker; "violin" has the density and the mean; "histogram" counts.
-        scale: "linear" or "log", of the regret; a logarithmic one is linear around 0 where some is negative.
+        kind: "box" shows the quartiles, whiskers to the furthest value within 1.5 times their distance, all values beyond, and
+            the mean as a marker; "violin" shows the density and the mean; "histogram" shows counts.
+        scale: the scale of the regret, "linear" or "log". A logarithmic scale is linear around 0 if some regret is negative.
         metric, panel, axes, labels, styles, width: as for `regret`.
     """
     among("kind", kind, "box", "violin", "histogram")

@@ -1,4 +1,4 @@
-"""Heat maps over two hyperparameters."""
+"""Figures of regret over two hyperparameters."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +29,20 @@ def heatmap(
     axes: Any = None,
     width: float | None = None,
 ) -> "Figure":
-    """Mean regret for each pair of values of two hyperparameters, averaged over bandits and seeds. The best is framed.
+    """Draws the mean regret for each pair of values of two hyperparameters, over bandits and seeds. The best is framed.
 
     Policies without one of the two hyperparameters are left out. A pair of values that no policy has, or whose mean is not
-    finite since a run is missing, is blank.
+    finite because a run is missing, is blank.
 
     Args:
         results: as `sweep` returns it, with hyperparameters as coordinates along `policy`.
         x, y: the names of two of these.
         metric: "regret" or "pseudo_regret".
-        budget: one of the budgets, the largest unless it is given.
-        scale: of the colours, "linear" or "log".
+        budget: one of the budgets, by default the largest.
+        scale: the scale of the colours, "linear" or "log".
         annotate: whether to write the mean in each cell; by default if there are at most 12 columns.
-        axes: one of matplotlib's Axes to draw in, rather than in a new figure; what is averaged is left to your caption.
-        width: of a new figure, in inches.
+        axes: one of matplotlib's Axes to draw in, instead of a new figure. Say in your caption what is averaged.
+        width: the width of a new figure, in inches.
 
     Example:
         >>> from bts_jax import Bernoulli, GaussianBTS, plots, sweep
@@ -101,7 +101,7 @@ def heatmap(
 
 
 def _pivot(at: "Dataset", metric: str, x: str, y: str) -> tuple[np.ndarray, list[str], list[str]]:
-    """Mean regret by the values of y and x, and those values in words; NaN where there is none."""
+    """The mean regret by the values of y and x, NaN where there is none; and those values as text."""
     known = [str(name) for name, values in at.coords.items() if values.dims == ("policy",) and values.dtype.kind in "fiu"]
     for name, value in (("x", x), ("y", y)):
         if value not in known:

@@ -4,9 +4,9 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# No two policies of the registry share a colour, and none shares both marker and line: they can be told apart in print
-# without colour, too. The paper's five have colours of Okabe and Ito, which the colour-blind can tell apart; the other colours
-# are far from these and from each other (at least 0.1 in OKLab). Relatives differ most, since they are compared most often.
+# No two policies of the registry have the same colour, nor the same marker and line: they can be told apart in print without
+# colour, too. The paper's five policies have colours of Okabe and Ito, which the colour-blind can tell apart. The other colours
+# are far from these and from each other (at least 0.1 in OKLab). Related policies differ most: they are compared most often.
 KNOWN = {
     "bts": ("#0072B2", "o", "-"), "epsilon-first": ("#E69F00", "s", "-"), "pd-bwk": ("#009E73", "^", "-"),
     "ucb-bv1": ("#CC79A7", "D", "-"), "kube": ("#D55E00", "v", "-"), "ucb-bv2": ("#7A0045", "<", "-"),
@@ -28,9 +28,9 @@ def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     A policy of the registry has the same look in every figure; its name may be in capitals. No two of them have the same
     colour, nor the same marker and line. The lines of the baselines `oracle` and `uniform` are dotted.
 
-    Other policies have dashed lines, and colours that no policy of the registry has. Colour and marker follow from the name;
-    only if two policies of one figure had the same colour, the one whose name sorts later takes the next free colour. Give
-    `styles` to the functions that draw to choose other looks.
+    Other policies have dashed lines, and colours that no policy of the registry has. Their colour and marker depend on the
+    name. If two policies of one figure would have the same colour, the one whose name sorts later takes the next free colour.
+    To choose other looks, give `styles` to the functions that draw.
 
     Example:
         >>> styles(["bts", "mine"])["bts"]

@@ -20,10 +20,11 @@ TEXT, SMALL = 8, 7  # points
 
 @dataclass
 class Panels:
-    """The panels of a figure: of a new one, with legend and note above them; or axes of the user's.
+    """The panels of a new figure, with legend and note above them, or the user's own axes.
 
-    Axes of the user's keep their fonts and frames, and their figure its size. The first of them has the legend; the note is
-    left to the caption of the figure, except for what must not be hidden, such as truncated runs: that is in the titles.
+    The user's axes keep their fonts and frames, and their figure keeps its size. The first of them gets the legend. The note is
+    left to the caption of the figure, except for caveats that must not be hidden, such as truncated runs: these are added to
+    the titles.
     """
 
     figure: "Figure"
@@ -36,7 +37,7 @@ class Panels:
         return {"fontsize": TEXT} if self.new else {}
 
     def legend(self, look: Iterable[Mapping[str, Any]], note: str, caveats: str = "", markers: bool = True) -> None:
-        """One legend for all panels, with what is drawn as its title, above them; or in the first of the user's axes."""
+        """Adds one legend for all panels: above them, with the note as its title, or in the first of the user's axes."""
         from matplotlib.lines import Line2D
 
         look = list(look)
@@ -54,7 +55,7 @@ class Panels:
                            handlelength=2.6)
 
     def note(self, text: str, caveats: str = "") -> None:
-        """What is drawn, above the panels."""
+        """Writes a note on what is drawn above the panels."""
         if self.new:
             self.figure.suptitle(wrapped(self.figure, text + caveats), fontsize=SMALL)
         else:
@@ -68,12 +69,12 @@ class Panels:
 def side_by_side(
     titles: Sequence[str], x: str, y: str, axes: Any = None, width: float | None = None, height: float | None = None
 ) -> Panels:
-    """Panels with these titles, two abreast on a page, or in the user's axes.
+    """Panels with these titles, two side by side on a page, or in the user's axes.
 
     Args:
         x, y: the labels of their axes.
-        width: of a new figure, in inches; by default a column's for one panel, the page's for more.
-        height: of a panel, in inches; by default what suits the width.
+        width: the width of a new figure, in inches; by default a column's for one panel, the page's for more.
+        height: the height of a panel, in inches; the default suits the width.
     """
     width = check_width(width, axes, COLUMN if len(titles) == 1 else PAGE)
     if axes is None:
@@ -109,7 +110,7 @@ def single(axes: Any, width: float, height: float) -> Panels:
 
 
 def check_width(width: float | None, axes: Any, default: float) -> float:
-    """The width of a new figure, or a `ValueError`."""
+    """Returns the width of a new figure, or raises a `ValueError`."""
     if width is not None and axes is not None:
         raise ValueError(f"width = {width!r} is that of a new figure, and axes have a figure: leave one of the two out")
     if width is not None and not width > 0:
@@ -118,7 +119,7 @@ def check_width(width: float | None, axes: Any, default: float) -> float:
 
 
 def theirs(axes: Any, count: int) -> Panels:
-    """The user's axes, `count` of them, or a `ValueError`."""
+    """Returns the user's axes as panels, or raises a `ValueError` unless there are `count` of them."""
     from matplotlib.axes import Axes
 
     found = [axes] if isinstance(axes, Axes) else list(np.ravel(np.asarray(axes, object)))
@@ -134,7 +135,7 @@ def theirs(axes: Any, count: int) -> Panels:
 
 
 def frame(axes: Any) -> None:
-    """Small ticks, two sides and a faint grid."""
+    """Gives axes small tick labels, two sides and a faint grid."""
     axes.tick_params(labelsize=SMALL, width=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(linewidth=0.3, color="lightgray")
@@ -150,36 +151,36 @@ def curve(
     label: str,
     alpha: float = 0.15,
 ) -> None:
-    """A line in a band; `style` has the properties of the line, and `alpha` is the opacity of the band."""
+    """Draws a line in a band. `style` has the properties of the line, and `alpha` is the opacity of the band."""
     axes.plot(x, mean, **{"linewidth": 1.1, "markersize": 3, **style, "label": label})
     axes.fill_between(x, low, high, color=style["color"], alpha=alpha, linewidth=0.5)
 
 
 def shade(count: int) -> float:
-    """The opacity of bands if there are so many: where many overlap, the curves are still to be seen."""
+    """The opacity of this many bands. Curves stay visible where many bands overlap."""
     return min(0.15, 0.5 / count)
 
 
 def name_rows(axes: Any, names: list[str]) -> None:
-    """Rows from the top to the bottom, one for each name."""
+    """Labels rows with these names, from top to bottom."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(False, axis="y")
 
 
 def row_height(rows: int) -> float:
-    """The height of a panel with so many rows, in inches."""
+    """The height of a panel with this many rows, in inches."""
     return 0.45 + 0.2 * rows
 
 
 def _legend_width(names: Iterable[str], columns: int) -> float:
-    """Roughly, in inches; names fill one column after the other."""
+    """The approximate width of a legend, in inches. Names fill one column after the other."""
     lengths = np.array_split([len(name) for name in names], columns)
     return sum(40 + 0.57 * SMALL * column.max() for column in lengths) / 72
 
 
 def wrapped(figure: "Figure", text: str) -> str:
-    """The text in lines that fit the figure."""
+    """Wraps text into lines that fit the figure."""
     import textwrap
 
     return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, int(figure.get_figwidth() * 17)))

@@ -1,4 +1,4 @@
-"""One run: the arms over time, the spending, and what was recorded of each arm."""
+"""A figure of one run: the arms over time, the spending, and what was recorded for each arm."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,17 +35,17 @@ def run(
     axes: Any = None,
     width: float | None = None,
 ) -> "Figure":
-    """One run in panels that share their x axis, the rounds: the arms, the budget and the reward, and bands of the arms.
+    """Draws one run in panels that share the rounds as x axis: the arms, the budget and the reward, and bands of the arms.
 
     Args:
         trace: of one run, as `bts_jax.trace` returns it.
         bands: what to draw for each arm in a third panel, over the rounds N and the arms K: one array [N, K], or three of
             them, the limits and the middle of a band. Three arrays are a tuple (low, middle, high), or a mapping or a
-            NamedTuple with `low`, `high` and one entry more, the line. By default what the trace recorded, if it is of this
-            kind, as that of `record=lambda state: state.pulls`; False draws none.
+            NamedTuple with `low`, `high` and one more entry, the line. By default what the trace recorded, if it has this form,
+            as with `record=lambda state: state.pulls`. False draws none.
         labels: names of the arms, a sequence or a mapping from their numbers.
-        axes: of matplotlib, to draw in: two, or three with bands.
-        width: of a new figure, in inches; by default the page's.
+        axes: matplotlib's Axes to draw in: two, or three with bands.
+        width: the width of a new figure, in inches; by default the page's.
 
     Example:
         >>> import numpy as np
@@ -101,7 +101,7 @@ def _stacked(heights: list[float], axes: Any, width: float) -> Panels:
 
 
 def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[str], colors: list) -> None:
-    """A row for each arm, with a stroke for each pull; its name is in its colour, which the other panels have, too."""
+    """Draws a row for each arm, with a stroke for each pull. Its name has its colour, which the other panels use, too."""
     from matplotlib.ticker import MaxNLocator
 
     axes, few = panels.axes[0], len(rounds) <= 300
@@ -120,7 +120,7 @@ def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[
 
 
 def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray) -> None:
-    """What is left of the budget and what was earned, from round 0 on."""
+    """Draws the remaining budget and the reward so far, from round 0 on."""
     axes = panels.axes[1]
     axes.plot(rounds, left, color="#000000", linewidth=1.1, label="budget left")
     axes.plot(rounds, reward, color="#009E73", linewidth=1.1, linestyle="--", label="reward so far")
@@ -150,7 +150,7 @@ def _beside(panels: Panels, axes: Any, columns: int = 1) -> None:
 
 
 def _names(labels: Any, count: int) -> list[str]:
-    """The names of all arms, which have their numbers unless the user gives them."""
+    """The names of all arms: those that the user gives, or else their numbers."""
     if labels is None or isinstance(labels, Mapping):
         labels = labels or {}
         return [str(labels.get(k, f"arm {k}")) for k in range(count)]
@@ -162,7 +162,7 @@ def _names(labels: Any, count: int) -> list[str]:
 
 
 def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:
-    """What to draw for each arm in the rounds played. If `given` is not of the kind: None, or an error if it was `asked`."""
+    """The bands of the arms in the rounds played. If `given` has another form: None, or an error if it was `asked` for."""
     if given is False:
         return None
     fields = dict(given) if isinstance(given, Mapping) else given._asdict() if hasattr(given, "_asdict") else None

@@ -1,4 +1,4 @@
-"""What the panels show: the sample of each, and words about it."""
+"""The sample that each panel shows, and descriptions of it."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def at_budget(dataset: "Dataset", budget: float | None) -> "Dataset":
 
 
 def grouped(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray"]:
-    """What each panel shows, by its title: `dataset[metric]` on some of the bandits."""
+    """The values of each panel, by its title: `dataset[metric]` on some of the bandits."""
     among("panel", panel, "bandit", "family", "all")
     values = measured(dataset, metric)
     values = values.where(np.isfinite(values))
@@ -62,7 +62,7 @@ def samples(values: "DataArray") -> Iterator[tuple[str, "DataArray"]]:
 
 
 def by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
-    """The same, as arrays."""
+    """The same as `samples`, with arrays."""
     return ((name, sample.values) for name, sample in samples(values))
 
 
@@ -72,7 +72,7 @@ def unit(groups: dict[str, "DataArray"]) -> str:
 
 
 def sample_words(groups: dict[str, "DataArray"]) -> str:
-    """What the sample of the panels is, in words."""
+    """Describes the sample of the panels."""
     parts = []
     for values in groups.values():
         runs = counted(values.sizes["seed"], "run")
@@ -81,13 +81,13 @@ def sample_words(groups: dict[str, "DataArray"]) -> str:
 
 
 def allowing(groups: dict[str, "DataArray"]) -> str:
-    """What the limits allow for, in words."""
+    """Says that the limits are widened, if they are."""
     known = all("lost_run" in values.coords for values in groups.values())
-    return " (which allows for one lost run more)" if known else ""
+    return " (widened as if one more run were lost)" if known else ""
 
 
 def caveats(dataset: "Dataset") -> str:
-    """A run that hit its limit of rounds is never hidden, nor one that is missing, or whose regret is infinite."""
+    """Counts runs that hit the limit of rounds, and runs with missing or infinite regret. A figure never hides them."""
     truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
     missing = int((~np.isfinite(dataset.regret)).sum())
     return (f"; {counted(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
@@ -95,7 +95,7 @@ def caveats(dataset: "Dataset") -> str:
 
 
 def budget_words(dataset: "Dataset") -> str:
-    """What the budgets are, for an axis."""
+    """The label of an axis of budgets."""
     return f"budget ({'multiples of the smallest expected cost' if is_relative(dataset) else 'units of cost'})"
 
 

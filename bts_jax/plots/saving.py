@@ -1,4 +1,4 @@
-"""Figures that notebooks show, and files of them."""
+"""Figures that notebooks display, and files of them."""
 
 import io
 import math
@@ -16,7 +16,7 @@ SCREEN = 150  # pixels per inch in a notebook
 
 
 def blank(width: float, height: float) -> "Figure":
-    """An empty figure that notebooks show, whether pyplot was imported or not, and whose PNGs are wide enough for any use."""
+    """An empty figure that notebooks display, even if pyplot was not imported. Its PNGs are wide enough for any use."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=_dpi(width, 200))
@@ -36,7 +36,7 @@ def _png(figure: "Figure") -> bytes:
 
 
 def _bundle(figure: "Figure", **_: Any) -> tuple[dict, dict]:
-    """The PNG and the size to show it in: that of print, rather than one screen pixel for each of its pixels."""
+    """The PNG and its size on screen: that of print, instead of one screen pixel for each of its pixels."""
     size = dict(zip(("width", "height"), (round(SCREEN * inches) for inches in figure.get_size_inches()), strict=True))
     return {"image/png": _png(figure)}, {"image/png": size}
 
@@ -64,14 +64,14 @@ def write(figure: "Figure", path: Path) -> None:
         except ValueError:
             text.set_parse_math(False)  # type: ignore
     content = io.BytesIO()
-    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse the other kind of fonts
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType: publishers refuse Type 3 fonts
         figure.savefig(content, format=image_format(path), dpi=_dpi(figure.get_figwidth(), 300))
     files.write(path, content.getvalue())
 
 
 def image_format(path: Path) -> str:
-    """The format that the suffix of a file stands for, or a `ValueError` that names those there are."""
+    """Returns the format for the suffix of a file, or raises a `ValueError` that names the formats."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in ("png", "pdf", "svg"):
-        raise ValueError(f"out = {str(path)!r} is not the name of an image: let it end in .png, .pdf or .svg")
+        raise ValueError(f"out = {str(path)!r} is not the name of an image: give a name that ends in .png, .pdf or .svg")
     return suffix

@@ -6,14 +6,14 @@ import numpy as np
 
 
 def decades(axes: Any, which: str) -> None:
-    """A logarithmic axis with legible labels: 1, 2, 5, 10 … where there is room for them."""
+    """Makes an axis logarithmic, with legible labels: 1, 2, 5, 10 … where there is room for them."""
     from bts_jax.plots import ticks
 
     _logarithmic(axes, which, ticks.Short())
 
 
 def ratios(axes: Any, which: str) -> None:
-    """A logarithmic axis of ratios, with numbers written out: 0.5, 1, 2, 5."""
+    """Makes an axis logarithmic, for ratios, with numbers written out: 0.5, 1, 2, 5."""
     from bts_jax.plots import ticks
 
     _logarithmic(axes, which, ticks.Plain())
@@ -32,22 +32,22 @@ def _logarithmic(axes: Any, which: str, formatter: Any) -> None:
 
 
 def linear(axes: Any, which: str) -> None:
-    """A linear axis, with 1k for 1,000."""
+    """Labels a linear axis, with 1k for 1,000."""
     from bts_jax.plots import ticks
 
     getattr(axes, f"{which}axis").set_major_formatter(ticks.Short())
 
 
 def rescale(axes: Any, scale: str) -> None:
-    """Both axes: "linear", "log-x", "log-y" or "log-log"."""
-    if not np.isfinite(axes.dataLim.minpos[0]):  # nothing is drawn that has a place on a logarithmic axis
+    """Sets the scales of both axes: "linear", "log-x", "log-y" or "log-log"."""
+    if not np.isfinite(axes.dataLim.minpos[0]):  # nothing that is drawn has a place on a logarithmic axis
         axes.set_xlim(1, 10)
     for which, scales in (("x", ("log-x", "log-log")), ("y", ("log-y", "log-log"))):
         (decades if scale in scales else linear)(axes, which)
 
 
 def both_ways(axes: Any, which: str, around: float, largest: float) -> None:
-    """An axis that is linear `around` 0, up to the next power of ten, and logarithmic beyond on both sides."""
+    """Makes an axis linear `around` 0, up to the next power of ten, and logarithmic beyond on both sides."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     from bts_jax.plots import ticks

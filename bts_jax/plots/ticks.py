@@ -1,4 +1,4 @@
-"""Ticks of logarithmic axes and their labels. The one module here that imports matplotlib at once."""
+"""Ticks of logarithmic axes and their labels. Only this module of `plots` imports matplotlib at its top."""
 
 import numpy as np
 from matplotlib.ticker import EngFormatter, Formatter, Locator, MaxNLocator
@@ -7,10 +7,10 @@ MOST = 9  # labels on an axis in a column of a paper
 
 
 class Logarithmic(Locator):
-    """At least three ticks, which are round numbers, and at most nine.
+    """Places at least three and at most nine ticks, at round numbers.
 
-    Those of 1, 2, 5, 10, 20 … if there is room for them, or else powers of ten; if the axis has less than three of them, finer
-    ones, up to evenly spaced numbers such as 0.95, 1, 1.05.
+    These are 1, 2, 5, 10, 20 … if there is room for them, or else powers of ten. If the axis has less than three of them, ticks
+    are finer, up to evenly spaced numbers such as 0.95, 1, 1.05.
     """
 
     def __call__(self) -> np.ndarray:
@@ -38,7 +38,7 @@ class Logarithmic(Locator):
 
 
 class Short(EngFormatter):
-    """2k for 2,000, and 0.2 rather than 200m."""
+    """Writes 2k for 2,000, and 0.2 instead of 200m."""
 
     def __init__(self) -> None:
         super().__init__(sep="")
@@ -48,7 +48,7 @@ class Short(EngFormatter):
 
 
 class Plain(Formatter):
-    """0.5, 1, 2 or 10,000: never a power of ten, nor a prefix."""
+    """Writes 0.5, 1, 2 or 10,000: never a power of ten, nor a prefix."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:,.6f}".rstrip("0").rstrip(".") if abs(x) >= 1e-6 else f"{x:g}"

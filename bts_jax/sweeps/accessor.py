@@ -1,7 +1,7 @@
-"""What a Dataset of a sweep was made from: `results.bts.specification`.
+"""The accessor `results.bts`, with the specification that a Dataset of a sweep was computed from.
 
-The specification has all policies and bandits with all of their numbers, and may be long. In the attributes of the Dataset it
-is a text that is shown in a few words, so that a Dataset fits on a screen.
+The specification has all policies and bandits with all of their numbers, and may be long. The attributes of the Dataset have it
+as a text with a short `repr`, so that a printed Dataset fits on a screen.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from bts_jax.sweeps import specification
 
 
 class Specification(str):
-    """The JSON of a specification, shown in a few words."""
+    """The JSON of a specification, with a short `repr`."""
 
     def __str__(self) -> str:
         return repr(self)
@@ -27,7 +27,7 @@ class Specification(str):
 
 @xr.register_dataset_accessor("bts")
 class Accessor:
-    """`results.bts`: what belongs to a Dataset of a sweep.
+    """The accessor `results.bts` of a Dataset that `sweep` returned.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -42,7 +42,7 @@ class Accessor:
 
     @property
     def specification(self) -> dict[str, Any]:
-        """The policies, bandits, budgets and seeds that were played, with all of their numbers; a dict."""
+        """The specification as a dict: the policies, bandits, budgets and seeds that were played, with all of their numbers."""
         text = self._dataset.attrs.get("specification")
         if not isinstance(text, str):
             raise ValueError("this Dataset has no specification: use one that sweep or open_results returned")

@@ -1,4 +1,4 @@
-"""The progress bar of a sweep."""
+"""Progress bars of a sweep."""
 
 import time
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from bts_jax.sweeps.results import Chunk, Results
 
 
 class Bar:
-    """A bar of the work in pulls. How many there will be is known roughly, and better with every chunk."""
+    """A progress bar that counts pulls. Their total is an estimate, which every finished chunk improves."""
 
     def __init__(self, grid: Grid, bar: Any = None):
         self.grid, self.bar = grid, progress.bar(True) if bar is None else bar
 
     def begin(self, grid: Grid, chunks: list[Chunk], results: Results) -> None:
-        """Counts what is to be played, in the grid of the results."""
+        """Sets the expected number of pulls of these chunks, in the grid of the results."""
         self.grid, self.results = grid, results
         self.bar.total = sum(map(self._expected, chunks))
         self.bar.unpause()
@@ -35,7 +35,7 @@ class Bar:
         self.bar.refresh()
 
     def advance(self, chunks: list[Chunk], rounds: list[np.ndarray]) -> None:
-        """Puts the pulls that chunks made in the place of those expected. `rounds`: of each [bandit, budget, seed]"""
+        """Replaces the expected pulls of chunks by the pulls that they made. `rounds`: for each chunk [bandit, budget, seed]"""
         for chunk, of_chunk in zip(chunks, rounds, strict=True):
             made = int((of_chunk if self.grid.requires_budget(chunk) else of_chunk[:, -1]).sum(dtype=np.int64))
             self.bar.total += made - self._expected(chunk)
@@ -48,7 +48,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
-    """A bar on the terminal or in the notebook. Elsewhere it shows nothing."""
+    """Shows a progress bar on a terminal or in a notebook, and nothing elsewhere."""
     everywhere = range(len(grid.bandits))
     pulls = (grid.expected_pulls(Chunk(policy, 0, 0), everywhere) for policy in range(len(grid.policies)))
     total = sum(int(grid.num_seeds * expected) for expected in pulls)
@@ -57,13 +57,13 @@ def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
 
 
 class StoreBar:
-    """A bar of the finished chunks in a store, whoever plays them."""
+    """A progress bar that counts the finished chunks in a store, whichever process played them."""
 
     def __init__(self, results: Results, bar: Any):
         self.results, self.bar, self._next = results, bar, 0.0
 
     def show(self, label: str) -> None:
-        """Counts the chunks, unless that was done just now: it takes long where there are many."""
+        """Shows the label, and counts the chunks unless they were just counted: counting many chunks takes long."""
         begun = time.monotonic()
         self.bar.set_description(label, refresh=False)
         if begun >= self._next and not self.bar.disable:

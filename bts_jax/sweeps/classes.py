@@ -1,6 +1,6 @@
-"""Classes of one's own by name: "my_module:MyPolicy".
+"""User-defined classes, given by name: "my_module:MyPolicy".
 
-Only a user's own file or argument may name one. A store has the names of classes, and never says what to import.
+Only a file or an argument of the user may name such a class. A store has the names of classes, but never says what to import.
 """
 
 import importlib
@@ -20,24 +20,24 @@ import numpy as np
 from bts_jax.names import suggestion
 from bts_jax.text import shown
 
-# What a class must have for an instance to be one. Means may be fields, which a class does not have.
+# Members that a class must have. The means are not listed: they may be fields, which a class does not have.
 MEMBERS = {"policy": ("init", "__call__", "update"), "bandit": ("pull",)}
 EXAMPLE = {"policy": "my_module:MyPolicy", "bandit": "my_module:MyBandit"}
 
 
 def is_name(text: Any) -> bool:
-    """Whether a text is meant as the name of a class of one's own."""
+    """Whether a text is meant as the name of a user-defined class."""
     return isinstance(text, str) and ":" in text
 
 
 def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".", where: str = "class") -> type:
-    """The class that "module:Class" names. Importing the module runs its code.
+    """Imports the class that "module:Class" names. This runs the code of the module.
 
     Args:
         text: a module and a class in it; a module in a package has dots, as in "package.module:Class".
-        kind: "policy" or "bandit", what the class must be; without it either.
-        folder: where the module is looked for first; then where Python looks.
-        where: what a message calls `text`.
+        kind: "policy" or "bandit": what the class must be. By default it may be either.
+        folder: searched for the module first, before Python's search path.
+        where: the name of `text` in error messages.
 
     Example:
         >>> find("bts_jax.policies.kube:KUBE", "policy").__name__
@@ -52,18 +52,18 @@ def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".",
     found = getattr(module, name, None)
     if not isinstance(found, type):
         classes = [member for member, value in vars(module).items() if isinstance(value, type)]
-        reason = "has no class" if found is None else "has something that is not a class by the name of"
+        reason = "has no class" if found is None else "has an object that is not a class, named"
         raise ValueError(f"{what}: {_named(module)} {reason} {name!r}: give the name of a class in it"
                          f"{suggestion(name, classes)}")
     missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in ([kind] if kind else MEMBERS)}
     if all(missing.values()):
         reasons = " or ".join(f"a {one} (no {', '.join(members)})" for one, members in missing.items())
-        raise ValueError(f"{what} is not {reasons}: give it what bts_jax.contract lists")
+        raise ValueError(f"{what} is not {reasons}: add the members that bts_jax.contract lists")
     return found
 
 
 def arrays(thing: Any) -> Any:
-    """A policy or a bandit of one's own whose fields are lists of numbers, with arrays in their place: a list is no leaf."""
+    """Replaces lists of numbers in the fields of a user-defined policy or bandit by arrays: JAX treats no list as a leaf."""
     def array(part: Any) -> Any:
         if isinstance(part, list):
             with suppress(ValueError):  # a list of lists of different lengths
@@ -75,7 +75,7 @@ def arrays(thing: Any) -> Any:
 
 
 def by_name(texts: Sequence[str], *, where: str = "--import") -> tuple[dict[str, type], dict[str, type]]:
-    """The policies and the bandits among classes of one's own, each by the name of its class; from the current folder."""
+    """Imports user-defined classes from the current folder. Returns the policies and the bandits among them, by class name."""
     policies: dict[str, type] = {}
     bandits: dict[str, type] = {}
     for text in texts:
@@ -87,13 +87,13 @@ def by_name(texts: Sequence[str], *, where: str = "--import") -> tuple[dict[str,
                  if all(_has(found, member) for member in MEMBERS[kind])]
         for one in kinds:
             if one.setdefault(found.__name__, found) is not found:
-                raise ValueError(f"{where} has two classes {found.__name__!r}, and a store knows them by this name alone: go "
-                                 "on with the sweep by the file or the call that began it")
+                raise ValueError(f"{where} names two classes {found.__name__!r}, which a store cannot tell apart: go on with "
+                                 "the sweep by the file or the call that started it")
     return policies, bandits
 
 
 def call(where: str, make: Any, options: Mapping[str, Any]) -> Any:
-    """What a class of one's own, or a method of it, makes of these options. An error says where in the user's code it was."""
+    """Calls a user-defined class, or a method of it, with these options. Error messages name the line in the user's code."""
     try:
         return make(**options)
     except Exception as error:
@@ -102,7 +102,7 @@ def call(where: str, make: Any, options: Mapping[str, Any]) -> Any:
 
 
 def located(error: BaseException, file: str | os.PathLike | None = None) -> str:
-    """An exception in one line, with the last place in `file` (or below that folder) that it came through."""
+    """Describes an exception in one line, with the last place in `file` (or below that folder) in its traceback."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
               if not frame.filename.startswith("<") and os.path.abspath(frame.filename) != os.path.abspath(__file__)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -124,7 +124,7 @@ def _imported(what: str, name: str, folder: Path) -> Any:
             raise ValueError(f"{what}: there is no module {absent!r} in {str(folder)!r}, nor where Python looks: put the file "
                              "there, or install its package") from None
         raise ValueError(f"{what}: importing {name!r} failed, {located(error, folder)}") from error
-    # Python keeps one module of a name: of two files, the one that was imported first.
+    # Python keeps one module for each name. If two files have the same name, it is the one that was imported first.
     top = sys.modules[name.partition(".")[0]]
     here, loaded = importlib.machinery.PathFinder.find_spec(top.__name__, [str(folder)]), getattr(top, "__file__", None)
     if here and here.origin and loaded and os.path.realpath(here.origin) != os.path.realpath(loaded):
@@ -134,7 +134,7 @@ def _imported(what: str, name: str, folder: Path) -> Any:
 
 @contextmanager
 def _searched(folder: Path) -> Iterator[None]:
-    """Python looks for modules in that folder first."""
+    """Makes Python look for modules in that folder first."""
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()  # the file may be new
     try:
@@ -150,5 +150,5 @@ def _named(module: Any) -> str:
 
 
 def _has(found: type, member: str) -> bool:
-    """Whether instances have a member; every class itself can be called."""
+    """Whether instances have a member. `hasattr` does not tell for `__call__`: every class can be called."""
     return any(member in vars(base) for base in found.__mro__ if base is not object)

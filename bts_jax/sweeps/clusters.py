@@ -1,4 +1,4 @@
-"""Clusters for the command line: executors for `--dask` and `--slurm`, and the shard that `--shard auto` means."""
+"""Clusters for the command line: executors for `--dask` and `--slurm`, and the shard that `--shard auto` selects."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def dask(address: str) -> Iterator[Any]:
             count = len(visible_gpus()) or cores()
             stack.enter_context(config.set({"distributed.worker.multiprocessing-method": "spawn"}))
             options: dict[str, Any] = {"n_workers": count, "dashboard_address": ":0", "silence_logs": 50}
-            # Dask would end workers whose memory it finds too large, and does not know what JAX needs.
+            # Dask ends workers that exceed its memory limit, and does not know how much memory JAX needs.
             where: Any = stack.enter_context(LocalCluster(**options, threads_per_worker=1, processes=True, memory_limit=0))
         else:
             where = address
@@ -41,7 +41,7 @@ def dask(address: str) -> Iterator[Any]:
 def slurm(text: str, folder: str) -> Any:
     """An executor that submits jobs to SLURM, with options such as "partition=gpu,gpus_per_node=1,time=60".
 
-    Scripts, logs and what the jobs return are in the folder.
+    The folder gets the scripts, the logs and the return values of the jobs.
     """
     example = '"partition=gpu,gpus_per_node=1,time=60"'
     try:
@@ -76,9 +76,9 @@ LAUNCHERS = (
 
 
 def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """Which shard of how many: of "3/8" the third of eight; of "auto" what the launcher of this process says.
+    """Parses a shard: "3/8" is the third of eight shards; "auto" takes both numbers from the launcher of this process.
 
-    A launcher that numbers processes and does not count them, as Kubernetes, needs "auto/8".
+    A launcher such as Kubernetes numbers the processes but does not say how many there are. It needs "auto/8".
 
     Example:
         >>> shard_of("3/8")
@@ -91,14 +91,14 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
         shard, found = _launched({**os.environ} if environment is None else environment, int(count) if count else None)
         number, count = str(shard), str(found)
     if not number.isdecimal() or not count.isdecimal():
-        raise ValueError(f"--shard = {text!r} is no shard: give its number and how many there are, such as 3/8; or auto")
+        raise ValueError(f"--shard = {text!r} is not a shard: give its number and the number of shards, such as 3/8; or auto")
     if not 1 <= int(number) <= int(count):
         raise ValueError(f"--shard = {text!r} is shard {number} of {count}: give a number from 1 to {max(int(count), 1)}")
     return int(number), int(count)
 
 
 def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, int]:
-    """The shard of this process, counted from 1, and how many there are. Launchers count from 0."""
+    """The shard of this process, counted from 1, and the number of shards. Launchers count from 0."""
     def read(name: str | None) -> int | None:
         value = environment.get(name or "", "")
         if not value:
@@ -114,15 +114,15 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
         index -= read(first) or 0
         array = read("SLURM_ARRAY_TASK_ID")
         if number == "SLURM_PROCID" and (found or 1) > 1 and read("SLURM_STEP_ID") is None:
-            raise ValueError(f"--shard = auto: there are {found} tasks by SLURM_NTASKS, and srun did not start this process: "
-                             "put srun before the command, or give --shard I/N")
+            raise ValueError(f"--shard = auto: SLURM_NTASKS = {found}, but srun did not start this process: put srun before "
+                             "the command, or give --shard I/N")
         if not number.startswith("SLURM_ARRAY") and array is not None:  # each job of an array has processes
             index += (array - (read("SLURM_ARRAY_TASK_MIN") or 0)) * (found or 1)
             found = (found or 1) * (read("SLURM_ARRAY_TASK_COUNT") or 1)
         if count is None and found is None:
-            raise ValueError(f"--shard = auto: {number} makes this process shard {index + 1}, and nothing says of how many: "
-                             "give --shard auto/8, if there are 8")
+            raise ValueError(f"--shard = auto: {number} makes this process shard {index + 1}, but the number of shards is "
+                             "unknown: give --shard auto/8 if there are 8")
         return index + 1, count or found or 1
     known = ", ".join(number for number, *_ in LAUNCHERS)
     raise ValueError(f"--shard = auto finds no launcher in the environment ({known} are not set): start with srun, mpirun or "
-                     "the like, or give --shard I/N")
+                     "a similar launcher, or give --shard I/N")

@@ -1,8 +1,8 @@
-"""A sweep whose chunks are played by the workers of an executor: a process pool, a Dask cluster, jobs of SLURM, an MPI pool.
+"""Plays the chunks of a sweep with the workers of an executor: a process pool, a Dask cluster, jobs of SLURM, an MPI pool.
 
-An executor is any object with `submit(function, *arguments)`, which returns an object with `result()`. Nothing else of it is
-needed. `done()` and `cancel()` of what it returns are used where they are there. Chunks are submitted as tasks of about a
-minute. A task that fails, or whose worker dies, is submitted again. Results travel through the store.
+An executor is any object with `submit(function, *arguments)`, which returns an object with `result()`. Nothing else is needed.
+If the returned object has `done()` and `cancel()`, these are used, too. Chunks are submitted as tasks of about a minute. A task
+that fails, or whose worker dies, is submitted again. Workers save the results in the store.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from bts_jax.sweeps.specification import is_ours, remade
 from bts_jax.sweeps.store import seal_of
 from bts_jax.text import counted, shown
 
-AGAIN = 3  # times that a task is submitted again
+AGAIN = 3  # how often a failed task is submitted again
 ARRAY = 1000  # jobs of SLURM that are submitted at a time: most clusters allow no more
 PATIENCE = 30.0  # seconds for which a worker waits until it sees the store
 NOT_DONE = (Exception, CancelledError, asyncio.CancelledError)
 
 
 class TasksFailed(RuntimeError):
-    """Tasks that failed again and again, or an executor that does not take them."""
+    """Raised if tasks fail repeatedly, or if the executor does not accept them."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """The first worker that an executor has: the sweep is made for workers of its kind. It stands in for a device."""
+    """The first worker of an executor. All workers must be of its kind. It takes the place of a device in a `Grid`."""
 
     platform: str
     device_kind: str
@@ -55,24 +55,24 @@ class Worker:
 
 
 def check(executor: Any, out: Any, task_seconds: Any, **others: Any) -> float:
-    """Raises a `ValueError` unless these go together; returns how many seconds a task takes."""
+    """Returns how many seconds a task takes, or raises a `ValueError` if the arguments cannot be combined."""
     if not callable(getattr(executor, "submit", None)):
         raise ValueError(f"executor = {executor!r} has no method submit: give a process pool, a dask.distributed.Client, or "
                          "another object with submit(function, *arguments)")
     if out is None:
-        raise ValueError("out = None, and results of an executor's workers travel through the store: name a folder that all "
-                         "workers share as out")
+        raise ValueError("out = None, but the workers of an executor save their results in a store: give as out a folder "
+                         "that all workers share")
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} = {value!r} does not go with executor, whose workers use what they have: leave it out")
+            raise ValueError(f"{name} = {value!r} does not go with executor: leave it out, each worker chooses its own")
     seconds = float(checks.numbers("task_seconds", task_seconds, "give a positive number of seconds"))
     checks.require("task_seconds", seconds, 0 < seconds < float("inf"), "give a positive number of seconds")
     return seconds
 
 
 def first_worker(executor: Any) -> Worker:
-    """Asks one worker what it is, as soon as there is one."""
-    future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask plays what is alike once
+    """Asks the first available worker for its versions and devices."""
+    future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask runs equal calls once
     try:
         while _can_be_asked(future) and not future.done():
             time.sleep(0.02)
@@ -81,22 +81,22 @@ def first_worker(executor: Any) -> Worker:
         _cancel(future)
         if not isinstance(error, NOT_DONE):
             raise
-        raise TasksFailed(f"the executor's first worker cannot begin ({_in_words(error)}): workers need bts_jax, and start by "
-                          "spawn, never by fork") from error
+        raise TasksFailed(f"the executor's first worker failed ({_in_words(error)}): give workers bts_jax, and start "
+                          "them by spawn, never by fork") from error
     for name, here in (("bts_jax", __version__), ("jax", jax.__version__)):
         if found[name] != here:
-            raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: give all machines the "
-                             "same versions")
+            raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: install the same "
+                             "versions on all machines")
     return Worker(found["platform"], found["device"], found["devices"])
 
 
 def _workers(executor: Any) -> int:
-    """How many workers there are at least on one machine: a process pool starts them one by one."""
+    """The least number of workers on one machine. A process pool starts its workers one by one."""
     return getattr(executor, "_max_workers", 1) if isinstance(executor, ProcessPoolExecutor) else 1
 
 
 def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, worker.Classes]:
-    """The classes of the user's own in a grid. A worker makes their instances from the specification."""
+    """The user-defined classes in a grid. A worker creates their instances from the specification."""
     found = []
     for kind, things, registry in (("policies", grid.policies, POLICIES), ("bandits", grid.bandits, BANDITS)):
         own: dict[str, type] = {}
@@ -105,19 +105,19 @@ def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, 
                 continue
             made, where = type(thing), f"{kind}[{name!r}]"
             if own.setdefault(made.__name__, made) is not made:
-                raise ValueError(f"{where} is a {made.__name__}, as another is of another class by that name, and the store "
-                                 "knows them by name: rename one of the classes")
+                raise ValueError(f"{where} is a {made.__name__}, and another class has the same name: rename one of the two, "
+                                 "since the store identifies classes by name")
             try:
                 remade(where, described[kind][name], registry, own)
             except ValueError as error:
-                raise ValueError(f"{where} cannot be made again by a worker, from its class and the numbers in the store "
+                raise ValueError(f"{where} cannot be recreated by a worker, from its class and the numbers in the store "
                                  f"({str(error).partition(': go on')[0]}): leave executor out, or use shards") from None
         found.append(tuple((name, _whereabouts(made)) for name, made in own.items()))
     return found[0], found[1]
 
 
 def _whereabouts(made: type) -> Any:
-    """Where a worker finds a class: its module and the folder of that. A class that is in no module goes as it is."""
+    """Where a worker finds a class: its module and the folder of the module. A class without a module is sent by value."""
     module = sys.modules.get(made.__module__)
     file = getattr(module, "__file__", None)
     if made.__module__ == "__main__" or file is None or getattr(module, made.__qualname__, None) is not made:
@@ -129,10 +129,10 @@ def _whereabouts(made: type) -> Any:
 def play_elsewhere(
     executor: Any, grid: Grid, results: Results, todo: list[Chunk], seconds: float, devices: int, bar: StoreBar
 ) -> tuple[Counts, int]:
-    """Has the workers of an executor play chunks; returns what became of the runs, and how many chunks were played.
+    """Plays chunks with the workers of an executor. Returns the counts of invalid and truncated runs, and of chunks played.
 
-    Raises a `ValueError` if a worker refuses, and a `RuntimeError` if a task fails again and again; the latter once all other
-    tasks have ended. Whatever ends it, tasks that have not begun are cancelled.
+    Raises a `ValueError` if a worker refuses a task. Raises a `RuntimeError` if a task fails repeatedly, after all other tasks
+    have ended. In any case, tasks that have not started are cancelled.
     """
     divided, widest = tasks(grid, results, todo, seconds, devices)
     asked = None
@@ -146,7 +146,7 @@ def play_elsewhere(
         places = [(chunk.policy, chunk.bandit, chunk.part) for chunk in chunks]
         return worker.Order(uuid.uuid4().hex, store, made, places, widest, asked, own, PATIENCE, _workers(executor))
 
-    pending: dict[Any, _Task] = {}  # by identity of what the executor gives: it need not be hashable
+    pending: dict[Any, _Task] = {}  # by the identity of the future, which need not be hashable
     _under_way.append(pending)
     failed: list[tuple[_Task, BaseException]] = []
     counts, played, shown_next = Counts(Counter(), Counter()), 0, 0.0
@@ -155,7 +155,7 @@ def play_elsewhere(
         task.order = order(task.chunks)
         try:
             future = executor.submit(worker.work, tuple(task.order))
-        except NOT_DONE as error:  # such as a pool one of whose processes has died
+        except NOT_DONE as error:  # for example, a process of the pool has died
             failed.append((task, error))
         else:
             task.future, pending[id(future)] = future, task
@@ -170,7 +170,7 @@ def play_elsewhere(
             ended = _done(pending)
             for place, task in ended:
                 del pending[place]
-                Path(store, f".{task.order.name}").unlink(missing_ok=True)  # which a worker that was killed leaves
+                Path(store, f".{task.order.name}").unlink(missing_ok=True)  # left over if the worker was killed
                 try:
                     report = task.future.result()
                     if "failed" in report:
@@ -183,8 +183,8 @@ def play_elsewhere(
                         submit(task)
                     continue
                 if "refused" in report:
-                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. See to that worker, and "
-                                     "start the same sweep again; what is complete stays")
+                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. Fix that worker, and "
+                                     "start the same sweep again; complete chunks are kept")
                 for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
                     counter.update({tuple(key): number for key, number in more})
                 played += report["played"]
@@ -194,7 +194,7 @@ def play_elsewhere(
                 bar.show(_state(store, pending, failed))
                 shown_next = time.monotonic() + 0.25
             if not ended:
-                time.sleep(max(0.05, time.monotonic() - begun))  # asking after many tasks takes time
+                time.sleep(max(0.05, time.monotonic() - begun))  # polling many tasks takes time
     finally:
         _under_way.remove(pending)
         for task in pending.values():
@@ -203,10 +203,10 @@ def play_elsewhere(
         task, error = failed[0]
         policy, bandit = results.names(task.chunks[0])
         chunks = sum(len(task.chunks) for task, _ in failed)
-        raise TasksFailed(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or for good, with "
-                          f"{counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit {shown(bandit)} "
-                          f"({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same sweep "
-                          "again") from error
+        raise TasksFailed(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or when it was "
+                          f"submitted, with {counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit "
+                          f"{shown(bandit)} ({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same "
+                          "sweep again") from error
     return counts, played
 
 
@@ -214,7 +214,7 @@ _under_way: list[dict[Any, "_Task"]] = []
 
 
 def cancel_all() -> None:
-    """Cancels all tasks that have not begun, in all sweeps of this process: before a signal ends it."""
+    """Cancels all tasks that have not started, in all sweeps of this process. Called before a signal ends the process."""
     def cancel() -> None:
         for task in [task for pending in _under_way for task in list(pending.values())]:
             _cancel(task.future)
@@ -229,7 +229,7 @@ def _named(things: Mapping[str, Any]) -> list[str]:
 
 
 class _Task:
-    """Units that a worker plays, and how often that has failed."""
+    """Chunks that a worker plays, and how often this has failed."""
 
     def __init__(self, chunks: list[Chunk]):
         self.chunks, self.failures = chunks, 0
@@ -239,7 +239,7 @@ class _Task:
 
 @contextlib.contextmanager
 def _submitted_together(executor: Any) -> Iterator[None]:
-    """Makes one array of jobs of what submitit submits in the block; other executors have no `batch`."""
+    """Submits the tasks of the block as one job array, if the executor is one of submitit. Others have no `batch`."""
     if not callable(getattr(executor, "batch", None)):
         yield
         return
@@ -247,12 +247,12 @@ def _submitted_together(executor: Any) -> Iterator[None]:
         with executor.batch():
             yield
     except Exception as error:
-        raise TasksFailed(f"the executor does not take the tasks ({_in_words(error)}): see to that, and start the same sweep "
+        raise TasksFailed(f"the executor does not accept the tasks ({_in_words(error)}): fix this, and start the same sweep "
                           "again") from error
 
 
 def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:
-    """The tasks that have ended. Where a future cannot be asked, the first is waited for."""
+    """The tasks that have ended. If no future has `done()`, only the first task: the caller then waits for its result."""
     if any(_can_be_asked(task.future) for task in pending.values()):
         return [(place, task) for place, task in pending.items() if _can_be_asked(task.future) and task.future.done()]
     return list(pending.items())[:1]
@@ -270,13 +270,13 @@ def _cancel(future: Any) -> None:
 
 
 def _state(store: str, pending: dict[Any, _Task], failed: list[Any]) -> str:
-    """How many tasks are waiting, running and failed. A worker leaves a mark in the store while it is at a task."""
+    """How many tasks are waiting, running and failed. While a worker runs a task, a file in the store marks it."""
     marks = set(os.listdir(store))
     running = sum(f".{task.order.name}" in marks for task in pending.values())
     return f"tasks: {len(pending) - running} waiting, {running} running, {len(failed)} failed"
 
 
 def _in_words(error: BaseException) -> str:
-    """An exception in one line. A job's says first that it failed, and last why, or where its logs are."""
+    """An exception in one line: the first and last line of its message. For a job, the last line has the reason or the logs."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return f"{type(error).__name__}: {' ... '.join([*lines[:1], *lines[1:][-1:]])}"[:500]

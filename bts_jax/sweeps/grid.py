@@ -1,4 +1,4 @@
-"""What a sweep plays, checked: named policies and bandits, budgets and seeds."""
+"""The checked arguments of a sweep: named policies and bandits, budgets and seeds."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index
 
 @contextmanager
 def _about(where: str) -> Iterator[None]:
-    """Says what a `ValueError` is about."""
+    """Puts `where` before the message of a `ValueError`."""
     try:
         yield
     except ValueError as error:
@@ -35,13 +35,13 @@ def _about(where: str) -> Iterator[None]:
 
 
 class Grid:
-    """What is to be played, checked."""
+    """The grid of a sweep: policies, bandits, budgets and seeds, checked."""
 
     def __init__(
         self, policies: Any, bandits: Any, budgets: Any, num_seeds: Any, seed: Any, relative_to_min_cost: Any = False,
         device: Any = None, bandit_coords: Any = None, max_rounds: Any = None, rounds: Any = None,
     ):
-        self.device = jax.local_devices()[0] if device is None else device  # one of those that play
+        self.device = jax.local_devices()[0] if device is None else device  # one of the devices that play
         self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
         self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
         self.num_seeds, self.seed = checks.whole("num_seeds", num_seeds, 1), checks.whole("seed", seed, -(2**31))
@@ -60,7 +60,7 @@ class Grid:
             where = f"bandits[{name!r}]"
             made = is_ours(bandit, BANDITS)
             _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "cost_mean", ())) > 1)
-            if not made or kind_of(bandit) not in checked:  # ours were checked when they were made, all but their shapes
+            if not made or kind_of(bandit) not in checked:  # built-in ones were checked, except for shapes
                 with _about(where):
                     game.check(POLICIES["uniform"](), bandit, ends[-1], ends, self.longest)
             if made:
@@ -74,7 +74,7 @@ class Grid:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
                     raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
-                                     "expected cost: leave it out")
+                                     "expected cost: leave this bandit out")
                 with _about(where):
                     amounts = self.budgets * costs[place]
                     game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
@@ -82,8 +82,8 @@ class Grid:
         for name, policy in self.policies.items():
             _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
             if self.in_rounds and "budget" in side_info(policy):
-                raise ValueError(f"policies[{name!r}] requires the budget, and there is none but a number of rounds: leave the "
-                                 "policy out, or give budgets and max_rounds")
+                raise ValueError(f"policies[{name!r}] requires the budget, and runs that end after a number of rounds have "
+                                 "none: leave the policy out, or give budgets and max_rounds")
             with _about(f"policies[{name!r}]"):
                 game.check(policy, self._bandits[0], self.amounts[0, -1], self.amounts[0], self.longest)
         self.words = _words(self.bandits)
@@ -91,7 +91,7 @@ class Grid:
         self._sort_by_kind()
 
     def within(self, described: dict[str, Any]) -> "Grid":
-        """The same sweep in the grid of a store that has more. What is not asked for has no policy and no bandit: `None`."""
+        """The same sweep in the larger grid of a store. Policies and bandits that the sweep does not ask for are `None`."""
         grid = copy.copy(self)
         places = {name: place for place, name in enumerate(self.bandits)}
         grid.policies = {name: self.policies.get(name) for name in described["policies"]}  # type: ignore
@@ -117,7 +117,7 @@ class Grid:
         return np.array([ends * cost if self.relative_to_min_cost else ends for cost in costs])
 
     def _set_ends(self, budgets: Any, max_rounds: Any, rounds: Any, relative_to_min_cost: Any) -> None:
-        """When runs end and are recorded: at budgets, or at numbers of rounds; and how many rounds a run has at most."""
+        """Sets when runs end and are recorded, at budgets or after numbers of rounds, and the largest number of rounds."""
         self.in_rounds = rounds is not None
         self.longest = None if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
         if self.in_rounds:
@@ -126,7 +126,7 @@ class Grid:
                 if other is not None:
                     raise ValueError(f"rounds and {name} are both given: rounds say when runs end; give one of them")
         elif budgets is None:
-            raise ValueError("budgets = None: give budgets, or the numbers of rounds after which to record runs as rounds")
+            raise ValueError("budgets = None: give budgets, or give as rounds the numbers of rounds after which to record runs")
         amounts = increasing(rounds, "rounds") if self.in_rounds else increasing(budgets)
         if self.in_rounds and not (amounts == np.floor(amounts)).all():
             raise ValueError(f"rounds = {shown(rounds)} are not whole: give numbers of rounds, in increasing order")
@@ -134,7 +134,7 @@ class Grid:
         self.longest = int(self.budgets[-1]) if self.in_rounds else self.longest
 
     def _count_work(self) -> None:
-        """Counts roughly how many pulls a seed makes on each bandit, those of the best arm, and its work: pulls times arms."""
+        """Estimates the pulls of a seed on each bandit, as if it pulled the best arm only, and its work: pulls times arms."""
         best_costs = np.array([float(best_cost(means)) for means in self.means])
         arms = np.array([means.cost_mean.shape[-1] for means in self.means])
         self.most_arms = int(arms.max())
@@ -147,14 +147,14 @@ class Grid:
         self._work = {required: np.round(pulls * arms).astype(np.int64) for required, pulls in self._pulls.items()}
 
     def _sort_by_kind(self) -> None:
-        """Which bandits may share a call, with their arrays stacked."""
+        """Finds which bandits may share a call, with their arrays stacked."""
         numbers: dict[Any, int] = {}
         members: dict[int, list[int]] = {}
-        self.kinds: list[tuple[int, int | None]] = []  # those that are equal may
+        self.kinds: list[tuple[int, int | None]] = []  # bandits with equal entries may share a call
         self._rows = np.zeros(len(self._bandits), np.int64)
         for place, bandit in enumerate(self._bandits):
             kind = numbers.setdefault(kind_of(bandit), len(numbers))
-            # A bandit of one's own need not be fit for a batch along the first axis: it is played alone.
+            # A user-defined bandit need not support a batch along the first axis: it is played alone.
             self.kinds.append((kind, None if is_ours(bandit, BANDITS) else place))
             self._rows[place] = len(members.setdefault(kind, []))
             members[kind].append(place)
@@ -183,7 +183,7 @@ class Grid:
         return float(self._pulls[self.requires_budget(chunk)][bandits.start : bandits.stop].sum())
 
     def work(self, chunk: Chunk, bandits: range) -> int:
-        """Roughly how long a seed of that chunk takes on these bandits together."""
+        """Roughly the work of a seed of that chunk on these bandits together: pulls times arms."""
         return int(self._work[self.requires_budget(chunk)][bandits.start : bandits.stop].sum())
 
     def attributes(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Grid:
             **({"coords": self.coords} if self.coords else {}),
             "bts_jax": __version__,
             "jax": jax.__version__,
-            "platform": self.device.platform,  # CPU and GPU agree in law, not in bits
+            "platform": self.device.platform,  # CPU and GPU agree in distribution, not in bits
         }
         return {
             "bts_jax": __version__,
@@ -232,7 +232,7 @@ def _exact(budgets: np.ndarray) -> np.ndarray:
 
 
 def _words(bandits: Mapping[str, Any]) -> np.ndarray:
-    """What the keys of the runs on each bandit are derived with."""
+    """The integers that are folded into the keys of the runs on each bandit."""
     return np.array([zlib.crc32(name.encode()) for name in bandits], np.uint32)
 
 
@@ -241,8 +241,8 @@ def _check_single(argument: str, name: str, value: Any, batch: bool) -> None:
     if batch:
         leaves = [(jax.tree_util.keystr(path)[1:], np.shape(leaf)) for path, leaf in jax.tree.leaves_with_path(value)]
         shapes = ", ".join(f"{field} of shape {shape}" for field, shape in leaves if shape)
-        raise ValueError(f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: give each setting a name of its "
-                         f"own, as one entry of the dict {argument} or, in a grid file, as one table [{argument}.NAME]")
+        raise ValueError(f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: give each setting its own name, "
+                         f"as one entry of the dict {argument} or, in a grid file, as one table [{argument}.NAME]")
 
 
 def _coords(value: Any, bandits: list[str]) -> dict[str, list]:

@@ -1,6 +1,6 @@
-"""A sweep as a TOML file. `examples/grid.toml` shows all there is.
+"""Reads a sweep from a TOML file. `examples/grid.toml` shows all keys.
 
-A kind such as "my_module:MyPolicy" is a class of the user's own: reading the file imports that module, which runs its code.
+A kind such as "my_module:MyPolicy" is a user-defined class. Reading the file imports that module, which runs its code.
 """
 
 import inspect
@@ -34,9 +34,9 @@ LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[
 
 
 def read_toml(path: str | os.PathLike) -> dict[str, Any]:
-    """What to sweep, from a TOML file: the arguments of `sweep` by name. `examples/grid.toml` shows all there is.
+    """Reads a TOML file and returns the arguments of `sweep` by name. `examples/grid.toml` shows all keys.
 
-    A kind such as "my_module:MyPolicy" is imported, first from the folder of the file.
+    A kind such as "my_module:MyPolicy" is imported. Its module is looked for in the folder of the file first.
     """
     try:
         text = files.read(path, MOST_BYTES).decode("utf-8-sig")
@@ -68,7 +68,7 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _renamed(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with the names of version 0.2 for keys that have their old names."""
+    """Replaces the old names of keys by those of version 0.2."""
     old = [name for name in RENAMED if name in table]
     for name in old:
         if RENAMED[name] in table:
@@ -82,9 +82,12 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
 def _bandits(
     name: str, where: str, kind: Any, options: dict[str, Any], folder: Path, depth: int = 0
 ) -> Iterator[tuple[str, Bandit]]:
-    """The bandit that a table describes, or the random instances; by its arms, or by a class method that makes it."""
+    """Yields the name and the bandit that a table describes, or those of its random instances.
+
+    A table gives the arms, or it names a class method that creates the bandit.
+    """
     maker = next((key for key in options if isinstance(inspect.getattr_static(kind, key, None), classmethod)), None)
-    if isinstance(options.get("bandit"), dict):  # of which this one is made
+    if isinstance(options.get("bandit"), dict):  # the bandit that this one wraps
         if depth == DEEPEST:
             raise ValueError(f"{where} is nested too deeply: make a bandit of at most {DEEPEST} others")
         inner, within = dict(options["bandit"]), f"{where}.bandit"
@@ -139,7 +142,7 @@ def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], fold
         return registry[kind]
     if classes.is_name(kind):
         return classes.find(kind, what, folder=folder, where=f"{where}.kind")
-    raise ValueError(f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}; one of your own is "
+    raise ValueError(f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}; a class of your own is "
                      f"{classes.EXAMPLE[what]!r}{suggestion(kind, registry)}")
 
 
@@ -148,7 +151,7 @@ def _own(kind: type) -> bool:
 
 
 def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:
-    """What `make` makes of these options, which must be parameters of it; of random instances, with this key."""
+    """Calls `make` with these options, which must be parameters of it, and with the key of a random instance."""
     parameters = [one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_POSITIONAL]
     open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD and (key is None or one.name != "key")]

@@ -2,10 +2,11 @@
 
 A sweep may ask for more than its store has: further policies, bandits, seeds or budgets. The store then gets a larger grid. Its
 files move into the folder `grown/0` of the store, and serve as a source: what they have is copied, and the rest is computed.
-The folder is removed once all of it has been copied. An interruption at any point leaves a store that goes on.
+The folder is removed once all of it has been copied. After an interruption at any point, the sweep can continue.
 
-Policies and bandits keep their places when a grid grows, and new ones follow. One process at a time lets a store grow
-(`locked`). A process that works on the smaller grid meanwhile notices before it saves its next chunk, and ends with a message.
+Policies and bandits keep their places when a grid grows, and new ones follow. Only one process at a time enlarges a
+store (`locked`). Another process that still works on the smaller grid detects this before it saves its next chunk, and ends
+with a message.
 """
 
 import contextlib
@@ -30,14 +31,14 @@ GROWING = ("policies", "bandits", "budgets", "seeds", "coords")  # parts of a sp
 
 
 class Conflict(ValueError):
-    """Two specifications that cannot be parts of one grid."""
+    """Raised if two specifications cannot be parts of one grid."""
 
 
 def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the store", here: str = "asked for",
           revise: bool = True) -> tuple[dict[str, Any], list[str]]:
-    """The smallest grid that has both, and which classes of the user's own have changed. What `theirs` has comes first.
+    """Returns the smallest grid that contains both, and the policies and bandits whose code has changed. `theirs` comes first.
 
-    With `revise`, a policy or bandit whose class has other code than in the store takes the place of the one in the store.
+    With `revise`, a policy or bandit whose class has changed code replaces the one in the store.
     """
     def refuse(where: str, x: Any, y: Any) -> None:
         differences = differences_in_words({where: x}, {where: y}, there, here)
@@ -79,14 +80,14 @@ def _is_blank(value: Any) -> bool:
 
 
 def _is_revised(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether these are the same policy or bandit of a class of one's own, whose code has changed."""
+    """Whether these are the same policy or bandit of a user-defined class whose code has changed."""
     return "structure" in old and "structure" in new and all(old[part] == new[part] for part in ("class", "fields"))
 
 
 def chunk_size_of(old: int, seeds: int, chunk_size: int, wanted: int) -> int:
-    """How many seeds a chunk of the larger grid has, where the smaller has `old` seeds in chunks of `chunk_size`.
+    """The number of seeds in a chunk of the larger grid, if the smaller grid has `old` seeds in chunks of `chunk_size`.
 
-    Chunks that end where the smaller grid ended need not be played in part.
+    If a chunk ends where the smaller grid ended, no chunk has to be played in part.
     """
     if seeds == old or (old % chunk_size == 0 and chunk_size <= 2 * wanted):
         return chunk_size
@@ -96,7 +97,7 @@ def chunk_size_of(old: int, seeds: int, chunk_size: int, wanted: int) -> int:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process lets the store grow. Where files cannot be locked, it does not wait."""
+    """Waits until no other process enlarges the store. If files cannot be locked, it does not wait."""
     with contextlib.ExitStack() as stack:
         while True:
             try:
@@ -105,12 +106,12 @@ def locked(path: Path) -> Iterator[None]:
             except OSError as error:
                 raise unwritable(path, error) from error
             try:
-                import fcntl  # which Windows does not have
+                import fcntl  # not available on Windows
 
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.stat(name).st_ino == os.fstat(file.fileno()).st_ino:
                     break
-            except FileNotFoundError:  # who held the lock has removed the folder
+            except FileNotFoundError:  # the process that held the lock has removed the folder
                 continue
             except (ImportError, OSError):
                 break
@@ -118,12 +119,12 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: int) -> Root:
-    """Gives a store a larger grid, or the same in other chunks. Its files become a source of what is in them."""
+    """Gives a store a larger grid, or the same grid in other chunks. Its old files become a source, to copy from."""
     attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False)}
     try:
         specification.check(whole, chunk_size, group)
     except ValueError as error:
-        raise ValueError(f"the store {str(path)!r} cannot grow to what was asked for, and is left as it is: {error}") from None
+        raise ValueError(f"the store {str(path)!r} cannot grow to this sweep, and is left unchanged: {error}") from None
     try:
         folder = _next(path)
         os.rename(path / "zarr.json", folder / "zarr.json")
@@ -136,7 +137,7 @@ def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: 
 
 
 def recovered(path: Path, holding: bool = False) -> Root:
-    """The root of a store. If a process was killed while the store grew, the store is made whole again first.
+    """Reads the root of a store. If a process was killed while it enlarged the store, the store is repaired first.
 
     `holding`: this process has the lock.
     """
@@ -156,16 +157,16 @@ def recovered(path: Path, holding: bool = False) -> Root:
 
 
 def with_sources(path: Path, root: Root) -> Results:
-    """The results in a store, and in its sources."""
+    """The results in a store and in its sources."""
     results = opened(path, root)
     for place in _places(path):
-        with contextlib.suppress(ValueError):  # a damaged source has nothing to give
+        with contextlib.suppress(ValueError):  # a damaged source is ignored
             results.add_source(opened(place, read_root(place)))
     return results
 
 
 def drop_sources(results: Results) -> None:
-    """Copies what the sources have and the grid does not; removes them if that is all they had."""
+    """Copies the chunks that only the sources have. Removes the sources if nothing else in them is needed."""
     if results.path is None or not (results.path / FOLDER).is_dir():
         return
     with locked(results.path):
@@ -183,11 +184,11 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     """Joins the stores of several sweeps into one new store.
 
     The sweeps must agree in their seed, their platform and versions, and in every policy and bandit that has the same name. No
-    run may be in two of them. The new grid has all policies, bandits, budgets and seeds; what no store has is missing in it,
-    and `sweep(..., out=out)` computes it.
+    run may be in two of them. The new grid has all policies, bandits, budgets and seeds. Runs that no store has are missing in
+    it; `sweep(..., out=out)` computes them.
 
     Args:
-        stores: folders that sweeps were saved in, at least two. They stay as they are.
+        stores: folders that sweeps were saved in, at least two. They are not changed.
         out: the new folder.
 
     Returns:
@@ -258,7 +259,7 @@ def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[R
 
 
 def _places(path: Path) -> list[Path]:
-    """The folders of the earlier grids of a store, the first first."""
+    """The folders of the earlier grids of a store, in order."""
     places = [path / FOLDER / str(number) for number in range(MOST)]
     return [place for place in places if (place / "zarr.json").is_file()]
 
@@ -276,7 +277,7 @@ def _next(path: Path) -> Path:
 def _folder(path: Path) -> Path:
     folder = path / FOLDER
     folder.mkdir(exist_ok=True)
-    if not (folder / "zarr.json").exists():  # else zarr would warn about a folder that it does not know
+    if not (folder / "zarr.json").exists():  # otherwise zarr warns about an unknown folder
         files.replace(folder / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode())
     return folder
 
@@ -285,7 +286,7 @@ def _move(path: Path, folder: Path) -> None:
     """Moves the arrays of a store."""
     names = {*STORED, *(file.parent.name for file in path.glob("*/zarr.json"))} - {FOLDER}
     for name in names:
-        if (folder / name).exists():  # moved before a kill; what a process saved since then is computed again
+        if (folder / name).exists():  # moved before the process was killed; chunks saved since are computed again
             shutil.rmtree(path / name, ignore_errors=True)
             continue
         with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
-"""How the worker processes of one machine share it: its cores, its GPUs, and a cache of compiled programs.
+"""Divides one machine among its worker processes: cores, GPUs, and a cache of compiled programs.
 
-Each worker decides all of this by itself, before JAX starts in it.
+Each worker does this by itself, before JAX starts in it.
 """
 
 import contextlib
@@ -20,15 +20,16 @@ _held: list[Any] = []  # locked files, for as long as this process lives
 
 
 def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
-    """Leaves to the other workers on this machine what is theirs. If JAX has started in this process, nothing changes.
+    """Restricts this process to its part of a machine that several workers use. If JAX has started, nothing changes.
 
-    There are `at_least` so many workers, some of which may not have started yet. `one_gpu`: this one takes a single GPU even if
-    it sees no others.
+    Args:
+        at_least: the least number of workers on this machine. Some of them may not have started yet.
+        one_gpu: take a single GPU even if no other worker is found.
 
-    Workers are processes with the same parent and the same command but for its numbers, such as those of a process pool, of a
-    Dask worker, of `srun` and of `mpirun`. Those that may use the same cores divide them. If several GPUs are visible, each
-    worker takes one of them. Where they share a GPU, JAX does not take its memory in advance. Compiled programs are kept, see
-    `bts_jax.enable_cache`. What the user has set in the environment stays.
+    Workers are processes with the same parent and the same command, apart from the numbers in it. Examples are the processes of
+    a process pool, of a Dask worker, of `srun` and of `mpirun`. Workers that may use the same cores divide them. If several
+    GPUs are visible, each worker takes one of them. If workers share a GPU, JAX does not preallocate its memory. Compiled
+    programs are cached, see `bts_jax.enable_cache`. Environment variables that the user has set are respected.
     """
     if has_started():
         return
@@ -45,7 +46,7 @@ def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
 
 
 def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> tuple[int, int]:
-    """How many workers are on this machine, with this one; and how many of them may use the same cores as this one."""
+    """The number of workers on this machine, with this one, and the number of those that may use the same cores as this one."""
     try:
         *mine, my_cores = _process(Path(proc), process or str(os.getpid()))
         names = [name for name in os.listdir(proc) if name.isdecimal()]
@@ -53,7 +54,7 @@ def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) 
         return 1, 1
     found = []
     for name in names:
-        with contextlib.suppress(OSError, KeyError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, KeyError):  # the process has ended
             *other, other_cores = _process(Path(proc), name)
             found += [other_cores] if other == mine else []
     return max(len(found), 1), max(found.count(my_cores), 1)
@@ -79,11 +80,11 @@ def visible_gpus(dev: str | os.PathLike = "/dev") -> list[str]:
 
 
 def claimed(gpus: list[str], folder: Path | None = None) -> str:
-    """The first GPU that no other worker of this user has; one that is shared, if there is none."""
+    """Reserves the first GPU that no other worker of this user has reserved. If there is none, chooses one to share."""
     folder = folder or private_folder()
     for gpu in gpus if folder is not None else ():
         with contextlib.suppress(ImportError, OSError):
-            import fcntl  # which Windows does not have
+            import fcntl  # not available on Windows
 
             file = (folder / f"gpu-{re.sub('[^0-9A-Za-z-]', '-', gpu)}").open("a")  # type: ignore
             _held.append(file)

@@ -1,4 +1,4 @@
-"""How a store is opened: to be read, to be filled in by one process, and to be filled in by several."""
+"""Opens a store: to read it, or to fill it in from one process or from several."""
 
 import importlib.util
 import json
@@ -18,15 +18,15 @@ from bts_jax.sweeps.store import Root, create, is_empty, mend, tidy, unwritable
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
-    """The results in a store that `sweep` has made or is making, as the Dataset that `sweep` returns.
+    """Reads the results in a store, as the Dataset that `sweep` returns. The sweep may still be running.
 
-    Where they are not complete, or damaged, regret is NaN, and the attribute `state` says how much is missing. If a process was
-    killed while it let the store grow, the store is put in order first.
+    Where results are missing or damaged, regret is NaN, and the attribute `state` says how much is missing. If a process was
+    killed while it enlarged the store, the store is repaired first.
 
     Args:
         path: the folder of the store.
-        lazy: the arrays are read chunk by chunk when they are computed with, so that results larger than memory can be
-            reduced; this needs dask. The checksums of the chunks are not compared.
+        lazy: read the arrays chunk by chunk when they are used, so that results larger than memory can be reduced. This needs
+            dask. The checksums of the chunks are then not verified.
 
     Example:
         >>> import tempfile
@@ -50,7 +50,7 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
     try:
         return results.lazy()
     except (KeyError, OSError, ValueError) as error:
-        raise ValueError(f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep again, which mends "
+        raise ValueError(f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep again to repair "
                          "it, or leave lazy out") from None
 
 
@@ -62,11 +62,11 @@ def begin(
     group: int = 1,
     regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
 ) -> Results:
-    """Results to be filled in: in memory alone, or in the store at `path`, which is made, or gone on with.
+    """Prepares results to be filled in: in memory only, or in the store at `path`, which is created or resumed.
 
-    A store that has less than what is asked for grows; see `growth`. One whose grid cannot be a part of the same is refused,
-    and left as it is. Reads which chunks the store has, of all chunks or of `mine`. A store that is resumed keeps its own
-    `chunk_size` and `group`; one that grows gets a group of `regroup(specification, chunk_size)`.
+    A store that has less than the sweep asks for grows; see `growth`. A store with a conflicting grid is refused, and left
+    unchanged. Finds which chunks the store has, among all chunks or among `mine`. A resumed store keeps its own `chunk_size`
+    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits.
     """
     if path is None:
         return Results(attributes, chunk_size, group=group)
@@ -78,18 +78,18 @@ def begin(
             create(path, attributes, chunk_size, group, described)
         except OSError as error:
             raise unwritable(path, error) from error
-    root = recovered(path)  # another process may have been faster to make it
+    root = recovered(path)  # another process may have created it first
     whole, changed = _union(path, root, described)
     if json.dumps(whole) != json.dumps(root.specification):
         with locked(path):
-            root = recovered(path, holding=True)  # another process may have been faster to let it grow
+            root = recovered(path, holding=True)  # another process may have enlarged it first
             whole, _ = _union(path, root, described)
             if json.dumps(whole) != json.dumps(root.specification):
                 seeds = chunk_size_of(root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size)
-                bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group has old and new ones
+                bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group mixes old and new ones
                 root = grow(path, root, whole, seeds, bandits)
     for name in changed:
-        warnings.warn(f"{name} has other code than when the store {str(path)!r} was written: its runs are played again",
+        warnings.warn(f"the code of {name} has changed since the store {str(path)!r} was written: its runs are played again",
                       stacklevel=5)
     results = with_sources(path, root)
     if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
@@ -111,8 +111,8 @@ def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str,
     try:
         return union(root.specification, described)
     except Conflict as error:
-        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left as it is ({error}): name another folder "
-                         "as out, or read it with bts_jax.open_results") from None
+        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left unchanged ({error}): name another "
+                         "folder as out, or read it with bts_jax.open_results") from None
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""How a process plays chunks of a sweep on its devices, and saves them.
+"""Plays chunks of a sweep on the devices of this process, and saves them.
 
-All devices of the process share a program, each in a loop of its own. On CPUs two programs run at a time, so that a device that
-has finished its part of one goes on with the next. On GPUs they run one after the other, and the results of one are saved while
-the next runs. Meanwhile other threads compile programs for what follows.
+All devices of the process share a program, and each runs its own loop. On CPUs two programs run at a time, so that a device
+that has finished its part of one continues with the next. On GPUs they run one after the other, and the results of one are
+saved while the next runs. Meanwhile other threads compile the next programs.
 """
 
 from collections import Counter, deque
@@ -33,7 +33,7 @@ UNDER_WAY = 2  # programs at a time; on a GPU one plays, and results of the othe
 
 
 class Counts(NamedTuple):
-    """How many runs of a policy on a bandit, by their places, are invalid; and how many hit the limit of rounds."""
+    """The numbers of invalid runs and of runs that hit the limit of rounds, by the indices of policy and bandit."""
 
     lost: Counter[tuple[int, int]]
     cut: Counter[tuple[int, int]]
@@ -43,9 +43,11 @@ def play_chunks(
     grid: Grid, results: Results, todo: list[Chunk], devices: Sequence[Any], most: int, bar: Bar | None = None,
     widest: int | None = None,
 ) -> Counts:
-    """Plays chunks and puts what they come to into the results. A call to the devices has at most so many seeds.
+    """Plays chunks and saves their values in the results.
 
-    `widest`: see `schedule.calls`.
+    Args:
+        most: the largest number of runs in a call to the devices.
+        widest: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
     amounts: Counter[Any] = Counter()  # of work, for each program
@@ -57,8 +59,8 @@ def play_chunks(
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
-    # Two programs at a time take a GPU as long as one after the other, or longer. On an H200 (jaxlib 0.11.2) one of two
-    # programs took 60 to 91 s, and 5 s alone.
+    # Two programs at a time take a GPU at least as long as one after the other. On an H200 (jaxlib 0.11.2) a program took
+    # 60 to 91 s beside another one, and 5 s alone.
     turn = nullcontext() if devices[0].platform == "cpu" else Lock()
     with threads(UNDER_WAY) as players, compiling() as programs:
         waiting, under_way = iter(fusions), deque()
@@ -94,10 +96,10 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 def _play_and_save(
     program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each chunk: its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid, and truncated."""
+    """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated."""
     try:
         program.result()
-    except (Exception, CancelledError):  # which is raised where it is asked for
+    except (Exception, CancelledError):  # raised where the caller asks for the program
         return []
     batches = _batches(grid, results, fused, devices)
     with turn:
@@ -118,19 +120,19 @@ def _play_and_save(
 
 
 def _batches(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> list[Batch]:
-    """The fused calls, laid out."""
-    devices = devices[: fused[0].size * results.runs]  # a call may have more runs than another, but none has fewer
+    """Lays out the fused calls."""
+    devices = devices[: fused[0].size * results.runs]  # no call has fewer runs than this
     with on_the_host():
         return [_lay_out(grid, results, call, devices) for call in fused]
 
 
 def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -> Batch:
-    """The runs of a call."""
+    """Lays out the runs of a call."""
     chunks = [*call.chunks, *[call.chunks[-1]] * (call.size - len(call.chunks))]
     chunk_size = results.chunk_size
     places = np.array([results.bandits(chunk) for chunk in chunks]).ravel()
     gaps = [results.gap(chunk) for chunk in chunks]
-    seeds = np.stack([np.resize(gap.seeds, chunk_size) for gap in gaps])  # the rest of a chunk is filled up with repeats
+    seeds = np.stack([np.resize(gap.seeds, chunk_size) for gap in gaps])  # the rest is filled with repeats
     seeds = np.repeat(seeds, results.group, 0)  # [bandits, chunk_size]
     words, amounts = grid.words[places], grid.amounts[places][:, gaps[0].budgets]
     checkpoints, repeats = np.repeat(amounts, chunk_size, 0), 1  # [runs, budgets]
@@ -140,7 +142,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
         budget, checkpoints = checkpoints.ravel(), None
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
     bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats))
-    # An array among the hyperparameters of a policy of one's own is the same in all runs, and no batch of them.
+    # An array among the hyperparameters of a user-defined policy is the same in all runs. It is not a batch.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
@@ -156,7 +158,7 @@ def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int
 
 
 def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
-    """The results of one chunk, from its runs [bandit, seed, budget]; seeds last, and 0 pulls of arms that are not there."""
+    """The results of a chunk from its runs [bandit, seed, budget], with seeds last, and 0 pulls where a bandit has no arm."""
     pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
     values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
               "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}

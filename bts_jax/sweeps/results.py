@@ -4,11 +4,11 @@ A grid is computed in chunks. A chunk is one policy on a group of consecutive ba
 Usually a group is one bandit. If there are many bandits with few seeds each, a group has several, so that the store has fewer
 and larger files. All groups have the same number of bandits, and a store keeps that number.
 
-On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. The files of a chunk are written and read here, by
-zarr's rules: they are many and small, and zarr is slow with such files. Every file is replaced as a whole. A chunk counts as
-saved once its checksum is there. The checksum is written last and covers all values of the chunk. So whatever is missing or
-damaged is found, and computed again. The root of the store holds the specification. Everything but the numbers follows from
-it, and is written again if it is lost.
+On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. This module writes and reads the files of a chunk
+itself, by zarr's rules: they are many and small, and zarr is slow with such files. Every file is replaced as a whole. A chunk
+counts as saved once its checksum is there. The checksum is written last and covers all values of the chunk. So missing or
+damaged chunks are detected, and computed again. The root of the store holds the specification. Everything but the numbers
+follows from it, and is written again if it is lost.
 """
 
 import contextlib
@@ -45,30 +45,30 @@ from bts_jax.sweeps.store import (
 )
 
 FREE = 2**28  # bytes of results that are always read into memory
-EXPANSION = 1000  # beyond that, at most so many for each byte in the store
+EXPANSION = 1000  # beyond that, at most this many bytes for each byte in the store
 
 
 class Chunk(NamedTuple):
-    """A part of the grid that is computed, and counts as done, as a whole."""
+    """A part of the grid that is computed and saved as a whole."""
 
     policy: int
-    bandit: int  # which group of bandits: the number of the bandit, where a group is one bandit
-    part: int  # which range of seeds
+    bandit: int  # the index of the group of bandits, which is that of the bandit if a group is one bandit
+    part: int  # the index of the range of seeds
 
 
 class Results:
-    """The numbers of a grid: in a store if there is one, and in memory otherwise.
+    """The numbers of a grid, in a store or in memory.
 
     Args:
         attributes: of the Dataset; "specification" is JSON, from which the labels follow.
         chunk_size: how many seeds a chunk has; the last range may have fewer.
-        path: of the store, which exists.
+        path: the folder of the store, which exists; without it, results are in memory.
         group: how many consecutive bandits a chunk has; it divides the number of bandits.
         labels: the coordinates, if they are known already: a long specification takes seconds to parse.
-        described: the specification, parsed, likewise.
+        described: the parsed specification, if it is known already.
 
-    A sweep may ask for a part of what the store has (`ask`), and the store may have sources: earlier grids of it, whose runs
-    are copied instead of played (`growth`).
+    A sweep may ask for a part of what the store has (`ask`). The store may have sources, its earlier grids: their runs are
+    copied instead of played (`growth`).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Results:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """Those that are asked for."""
+        """The chunks that the sweep asks for."""
         return [chunk for chunk in self.all_chunks if self.asked[chunk]]
 
     @property
@@ -102,7 +102,7 @@ class Results:
         return [chunk for chunk in self.chunks if not self.done[chunk]]
 
     def ask(self, attributes: dict[str, Any]) -> None:
-        """Limits the results to those of a sweep with these attributes, which the grid includes."""
+        """Restricts the results to those of a sweep with these attributes, which is a part of the grid."""
         self._part = Part(self.specification, attributes, specification.parse(attributes["specification"]))
         self.asked[:] = False
         groups = sorted({place // self.group for place in self._part.bandits})
@@ -119,7 +119,7 @@ class Results:
         self.sources.append(Source(self, results, within))
 
     def known(self, chunk: Chunk, sources: "list[Source] | None" = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """What the sources have of a chunk, and where: arrays as for `put`, and a mask [bandit, budget, seed]."""
+        """The values of a chunk that the sources have, as for `put`, and a mask of these values [bandit, budget, seed]."""
         seeds = self.seeds(chunk)
         values = {name: self._blank_block(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
         mask = np.zeros(values["rounds"].shape, bool)
@@ -135,10 +135,10 @@ class Results:
         """Raises a `ValueError` if another process has given the store another grid."""
         if not self.is_current():
             raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
-                             "sweep again, which goes on there")
+                             "sweep again, to continue with that grid")
 
     def adopt(self, chunk: Chunk) -> bool:
-        """Whether the sources have all of a chunk; if so, it is put."""
+        """Saves a chunk if the sources have all of it. Returns whether they do."""
         if not self.sources:
             return False
         values, mask = self.known(chunk)
@@ -147,7 +147,7 @@ class Results:
         return bool(mask.all())
 
     def gap(self, chunk: Chunk) -> "Gap":
-        """What of a chunk no source has."""
+        """The part of a chunk that no source has."""
         seeds = np.arange(self.sizes["seed"])[self.seeds(chunk)]
         if not self.sources:
             return Gap(seeds, tuple(range(self.sizes["budget"])))
@@ -157,7 +157,7 @@ class Results:
         return self._gaps[chunk]
 
     def put_gap(self, chunk: Chunk, gap: "Gap", values: dict[str, np.ndarray]) -> None:
-        """Keeps what was missing of a chunk, with what the sources have of it."""
+        """Saves a chunk: the values of the gap, and the rest from the sources."""
         if not self.sources:
             return self.put(chunk, values)
         whole, mask = self.known(chunk)
@@ -174,7 +174,7 @@ class Results:
 
     @property
     def runs(self) -> int:
-        """How many runs a chunk has with each budget; with the last range of seeds it may have fewer."""
+        """The number of runs of a chunk with each budget. A chunk of the last range of seeds may have fewer."""
         return self.group * self.chunk_size
 
     def bandits(self, chunk: Chunk) -> range:
@@ -184,14 +184,14 @@ class Results:
         return slice(chunk.part * self.chunk_size, min((chunk.part + 1) * self.chunk_size, self.sizes["seed"]))
 
     def put(self, chunk: Chunk, values: dict[str, np.ndarray]) -> None:
-        """Keeps the results of a chunk, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
+        """Saves the results of a chunk, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
 
-        The axis `bandit` may be left out where a group is one bandit.
+        The axis `bandit` may be left out if a group is one bandit.
         """
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
         if self.group == 1:
             values = {name: value if value.ndim == len(axes_of(name)) - 1 else value[None] for name, value in values.items()}
-        # There are many kinds of NaN, of which the store gives back one.
+        # NaN has many bit patterns, and the store returns one of them.
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
         if self.path is not None:
@@ -205,9 +205,9 @@ class Results:
         self._keep(chunk, values, self._kept)
 
     def load(self, into: dict[str, np.ndarray] | None = None, chunks: list[Chunk] | None = None) -> None:
-        """Finds out what the store has, complete and undamaged; and reads it into these arrays, if there are any.
+        """Finds the chunks that the store has, complete and undamaged. Reads them into the arrays `into`, if given.
 
-        Of `chunks` alone, if they are given: others then count as missing.
+        If `chunks` are given, only these are read, and the others count as missing.
         """
         if self.path is None:
             return
@@ -229,9 +229,9 @@ class Results:
                         array[self._place(chunk)][mask] = values[name][mask]
 
     def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
-        """What the store has of a chunk, if it is complete and undamaged. [bandit, budget, seed] or [..., arm]"""
+        """Reads a chunk: arrays [bandit, budget, seed] or [..., arm], or None unless it is complete and undamaged."""
         seeds = self.seeds(chunk)
-        with contextlib.suppress(Exception):  # something is damaged, which makes its decoder raise whatever it likes
+        with contextlib.suppress(Exception):  # a decoder may raise anything if a file is damaged
             checksum = self._read("checksum", chunk).item()
             values = {name: self._read(name, chunk)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
             if checksum == _checksum(values):
@@ -239,23 +239,23 @@ class Results:
         return None
 
     def _write(self, name: str, chunk: Chunk, value: np.ndarray) -> None:
-        """Writes a file of the store: the part of an array that belongs to one chunk alone."""
+        """Writes one file of the store: the part of an array that belongs to this chunk."""
         file, blank = self._file(name, chunk), self._blank_block(name)
         block = blank.copy()
         block[tuple(map(slice, value.shape))] = value
         if np.array_equal(block, blank, equal_nan=block.dtype.kind == "f"):
             set_aside(file, file.is_dir())
-            file.unlink(missing_ok=True)  # as zarr has it
+            file.unlink(missing_ok=True)  # as in zarr, a missing file means empty
         else:
             replace(file, ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))))
 
     def _read(self, name: str, chunk: Chunk) -> np.ndarray:
-        """What is in such a file, of the last range of seeds too as many as of the others."""
+        """Reads such a file. The last range of seeds is padded to the length of the others."""
         block = self._blank_block(name)
         with contextlib.suppress(FileNotFoundError):
             content = files.read(self._file(name, chunk), block.nbytes + block.nbytes // 64 + 1024)
             little = block.astype(block.dtype.newbyteorder("<"))
-            ZSTD.decode(content, out=little)  # a frame that has more than that is refused before it takes memory
+            ZSTD.decode(content, out=little)  # a longer frame is refused before it takes memory
             block = little.astype(block.dtype, copy=False)
         return block
 
@@ -264,7 +264,7 @@ class Results:
         return np.full(chunk_shape(name, self.sizes, self.chunk_size, self.group)[1:], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
-        """What there is; where a chunk is missing, NaN, or 0 for whole numbers."""
+        """The Dataset of the results so far. Where a chunk is missing, it has NaN, or 0 for whole numbers."""
         arrays = self._kept
         if arrays is None:
             self.load(arrays := self._blank())
@@ -275,7 +275,7 @@ class Results:
         return xr.Dataset(variables, labels, _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))))
 
     def lazy(self) -> xr.Dataset:
-        """What there is, as `dataset` has it, read when it is computed with. Nothing is checked."""
+        """The Dataset as in `dataset`, with arrays that are read when they are used. Nothing is checked."""
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
         variables = {name: (axes_of(name), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
         return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
@@ -301,7 +301,7 @@ class Results:
                         yield chunk
 
     def check_size(self) -> None:
-        """Raises if the results take much more memory than the files of the store account for: they are not in there."""
+        """Raises if the results would take much more memory than the files of the store can contain."""
         runs = math.prod(self.sizes[axis] for axis in AXES)
         needed = runs * specification.bytes_of_a_run(self.sizes["arm"])
         if needed <= FREE:
@@ -325,14 +325,14 @@ class Results:
         self.done[chunk] = True
 
     def _file(self, name: str, chunk: Chunk) -> Path:
-        """Where the store has what belongs to a chunk, and to no other."""
+        """The file of the store that has the part of an array that belongs to this chunk."""
         at = {"policy": chunk.policy, "bandit": chunk.bandit, "group": chunk.bandit, "seed": chunk.part, "range": chunk.part}
         places = [at.get(axis, 0) for axis in axes_of(name)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
 
 def _stamp(path: Path | None) -> tuple[int, ...] | None:
-    """What tells one root of a store from the next."""
+    """Identifies the root of a store, to detect that it was replaced."""
     try:
         status = os.stat(path / "zarr.json")  # type: ignore
     except OSError:
@@ -345,10 +345,10 @@ def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
 
 
 class Gap(NamedTuple):
-    """What is missing of a chunk, for each of its bandits."""
+    """The missing part of a chunk, the same for each of its bandits."""
 
-    seeds: np.ndarray  # their numbers
-    budgets: tuple[int, ...]  # their places
+    seeds: np.ndarray  # the missing seeds
+    budgets: tuple[int, ...]  # the indices of the missing budgets
 
 
 class Part:
@@ -369,7 +369,7 @@ class Part:
 
 
 class Source:
-    """Results of another grid, for the same runs."""
+    """Results of another grid that has some of the same runs."""
 
     def __init__(self, mine: Results, theirs: Results, within: Results | None):
         self.theirs, self.within = theirs, within
@@ -384,7 +384,7 @@ class Source:
         self._last: tuple[Any, Any] = (None, None)
 
     def copy(self, chunk: Chunk, values: dict[str, np.ndarray], mask: np.ndarray) -> None:
-        """Copies what the source has of a chunk into these arrays, and marks it."""
+        """Copies what the source has of a chunk into these arrays, and marks it in the mask."""
         theirs, policy, seeds = self.theirs, self._policies[chunk.policy], self._mine.seeds(chunk)
         if policy is None or not len(self._budgets):
             return
@@ -417,7 +417,7 @@ def opened(path: Path, root: Root) -> Results:
 
 
 def now() -> str:
-    """So finely that no two stores are begun at the same time."""
+    """The current time in microseconds, so that no two stores have the same."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 

@@ -1,13 +1,15 @@
-"""`sweep`: plays named policies on named bandits, with several budgets and many seeds, and saves as it goes.
+"""`sweep`: plays named policies on named bandits, with several budgets and many seeds, and saves results as it computes them.
 
-What is run does not depend on how: the run of seed number s on a bandit has the key
+The runs do not depend on how they are computed. The run of seed number s on a bandit has the key
 
     fold_in(fold_in(jax.random.key(seed), crc32 of the bandit's name in UTF-8), s)
 
-for every policy. All policies are compared with common random numbers, and what else is in the sweep changes no number.
+for every policy. So all policies are compared with common random numbers, and a run does not depend on what else is in the
+sweep.
 
 A sweep is computed and saved in chunks (`schedule`, `results`): by this process (`playing`), or by the workers of an executor
-(`executors`). Shards divide the chunks among processes by rules that each can follow alone; all save in one store.
+(`executors`). Shards divide the chunks among processes. Each process computes the same division alone, and all save in one
+store.
 """
 
 import os
@@ -62,51 +64,54 @@ def sweep(
 ) -> xr.Dataset:
     """Plays every policy on every bandit with every budget, `num_seeds` times.
 
-    A policy that does not require the budget plays once, with the budgets as checkpoints; one that does plays once for each.
-    The results do not depend on `chunk_size`, `memory_bytes`, `devices`, `shard`, `executor`, the order or an interruption.
+    A policy that does not require the budget plays once, with the budgets as checkpoints. A policy that requires it plays once
+    for each budget. The results do not depend on `chunk_size`, `memory_bytes`, `devices`, `shard`, `executor`, the order of
+    computation or an interruption.
 
     Args:
-        policies: by name; or the names of some in `POLICIES`, with their default settings.
-        bandits: by name. They may differ in family and number of arms.
+        policies: a dict of policies by name; or a list of names in `POLICIES`, for policies with their default settings.
+        bandits: a dict of bandits by name. They may differ in family and number of arms.
         budgets: in increasing order, in the unit of the bandits' costs.
-        num_seeds: how many runs of each.
-        max_rounds: every run ends after so many rounds, if its budget is not spent by then. Its regret is then NaN.
+        num_seeds: the number of runs of each policy on each bandit with each budget.
+        max_rounds: the largest number of rounds in a run. If a run reaches it before its budget is spent, its regret is NaN.
         rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
-            budget; the axis `budget` has the numbers of rounds, and regret, which is about a budget, is NaN: take
+            budget, and the axis `budget` has the numbers of rounds. Regret is NaN, since it is defined for a budget: use
             `pseudo_regret`. A policy that requires the budget is refused.
-        out: a folder to save in, a zarr store. If the same sweep was interrupted there, it goes on, and what is damaged
-            is computed again. A store that has a part of this sweep grows: only what is missing is computed. A store has one
-            list of budgets, which all of its policies play. A store of another seed, or with other settings under the same
-            name, is refused. Of a class of your own the code is compared too, without comments, but not that of what it calls;
-            if it has changed, its runs are played again, and a warning says so.
+        out: a folder to save in, a zarr store. If the same sweep was interrupted there, it continues, and damaged parts are
+            computed again. If the store has a part of this sweep, it grows, and only the missing part is computed. A store has
+            one list of budgets for all of its policies. A store of another seed, or with other settings under the same name, is
+            refused. For a user-defined class the code is compared, too, without comments and without the code that it calls. If
+            it has changed, its runs are played again, with a warning.
         seed: the random seed. The keys of the runs also depend on the names of the bandits.
-        relative_to_min_cost: budgets are multiples of the smallest expected cost of each bandit, so that a run has at most
-            about that many pulls. The axis `budget` has the multiples.
+        relative_to_min_cost: whether budgets are multiples of the smallest expected cost of each bandit, so that a run has at
+            most about that many pulls. The axis `budget` then has the multiples.
         bandit_coords: further coordinates of the bandits, by name: one number or text for each bandit, such as
             `{"gap": [0.1, 0.2]}`. The Dataset has them along the axis `bandit`.
-        chunk_size: how many seeds to save at a time; by default what suits the device. If all seeds of a bandit are fewer than
-            that, and there are many bandits of the same kind in a row, groups of bandits are saved at a time; the size of a
-            group divides the number of bandits of each kind, so round numbers are saved faster. A store keeps its own sizes.
+        chunk_size: how many seeds to save at a time; the default suits the device. If all seeds of a bandit are fewer than the
+            default, and many consecutive bandits are of the same kind, groups of bandits are saved at a time. The size of a
+            group divides the number of bandits of each kind, so round numbers of bandits are saved faster. A store keeps its
+            own sizes.
         memory_bytes: how many bytes the results of a call to the devices may take, if `chunk_size` is not given.
-        devices: which to use, such as `jax.local_devices()[:2]`, or how many; by default all that this process has. JAX has a
-            device for each CPU core only if `bts_jax` is imported before JAX starts.
-        shard: `(3, 8)` plays the third of eight shards and no more, and saves it in `out`, where others may save theirs before,
-            meanwhile or after; the shards are the same on every machine, and a shard played twice does no harm. The Dataset has
-            what is saved by then.
-        executor: whose workers play, instead of this process: a process pool (started by spawn), a `dask.distributed.Client`,
-            an executor of submitit, an MPI pool, or another object with `submit(function, *arguments)`, which returns an object
-            with `result()`. All workers must reach `out` under the same path, and have the same versions and kind of device.
-            A task that fails or whose worker dies is submitted again, three times; then it is named in a `RuntimeError` after
-            all others have ended. Ctrl-C cancels the tasks that have not begun.
-        task_seconds: with an executor, about how many seconds a task takes. It is less where there is little to do, so that
-            there are more tasks than workers.
-        quiet: no progress bar. There is none either where nobody would see it.
+        devices: the devices to use, such as `jax.local_devices()[:2]`, or their number; by default all devices of this process.
+            JAX has a device for each CPU core only if `bts_jax` is imported before JAX starts.
+        shard: `(3, 8)` plays only the third of eight shards, and saves it in `out`. Other processes may save the other shards
+            there, before, after or at the same time. The shards are the same on every machine, and playing a shard twice does
+            no harm. The Dataset has everything that is saved by then.
+        executor: plays with its workers instead of this process. It is a process pool (started by spawn), a
+            `dask.distributed.Client`, an executor of submitit, an MPI pool, or another object with
+            `submit(function, *arguments)`, which returns an object with `result()`. All workers must reach `out` under the same
+            path, and have the same versions and kind of device. A task that fails or whose worker dies is submitted again, up
+            to three times. If it still fails, a `RuntimeError` names it after all other tasks have ended. Ctrl-C cancels the
+            tasks that have not started.
+        task_seconds: with an executor, about how many seconds a task takes. If there is little to do, tasks are shorter, so
+            that there are more tasks than workers.
+        quiet: show no progress bar. It is shown only on a terminal or in a notebook.
 
     Returns:
         An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`): `reward`, `cost`, `rounds`,
-        `truncated`, `pulls`, `regret`, `pseudo_regret`; what it was made from is in its attributes. Where a policy or a bandit
-        of one's own broke the rules, rewards, costs and regrets are NaN, and a `RuntimeWarning` says so. Amounts are in the
-        units of the bandits. Names of arms are the coordinate `arm` if all bandits have the same, else `arm_name`.
+        `truncated`, `pulls`, `regret`, `pseudo_regret`. Its attributes say what it was computed from. If a user-defined policy
+        or bandit broke the rules in a run, its rewards, costs and regrets are NaN, and a `RuntimeWarning` says so. Amounts are
+        in the units of the bandits. Names of arms are the coordinate `arm` if all bandits have the same, else `arm_name`.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
@@ -132,7 +137,7 @@ def fill(
     chunk_size: Any = None, memory_bytes: Any = None, devices: Any = None, shard: Any = None, executor: Any = None,
     task_seconds: Any = 60, quiet: bool = False,
 ) -> Results:
-    """Does what `sweep` does, and leaves the results in the store."""
+    """Does the work of `sweep`. Returns the results without reading them from the store."""
     check_fork()
     if executor is None:
         here = _devices(devices)
@@ -192,22 +197,22 @@ def _warn(grid: Grid, counts: Counts) -> None:
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
                       f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does not exist or never "
                       "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
-                      "check_bandit may tell", RuntimeWarning, stacklevel=5)
+                      "check_bandit may find the reason", RuntimeWarning, stacklevel=5)
     for (policy, bandit), seeds in counts.cut.items() if grid.longest is None else ():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the limit of rounds for "
-                      f"{counted(seeds, 'seed')} before the budget was spent, where regret is NaN: does every arm cost "
-                      "something? pseudo_regret is about the pulls that were made", RuntimeWarning, stacklevel=5)
+                      f"{counted(seeds, 'seed')} before the budget was spent, and regret is NaN there: check that every arm "
+                      "costs something, or use pseudo_regret, which is about the pulls made", RuntimeWarning, stacklevel=5)
 
 
 def stored(
     path: str | os.PathLike, own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})
 ) -> dict[str, Any]:
-    """What the sweep in a store plays, as arguments of `sweep`. `own`: policies and bandits that are not in the registries."""
+    """The sweep in a store, as arguments of `sweep`. `own`: user-defined policies and bandits, which are in no registry."""
     return arguments(read_specification(path), POLICIES, BANDITS, own)
 
 
 def _devices(devices: Any) -> list[Any]:
-    """The devices to use, of those that this process has: a CPU, too, where there is a GPU."""
+    """The devices to use, among those of this process. They may be CPUs even if there is a GPU."""
     here = jax.local_devices()
     if devices is None:
         return here
@@ -215,23 +220,23 @@ def _devices(devices: Any) -> list[Any]:
     if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         if not 1 <= devices <= len(here):
             raise ValueError(f"devices = {devices}, and there {'is' if len(here) == 1 else 'are'} {len(here)} "
-                             f"({here[0].device_kind}): {remedy}; BTS_JAX_CPU_DEVICES in the environment makes more of a CPU")
+                             f"({here[0].device_kind}): {remedy}; to divide a CPU into more, set BTS_JAX_CPU_DEVICES")
         return here[:devices]
     if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
         raise ValueError(f"devices = {devices!r} is neither a number nor a list of devices: {remedy}")
     for place, device in enumerate(devices):
         if device not in jax.local_devices(backend=getattr(device, "platform", None)) or device in devices[:place]:
-            raise ValueError(f"devices[{place}] = {device!r} is not a device of this process, or there twice: {remedy}")
+            raise ValueError(f"devices[{place}] = {device!r} is not a device of this process, or it is given twice: {remedy}")
     return list(devices)
 
 
 def _shard_of(shard: Any, out: Any) -> tuple[int, int]:
-    """Which shard to play, and of how many."""
+    """The shard to play, and the number of shards."""
     if shard is None:
         return 1, 1
     whole = isinstance(shard, Sequence) and len(shard) == 2 and all(type(part) is int for part in shard)
     if not whole or not 1 <= shard[0] <= shard[1]:
-        raise ValueError(f"shard = {shard!r} is no shard: give its number from 1 on and how many there are, such as (3, 8)")
+        raise ValueError(f"shard = {shard!r} is not a shard: give its number, from 1, and the number of shards, such as (3, 8)")
     if out is None:
-        raise ValueError(f"shard = {shard!r} is not saved anywhere: name the folder of all shards as out")
+        raise ValueError(f"shard = {shard!r} has no folder to save in: give the folder of all shards as out")
     return shard[0], shard[1]

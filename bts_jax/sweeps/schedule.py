@@ -1,6 +1,6 @@
-"""How the chunks of a sweep are divided: among processes, into batches, and into programs. Pure functions.
+"""Divides the chunks of a sweep: among processes, into batches, and into programs. Pure functions.
 
-A chunk is one policy on one bandit with a range of seeds. Where there are many bandits and few seeds, a chunk has a group of
+A chunk is one policy on one bandit with a range of seeds. If there are many bandits and few seeds, a chunk has a group of
 consecutive bandits of the same kind instead: otherwise there would be as many chunks as runs, and saving them would take longer
 than playing. `group_size` chooses how many bandits a group has.
 
@@ -17,28 +17,28 @@ from typing import Any, NamedTuple
 from bts_jax.sweeps.grid import Grid, kind_of
 from bts_jax.sweeps.results import Chunk, Results
 
-MAX_FUSED = 6  # batches in a program: with more it takes long to compile
+MAX_FUSED = 6  # batches in a program: a program with more takes long to compile
 LARGEST_GROUP = 256  # bandits in a chunk
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
-FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are so many chunks
-FEWEST_GROUPS = 16  # into which bandits are divided, so that there are chunks to divide and little is lost by an interruption
+FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are that many chunks
+FEWEST_GROUPS = 16  # of bandits, so that there are enough chunks to divide, and an interruption loses little
 
 
 class Call(NamedTuple):
     """A batch of runs. Calls of the same program have the same shapes."""
 
-    chunks: list[Chunk]  # which have the policy in common, and the kind of bandit
-    size: int  # how many chunks the call is made for: the rest is filled up with repeats
-    alike: bool  # all chunks have the same bandit, as all of that program
-    program: Any  # what tells programs apart
-    quickly: bool = False  # the program has little to do in all, see `batch.lay_out`
+    chunks: list[Chunk]  # with the same policy and the same kind of bandit
+    size: int  # how many chunks the program is compiled for: the rest is filled with repeats
+    alike: bool  # whether all chunks of that program have the same bandit
+    program: Any  # identifies the program
+    quickly: bool = False  # whether the program has little to do in total, see `batch.lay_out`
 
 
 def group_size(grid: Grid, chunk_size: int, usual: int) -> int:
-    """How many bandits a chunk of `chunk_size` seeds has, where a chunk usually has up to `usual` runs.
+    """The number of bandits in a chunk of `chunk_size` seeds, if a chunk usually has up to `usual` runs.
 
     Consecutive bandits of the same kind form a stretch. The number divides the lengths of all stretches, so that no group has
-    bandits of two kinds. It is 1 where the seeds alone make a chunk large enough.
+    bandits of two kinds. It is 1 if the seeds alone make a chunk large enough.
     """
     if chunk_size < grid.num_seeds:
         return 1
@@ -51,7 +51,7 @@ def group_size(grid: Grid, chunk_size: int, usual: int) -> int:
 
 
 def _check_groups(grid: Grid, results: Results) -> None:
-    """Raises if a store has groups of bandits that cannot be played together, as `sweep` does not make them."""
+    """Raises if a store has groups of bandits that cannot be played together. `sweep` does not create such groups."""
     for start in range(0, len(grid.kinds), results.group):
         if len(set(grid.kinds[start : start + results.group])) > 1:
             raise ValueError(f"the store {str(results.path)!r} has groups of {results.group} bandits, and bandits of different "
@@ -63,7 +63,7 @@ def work_of(grid: Grid, results: Results, chunk: Chunk) -> int:
 
 
 def _alike(grid: Grid, results: Results, chunks: list[Chunk]) -> dict[Any, list[Chunk]]:
-    """Units that may share a call, the longest first."""
+    """Lists of chunks that may share a call, the longest chunk first."""
     _check_groups(grid, results)
     alike: dict[Any, list[Chunk]] = {}
     for chunk in sorted(chunks, key=partial(work_of, grid, results), reverse=True):
@@ -76,8 +76,8 @@ def divided(
 ) -> list[tuple[int, list[Chunk]]]:
     """Divides chunks into lists that one process plays, with the work of each, the longest first.
 
-    A list has at most the work `most`, but at least `fewest` chunks of each policy, and at most `largest`. It has one policy;
-    on a GPU it has all policies of its bandits, where their calls are small enough to be fused.
+    A list has at most the work `most`, but at least `fewest` chunks of each policy, and at most `largest`. It has one policy.
+    On a GPU it has all policies of its bandits, if their calls are small enough to be fused.
     """
     of_a_chunk = partial(work_of, grid, results)
     together: dict[Any, dict[Any, list[Chunk]]] = {}  # by kind, and by what shares a program
@@ -104,7 +104,7 @@ def divided(
 def shards(grid: Grid, results: Results, chunks: list[Chunk], count: int) -> list[list[Chunk]]:
     """Divides chunks into shards of about the same work, one for each process.
 
-    The shards depend on the grid, the chunks and the number of processes alone: every process computes the same ones.
+    The shards depend only on the grid, the chunks and the number of processes: every process computes the same shards.
     """
     total = sum(work_of(grid, results, chunk) for chunk in chunks)
     found: list[list[Chunk]] = [[] for _ in range(count)]
@@ -117,16 +117,16 @@ def shards(grid: Grid, results: Results, chunks: list[Chunk], count: int) -> lis
 
 
 def tasks(grid: Grid, results: Results, chunks: list[Chunk], seconds: float, devices: int) -> tuple[list[list[Chunk]], int]:
-    """Divides chunks into tasks for an executor, the longest first; and says how many chunks of a policy a task has at most.
+    """Divides chunks into tasks for an executor, the longest first. Also returns the most chunks of a policy in a task.
 
-    A task takes a worker with so many devices about so many seconds. It takes less if all of the work is small, so that there
-    are several tasks for each worker, and a faster worker gets more of them. How many workers there are is not known.
+    A task takes a worker with this many devices about this many seconds. If there is little work in total, tasks are shorter:
+    each worker then gets several tasks, and a faster worker gets more of them. The number of workers is not known.
     """
     total = sum(work_of(grid, results, chunk) for chunk in chunks)
     speed = devices * (CPU_SPEED if _on_cpu(grid) else GPU_SPEED)
     fewest = FEWEST_TASKS_CPU if _on_cpu(grid) else FEWEST_TASKS_GPU
     most = min(seconds * speed / results.chunk_size, total / fewest)
-    smallest = 1 if _on_cpu(grid) else -(-_small_call(grid) // results.runs)  # a GPU takes as long for less
+    smallest = 1 if _on_cpu(grid) else -(-_small_call(grid) // results.runs)  # a GPU is not faster with less
     found = [part for _, part in divided(grid, results, chunks, most, smallest, len(chunks))]
     return found, max((max(Counter(chunk.policy for chunk in part).values()) for part in found), default=1)
 
@@ -136,7 +136,7 @@ def _chunks_of_a_call(grid: Grid, results: Results) -> int:
 
 
 def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: int | None = None) -> list[Call]:
-    """All calls that these chunks take, the longest first: so none is left over that others would wait for.
+    """Forms calls from chunks. The longest calls come first, so that no long call is left at the end.
 
     If the chunks are one task of several, `widest` is how many chunks of a policy a task has at most. Then the calls of all
     tasks have the same shapes, and a worker compiles each program once.
@@ -158,7 +158,7 @@ def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: 
 
 
 def fuse(grid: Grid, results: Results, calls: list[Call], most: int) -> list[list[Call]]:
-    """Groups of calls that are compiled into one program: small ones of several policies on the same bandits.
+    """Groups calls that are compiled into one program: small calls of several policies on the same bandits.
 
     If there are several groups, the first is halved: its programs compile sooner, so that the device starts earlier.
     """
@@ -174,16 +174,16 @@ def fuse(grid: Grid, results: Results, calls: list[Call], most: int) -> list[lis
 
 
 def _is_small(grid: Grid, chunk: Chunk, seeds: int, most: int) -> bool:
-    """Whether a call of so many seeds leaves room on the device for others."""
+    """Whether a call with this many seeds leaves room on the device for others."""
     return seeds * (len(grid.budgets) if grid.requires_budget(chunk) else 1) <= _small_call(grid) and seeds <= most // MAX_FUSED
 
 
 def sizes(grid: Grid, memory: int | None, devices: int) -> tuple[int, int]:
-    """How many seeds to save at a time, and how many to play: enough to keep devices busy, few enough to fit."""
+    """The numbers of seeds to save and to play at a time: enough to keep the devices busy, few enough to fit in memory."""
     of_a_seed = 3 * len(grid.budgets) * (4 * grid.most_arms + 40)  # recorded, stored and fetched
     cpu, usual = _on_cpu(grid), usual_runs(grid)
     fit = (memory or (2**28 if cpu else 2**30)) // of_a_seed
-    # Saved is the same number on any number of devices.
+    # The number to save does not depend on the number of devices.
     return max(min(usual, fit), 1), max(min(max(usual, 50 * devices) if cpu else usual * devices, fit), 1)
 
 
@@ -192,18 +192,18 @@ def _on_cpu(grid: Grid) -> bool:
 
 
 def usual_runs(grid: Grid) -> int:
-    """How many runs at a time suit a device."""
+    """The number of runs at a time that suits a device."""
     return 100 if _on_cpu(grid) else 2**15
 
 
 def _grouped_runs(grid: Grid) -> int:
-    """Up to how many runs bandits are put into one chunk for: with more, its eight files no longer matter.
+    """The largest number of runs for which bandits are grouped into one chunk: with more, its eight files no longer matter.
 
-    A GPU plays many chunks at a time, and fills a call better with small ones.
+    A GPU plays many chunks at a time, and fills a call better with small chunks.
     """
     return 100 if _on_cpu(grid) else 2**10
 
 
 def _small_call(grid: Grid) -> int:
-    """How many runs leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
+    """The most runs that leave room on a device for other calls: a GPU is slow to start kernels, and runs several at once."""
     return 0 if _on_cpu(grid) else 2**13

@@ -33,8 +33,8 @@ MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three by
 RESERVED = {"policy", "bandit", "budget", "seed", "arm", "requires", "family", "num_arms", "reward_mean", "cost_mean", "reward",
             "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs",
             "arm_name"}
-AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or from Python by the call that began it"
-DEEPEST = 8  # lists within each other, and bandits made of another
+AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or in Python with the call that started it"
+DEEPEST = 8  # nesting of lists, and of bandits that wrap another
 
 
 def check_length(root: bytes) -> None:
@@ -61,7 +61,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
-    """Raises a `ValueError` that says what is wrong, unless `found` specifies a sweep whose chunks can be like that.
+    """Raises a `ValueError` that names the problem, unless `found` is the specification of a sweep with such chunks.
 
     A chunk has `chunk_size` seeds and `group` bandits, see `results`.
     """
@@ -115,7 +115,7 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
 
 
 def check_coords(coords: Any, bandits: int) -> None:
-    """Raises a `ValueError` unless these are coordinates of so many bandits."""
+    """Raises a `ValueError` unless these are coordinates of this many bandits."""
     for name, values in _table("coords", coords).items():
         where = f"coords[{shown(name)}]"
         if not isinstance(name, str) or not name.isidentifier():
@@ -131,12 +131,12 @@ def check_coords(coords: Any, bandits: int) -> None:
 
 
 def bytes_of_a_run(arms: int) -> int:
-    """How much memory the results of one run with one budget take."""
+    """The bytes of memory that the results of one run with one budget take."""
     return 4 * arms + 29
 
 
 def increasing(budgets: Any, name: str = "budgets") -> np.ndarray:
-    """Budgets, or what else has that name, as float64, or a `ValueError` that names the first that is not allowed."""
+    """Returns budgets, or other amounts of that name, as float64. A `ValueError` names the first that is not allowed."""
     remedy = f"give positive numbers up to {LARGEST}, in increasing order"
     amounts = checks.numbers(name, budgets, remedy)
     if np.asarray(budgets).dtype.kind not in "iuf":
@@ -144,7 +144,7 @@ def increasing(budgets: Any, name: str = "budgets") -> np.ndarray:
     if amounts.ndim != 1 or not amounts.size:
         raise ValueError(f"{name} = {shown(budgets)} is not a list of at least one number: {remedy}")
     checks.require(name, amounts, (amounts * UNIT >= 0.5) & (amounts <= LARGEST), remedy)
-    bad = np.flatnonzero(~(np.diff(amounts.astype(np.float32)) > 0))  # two may be the same once they are rounded
+    bad = np.flatnonzero(~(np.diff(amounts.astype(np.float32)) > 0))  # two may be equal after rounding
     if bad.size:
         raise ValueError(f"{name} has {amounts[bad[0]]:g} before {amounts[bad[0] + 1]:g}: {remedy}, each once")
     return amounts
@@ -154,26 +154,26 @@ def increasing(budgets: Any, name: str = "budgets") -> np.ndarray:
 
 
 def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A policy or bandit as JSON: its class and its numbers, as they are computed with."""
+    """A policy or bandit as JSON: its class and its numbers, in the precision of the computation."""
     entry = {"class": type(thing).__name__, **more}
     if not is_ours(thing, registry):
-        entry["structure"] = str(jax.tree.structure(thing))  # which may hold settings that are not numbers
-        with suppress(OSError, TypeError):  # no source at hand
+        entry["structure"] = str(jax.tree.structure(thing))  # may hold settings that are not numbers
+        with suppress(OSError, TypeError):  # no source available
             entry["code"] = zlib.crc32("\n".join(_code(made) for made in _own_classes(thing, registry)).encode())
     fields = {}
     for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
-        inner = is_ours(leaf, registry)  # a bandit made from another
+        inner = is_ours(leaf, registry)  # a bandit that wraps another
         name = jax.tree_util.keystr(path).removeprefix(".")
         if inner:
             names = getattr(leaf, "arms", ())
             fields[name] = entry_of(leaf, registry, **({"arms": list(names)} if names else {}))
-        elif name not in ("reward_scale", "cost_scale") or listed(leaf) != 1:  # which came later, and are 1 as a rule
+        elif name not in ("reward_scale", "cost_scale") or listed(leaf) != 1:  # later additions, usually 1
             fields[name] = listed(leaf)
     return {**entry, "fields": fields}
 
 
 def _own_classes(thing: Any, registry: Mapping[str, Any]) -> list[type]:
-    """The classes that a policy or a bandit is made of and that are the user's own, with those they inherit from."""
+    """The user-defined classes of a policy or a bandit and of its parts, with those they inherit from."""
     found = _lineage(type(thing))
     for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
         part = getattr(thing, field.name)
@@ -183,13 +183,13 @@ def _own_classes(thing: Any, registry: Mapping[str, Any]) -> list[type]:
 
 
 def _lineage(made: type) -> list[type]:
-    """A class and those it inherits from, as far as they are the user's own."""
+    """A class and those it inherits from, as far as they are user-defined."""
     return [base for base in made.__mro__ if base.__module__.split(".")[0] not in (
         *sys.stdlib_module_names - {"__main__"}, "bts_jax", "chex")]
 
 
 def code_of(made: type) -> str:
-    """The source of a class of the user's own, with those it inherits from; nothing if there is none."""
+    """The source of a user-defined class and of those it inherits from; empty if there is none."""
     with suppress(OSError, TypeError):
         return "\n".join(map(_code, _lineage(made)))
     return ""
@@ -205,7 +205,7 @@ def _code(made: type) -> str:
 
 
 def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
-    """Whether a thing is one of ours, and so is all that it is made of."""
+    """Whether a policy or bandit is of a class in the registry, and so are all of its parts."""
     if type(thing) not in registry.values():
         return False
     parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
@@ -218,16 +218,16 @@ def listed(leaf: Any) -> Any:
 
 
 def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: Mapping[str, type] | None = None) -> Any:
-    """The policy or bandit that an entry describes: of a class in the registry, or of one of the classes `own`, by name.
+    """Creates the policy or bandit that an entry describes. Its class is in the registry or, by name, in `own`.
 
-    A store cannot ask for code: who calls this has imported the classes `own`.
+    A store cannot ask for an import: the caller has imported the classes in `own`.
     """
     ours, own, name = {made.__name__: made for made in registry.values()}, own or {}, entry["class"]
     is_own = "structure" in entry or name not in ours
     if is_own and name not in own:
         if name in ours:
             raise ValueError(f"{where} is a {name:.60}, which has a part of a class of your own: {AGAIN}")
-        raise ValueError(f"{where} is a {name:.60}, which is none of ours: {AGAIN}; or name its class, as in bts-jax sweep "
+        raise ValueError(f"{where} is a {name:.60}, which is not built in: {AGAIN}; or name its class, as in bts-jax sweep "
                          f"--resume STORE --import my_module:{name:.60}")
     fields = {part: remade(where, value, registry, own) if isinstance(value, dict) else value
               for part, value in entry["fields"].items()}
@@ -242,11 +242,11 @@ def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: 
 
 
 def _own(where: str, entry: dict[str, Any], kind: type, fields: dict[str, Any]) -> Any:
-    """An instance of a class of the user's own, if its fields alone make it as it was."""
+    """Creates an instance of a user-defined class, if its fields are enough to recreate it."""
     for part in fields:
         if not part.isidentifier():  # such as a field of a field
-            raise ValueError(f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, which its class alone does not "
-                             f"make: {AGAIN}")
+            raise ValueError(f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, which cannot be recreated "
+                             f"from its class: {AGAIN}")
     made = classes.arrays(classes.call(where, kind, fields))
     if str(jax.tree.structure(made)) != entry.get("structure"):
         raise ValueError(f"{where} is a {entry['class']:.60} with settings that are not numbers, or with other fields than its "
@@ -256,7 +256,7 @@ def _own(where: str, entry: dict[str, Any], kind: type, fields: dict[str, Any]) 
 
 def arguments(described: dict[str, Any], policies: Mapping[str, Any], bandits: Mapping[str, Any],
               own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})) -> dict[str, Any]:
-    """What a specification describes, as arguments of `sweep`: of the classes in the two registries, and of some `own`."""
+    """Converts a specification to arguments of `sweep`, with the classes in the two registries and the classes `own`."""
     policies, bandits = (
         {name: remade(f"{kind}[{shown(name)}]", entry, registry, mine) for name, entry in described[kind].items()}
         for kind, registry, mine in (("policies", policies, own[0]), ("bandits", bandits, own[1]))
@@ -289,7 +289,7 @@ def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields")
 
 
 def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:
-    """The names of the arms in the entry of a bandit; and a `ValueError` if they, or the scales, make no sense."""
+    """The names of the arms in the entry of a bandit. Raises a `ValueError` if they or the scales are invalid."""
     for name in ("reward_scale", "cost_scale"):
         if type(scale := entry.get(name, 1.0)) not in (int, float) or not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
             raise ValueError(f"{where}.{name} = {shown(scale)} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}")

@@ -1,4 +1,4 @@
-"""The files of a store: its root, its frame of empty arrays, and how they are written and compared."""
+"""The files of a store: writes, reads and compares its root and its frame of empty arrays."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from bts_jax.sweeps import specification
 from bts_jax.text import shown
 
 AXES = ("policy", "bandit", "budget", "seed")
-# What is stored, its type, and what stands where it is missing. `pulls` has the arms as a further axis.
+# The stored variables: dtype, and the value of missing entries. `pulls` has the arms as a further axis.
 VARIABLES = {
     "reward": (np.float32, np.nan),
     "cost": (np.float32, np.nan),
@@ -39,7 +39,7 @@ EXPLAINED = {
     "regret": "reward that always pulling the best arm would have earned more",
     "pseudo_regret": "expected regret of the arms that were pulled",
 }
-STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, cut into the sweep's chunks
+STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, divided into the sweep's chunks
 ZSTD = Zstd(level=1)
 
 
@@ -48,7 +48,7 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
     policies, bandits = described["policies"], described["bandits"]
     num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
 
-    # Names of arms that all bandits have in common are their labels.
+    # If all bandits have the same names of arms, these are the labels.
     named = [bandit.get("arms", []) for bandit in bandits.values()]
     several = not named[0] or any(names != named[0] for names in named)
     rows = [[*names, *[""] * (max(num_arms) - len(names))] for names in named]
@@ -108,19 +108,19 @@ def axis_sizes(labels: dict[str, tuple], chunk_size: int, group: int) -> dict[st
 
 
 def chunk_shape(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> tuple[int, ...]:
-    """The shape of what a chunk of so many seeds and bandits has of an array."""
+    """The shape of the part of an array that belongs to a chunk of this many seeds and bandits."""
     of_a_chunk = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
     return tuple(of_a_chunk[axis] for axis in axes_of(name))
 
 
 def seal_of(attributes: dict[str, Any], chunk_size: int, group: int = 1) -> int:
-    """What shows that the root of a store is as it was written. Where a group is one bandit, the root does not mention it."""
+    """A checksum that shows whether the root of a store has changed. If a group is one bandit, the root does not mention it."""
     sizes = f"{chunk_size}" if group == 1 else f"{chunk_size} {group}"
     return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
 
 
 def _root_file(attributes: dict[str, Any], chunk_size: int, group: int, labels: dict[str, tuple]) -> bytes:
-    """The root of a store, which says what the store is."""
+    """The content of the root of a store."""
     files: dict[str, Any] = {}
     others = " ".join(name for name, (axes, _) in labels.items() if name != axes)
     sizes = {"chunk": chunk_size, **({} if group == 1 else {"group": group})}
@@ -130,7 +130,7 @@ def _root_file(attributes: dict[str, Any], chunk_size: int, group: int, labels: 
 
 
 def _frame(labels: dict[str, tuple], chunk_size: int, bandits: int) -> dict[str, bytes]:
-    """All files of an empty store but its root, by name. A chunk has so many seeds and bandits."""
+    """All files of an empty store except its root, by name. A chunk has this many seeds and bandits."""
     files: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(files))
     for name, (axes, values) in labels.items():
@@ -155,20 +155,20 @@ def _frame(labels: dict[str, tuple], chunk_size: int, bandits: int) -> dict[str,
 
 
 def create(path: Path, attributes: dict[str, Any], chunk_size: int, group: int, described: dict[str, Any]) -> None:
-    """Makes a store that has nothing but its root, in one step. If there is one by now, that one stays."""
+    """Creates a store with only its root, in one step. If another process has created one by now, that one is kept."""
     path = Path(os.path.realpath(path))  # where a dangling link points to
     content = _root_file(attributes, chunk_size, group, labels_of(described))
     try:
         specification.check_length(content)
     except ValueError as error:
-        raise ValueError(f"{error}: give fewer bandits or arms, or tables with fewer rows; or leave out out") from None
+        raise ValueError(f"{error}: give fewer bandits or arms, or tables with fewer rows; or give no out") from None
     path.mkdir(parents=True, exist_ok=True)
     root = path / "zarr.json"
     building = files.beside(root)
     try:
         building.write_bytes(content)
         try:
-            os.link(building, root)  # which fails if there is a root, unlike a renaming
+            os.link(building, root)  # unlike a rename, this fails if there is a root
         except FileExistsError:
             pass
         except OSError:  # a file system without links
@@ -178,7 +178,7 @@ def create(path: Path, attributes: dict[str, Any], chunk_size: int, group: int, 
 
 
 def mend(path: Path, labels: dict[str, tuple], chunk_size: int, group: int) -> None:
-    """Writes what is missing or damaged in the frame of a store."""
+    """Repairs the frame of a store: writes files that are missing or damaged."""
     try:
         for name, content in _frame(labels, chunk_size, group).items():
             for parent in list((path / name).relative_to(path).parents)[-2::-1]:
@@ -191,9 +191,9 @@ def mend(path: Path, labels: dict[str, tuple], chunk_size: int, group: int) -> N
 
 
 def tidy(path: Path) -> None:
-    """Removes the temporary files of processes that were killed while they wrote: those that are an hour old.
+    """Removes temporary files of processes that were killed while they wrote: files that are more than an hour old.
 
-    A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can start again.
+    A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can be restarted.
     """
     for file in (*path.glob(".*"), *path.glob("*/.*")):
         with contextlib.suppress(OSError):  # another process has removed it
@@ -216,7 +216,7 @@ def replace(file: Path, content: bytes) -> None:
 
 
 def set_aside(path: Path, wrong: bool) -> None:
-    """Renames what is in the place of a file or folder of the store, if it is the wrong thing: it is not ours to delete."""
+    """Renames a file or folder that is in the place of one of the store, if it is `wrong`. It may be the user's: keep it."""
     if wrong:
         path.rename(files.beside(path))
 
@@ -228,9 +228,9 @@ def on_disk(file: Path) -> int:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a store can be made there: there may be what other processes are about to make one of."""
+    """Whether a store can be created there. Temporary files of other processes that create one do not count."""
     if path.exists() and not path.is_dir():
-        raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to go on with")
+        raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to continue")
     try:
         return not path.exists() or all(re.fullmatch(r"\.[0-9a-f]{32}", file.name) for file in path.iterdir())
     except OSError as error:
@@ -238,7 +238,7 @@ def is_empty(path: Path) -> bool:
 
 
 class Root(NamedTuple):
-    """What the root of a store says, checked."""
+    """The checked content of the root of a store."""
 
     attributes: dict[str, Any]  # of the Dataset
     chunk_size: int  # how many seeds a chunk has
@@ -275,7 +275,7 @@ def read_root(path: Path) -> Root:
 
 
 def differences_in_words(theirs: Any, ours: Any, there: str, here: str) -> str:
-    """How two specifications differ, in words; nothing if they do not."""
+    """Describes how two specifications differ; empty if they do not."""
     found = [f"{where}: {_shortly(x)} {there}, {_shortly(y)} {here}" for where, x, y in _differences(theirs, ours)]
     return "; ".join([*found[:3], *[f"and {len(found) - 3} more"] * (len(found) > 3)])
 
@@ -294,5 +294,5 @@ def _shortly(value: Any) -> str:
 
 
 def unwritable(path: Path | None, error: OSError) -> OSError:
-    return OSError(f"cannot write to {str(path)!r} ({error.strerror or error}): see to that and start the same sweep again; "
-                   "what is complete stays")
+    return OSError(f"cannot write to {str(path)!r} ({error.strerror or error}): fix this and start the same sweep again; "
+                   "complete chunks are kept")

@@ -1,7 +1,7 @@
-"""What a worker of an executor does: it plays chunks of a sweep and saves them in the store.
+"""A worker of an executor: plays chunks of a sweep and saves them in the store.
 
-A task names the store and a list of chunks. The worker reads the specification in the store and makes policies and bandits from
-it. A class of the user's own is named by its module, or sent by value if it has none. A worker refuses a task if it would not
+A task names the store and a list of chunks. The worker reads the specification in the store and creates policies and bandits
+from it. A user-defined class is named by its module, or sent by value if it has none. A worker refuses a task if it would not
 play the same runs: if its versions, its platform or the user's code differ.
 """
 
@@ -30,32 +30,32 @@ from bts_jax.sweeps.schedule import sizes
 from bts_jax.sweeps.specification import arguments, code_of
 from bts_jax.sweeps.store import Root, differences_in_words, read_root, seal_of
 
-Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or where it is: ("my_module:MyPolicy", folder)
+Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or its place: ("my_module:MyPolicy", folder)
 
 
 class Order(NamedTuple):
-    """A task."""
+    """A task for a worker."""
 
     name: str  # 32 hexadecimal digits
     store: str
-    made: tuple[str, int]  # when the store was begun, and the checksum of its root
+    made: tuple[str, int]  # when the store was created, and the checksum of its root
     chunks: list[tuple[int, int, int]]
     widest: int  # how many chunks of a policy a task has at most
-    asked: tuple[list[str], list[str]] | None  # policies and bandits, if the store has more
-    own: tuple[Classes, Classes]  # of the user's own: policies and bandits
-    patience: float  # for how many seconds to wait until the store is seen
-    workers: int  # how many there are at least on each machine
+    asked: tuple[list[str], list[str]] | None  # names of policies and bandits, if the store has more
+    own: tuple[Classes, Classes]  # user-defined policies and bandits
+    patience: float  # seconds to wait until the store is visible
+    workers: int  # the least number of workers on each machine
 
 
 _LOCK = threading.Lock()  # a worker may have several threads
 
 
 class Refusal(Exception):
-    """This worker would not play the same runs."""
+    """Raised if this worker would not play the same runs."""
 
 
 def describe(_: str, workers: int = 1) -> dict[str, Any]:
-    """What this worker is. `workers`: how many there are on this machine at least. The text makes each call unlike others."""
+    """Describes this worker. `workers`: the least number on this machine. The first argument makes each call unique."""
     with _LOCK:
         check_fork()
         share_machine(workers, one_gpu=True)
@@ -65,12 +65,12 @@ def describe(_: str, workers: int = 1) -> dict[str, Any]:
 
 
 def work(order: tuple[Any, ...]) -> dict[str, Any]:
-    """Plays the chunks of an order that are not in the store yet. Returns their number, and how many runs were invalid or cut.
+    """Plays the chunks of an order that are not in the store yet. Returns how many, and counts of invalid and truncated runs.
 
-    Errors are described in words: not every exception can be sent to another process.
+    Errors are returned as text: not every exception can be sent to another process.
     """
     order = Order(*order)
-    mark = Path(order.store, f".{order.name}")  # while the task is under way; if this process is killed, it is removed later
+    mark = Path(order.store, f".{order.name}")  # exists while the task runs; if this process is killed, it is removed later
     try:
         with _LOCK:
             check_fork()
@@ -106,7 +106,7 @@ _stores: dict[Any, tuple[Results, Grid, list[Any], int]] = {}  # the last store 
 
 
 def _opened(order: Order) -> tuple[Results, Grid, list[Any], int]:
-    """The results in the store, the grid that they are of, the devices to play it on, and how many seeds a call has."""
+    """The results in the store, their grid, the devices to play it on, and how many seeds a call has."""
     key = order.store, order.made, str(order.asked), order.own
     if key not in _stores or not _stores[key][0].is_current():
         _stores.clear()
@@ -137,7 +137,7 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
     for kind, sent in zip(("policies", "bandits"), order.own, strict=True):
         by_value = {name for name, one in sent if isinstance(one, type)}
         for name, entry in made[kind].items():
-            if "code" not in entry and entry["class"] in by_value:  # it came as it is, without a file
+            if "code" not in entry and entry["class"] in by_value:  # it was sent by value, without a file
                 described[kind][name].pop("code", None)
         if made[kind] != described[kind]:
             differences = differences_in_words(described[kind], made[kind], "in the store", "here")
@@ -151,23 +151,23 @@ _loaded: dict[type, str] = {}  # the code of classes when this process imported 
 
 
 def _found(text: str, folder: str) -> type:
-    """The class by that name, unless its file has changed since this process imported it."""
+    """Imports the class by that name. Refuses if its file has changed since this process imported it."""
     made = classes.find(text, folder=folder, where="a class")
     code = code_of(made)
     if _loaded.setdefault(made, code) != code:
-        raise Refusal(f"it has imported {text} before the file changed; restart the workers, as client.restart() of Dask does")
+        raise Refusal(f"it has imported {text} before the file changed; restart the workers, in Dask by client.restart()")
     return made
 
 
 def _seen(order: Order, path: Path) -> Root:
-    """The root of the store, as soon as it is seen here."""
+    """Waits until the store is visible here, and returns its root."""
     until = time.monotonic() + order.patience
     while True:
         try:
             root = read_root(path)
             if (root.attributes["created"], seal_of(root.attributes, root.chunk_size, root.group)) == order.made:
                 return root
-            reason = f"the store at {str(path)!r} is another there"
+            reason = f"the store at {str(path)!r} is another one there"
             if root.attributes["created"] == order.made[0]:
                 reason = "another process has given the store another grid"
         except ValueError as error:
