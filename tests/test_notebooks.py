@@ -1,7 +1,7 @@
 """The notebooks run from top to bottom at a reduced size, and are committed with the outputs of their full size.
 
-A cell with the tag `parameters` assigns the sizes of a notebook. Its metadata has a text `small`, which assigns reduced sizes. The
-tests append this text to the source of the cell, so that the cells that a reader sees have only the full sizes.
+A cell with the tag `parameters` assigns the sizes of a notebook. Its metadata has a text `small`, which assigns reduced sizes.
+The tests append this text to the source of the cell. So the cells that a reader sees have only the full sizes.
 """
 
 import ast
@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# Sizes that depend on where a notebook runs. They belong into the metadata of the cell with the tag `parameters`.
+# Code that chooses a reduced size. Reduced sizes belong in the metadata of the cell with the tag `parameters`.
 PLUMBING = re.compile(r"\bsmall\b|\benviron\b|\bgetenv\b|NOTEBOOK_SCALE", re.IGNORECASE)
 
 
