@@ -1,5 +1,10 @@
-"""The notebooks run, top to bottom, in a reduced size; and are committed as they were run."""
+"""The notebooks run from top to bottom at a reduced size, and are committed with the outputs of their full size.
 
+A cell with the tag `parameters` assigns the sizes of a notebook. Its metadata has a text `small`, which assigns reduced sizes.
+The tests append this text to the source of the cell. So the cells that a reader sees have only the full sizes.
+"""
+
+import ast
 import re
 from pathlib import Path
 
@@ -10,23 +15,60 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+# Code that chooses a reduced size. Reduced sizes belong in the metadata of the cell with the tag `parameters`.
+PLUMBING = re.compile(r"\bsmall\b|\benviron\b|\bgetenv\b|NOTEBOOK_SCALE", re.IGNORECASE)
+
 
 def read(path):
     return nbformat.read(path, as_version=4)
 
 
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def has_parameters(cell):
+    return "parameters" in cell.metadata.get("tags", [])
+
+
+def reduced(path):
+    """The notebook with its reduced sizes."""
+    notebook = read(path)
+    for cell in notebook.cells:
+        if has_parameters(cell):
+            cell.source += "\n\n" + cell.metadata["small"]
+    return notebook
+
+
+def assigned(source):
+    """The names to which the top level of a source assigns."""
+    targets = [target for node in ast.parse(source).body if isinstance(node, ast.Assign) for target in node.targets]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("BTS_JAX_NOTEBOOK_SCALE", "small")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("XLA_FLAGS", haste.flags())
-    NotebookClient(read(path), timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(reduced(path), timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_one_cell_has_the_sizes(path):
+    cells = code_cells(path)
+    tagged = [cell for cell in cells if has_parameters(cell)]
+    assert len(tagged) <= 1
+    for cell in tagged:
+        assert isinstance(cell.metadata.get("small"), str), "the reduced sizes"
+        assert assigned(cell.metadata["small"]) and assigned(cell.metadata["small"]) <= assigned(cell.source)
+    found = [match[0] for cell in cells for match in PLUMBING.finditer(cell.source)]
+    assert not found, "a cell with the tag `parameters` has the reduced sizes in its metadata"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_committed_with_their_outputs(path):
-    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run it from top to bottom"
     outputs = [output for cell in cells for output in cell.outputs]
     assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
