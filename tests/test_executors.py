@@ -387,7 +387,7 @@ class Nested(bj.Uniform):
     ({"out": None}, "out = None.*a folder that all workers share"),
     ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
     ({"devices": 1}, "devices = 1 does not go with executor"),
-    ({"memory": 10**9}, "memory = 1000000000 does not go with executor"),
+    ({"memory_bytes": 10**9}, "memory_bytes = 1000000000 does not go with executor"),
     ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
     ({"task_seconds": "x"}, "task_seconds = 'x'"),
     ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be recreated by a worker.*use shards"),

@@ -223,7 +223,7 @@ def test_policies_of_ones_own(tmp_path):
     ({"relative_to_min_cost": True, "bandits": {"a": bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.0])}},
      "'a'. has an arm that costs"),
     ({"chunk_size": 0}, "chunk_size = 0"),
-    ({"memory": -1}, "memory = -1"),
+    ({"memory_bytes": -1}, "memory_bytes = -1"),
     ({"devices": 0}, "devices = 0, and there "),
     ({"devices": 99}, "devices = 99, and there .*BTS_JAX_CPU_DEVICES"),
     ({"devices": []}, r"devices = \[\] is neither"),
