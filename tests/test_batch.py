@@ -201,7 +201,7 @@ def test_the_largest_is_the_first_of_its_kind(arms, platform):
     for x in (np.hstack(floats).astype(np.float32), np.hstack(integers).astype(np.int32), few > 0):
         # On x86, the library to which XLA gives large reductions ignores NaN (jaxlib 0.10.2). Steps have no such reductions.
         closed = without_reductions(jax.make_jaxpr(lambda x: (jnp.argmax(x), x.max()))(x[:, 0]))
-        place, largest = jax.jit(lanes(lambda x: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, x), platform))(x)
+        place, largest = jax.jit(lanes(partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts), platform))(x)
         np.testing.assert_array_equal(place, np.argmax(x, 0))
         np.testing.assert_array_equal(largest, x.max(0))
 

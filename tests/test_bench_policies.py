@@ -35,10 +35,10 @@ def by_user(policy):
 def test_rows_compare_at_the_same_budget(sizes, monkeypatch):
     played = []
 
-    def play(policy, bandit, budget, keys, report):
+    def play(policy, bandit, budget, keys, on_report):
         rounds = 1000 * len(keys)
         played.append((bandit.num_arms, len(keys), budget))
-        report(Report(runs=len(keys), devices=1, lanes=4, rounds=rounds, calls=rounds, computed=2 * rounds, blocks=(1,),
+        on_report(Report(runs=len(keys), devices=1, lanes=4, rounds=rounds, calls=rounds, computed=2 * rounds, blocks=(1,),
                       seconds=6.0 if by_user(policy) else 2.0))
 
     compiled = []

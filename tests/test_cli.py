@@ -294,8 +294,8 @@ def test_no_file_is_overwritten_without_being_asked(store, capsys):
 
 
 def test_a_grid_file_in_place_of_a_store(store, capsys):
-    (store / "runs.toml").write_text("seeds = 3")
-    (store / "other.toml").write_text("seeds = 3")
+    (store / "runs.toml").write_text("num_seeds = 3")
+    (store / "other.toml").write_text("num_seeds = 3")
     for arguments in (["table", "runs.toml"], ["plot", "runs.toml"], ["sweep", "--resume", "runs.toml"]):
         err = refused(arguments, capsys)
         assert "'runs.toml' is not a store but a grid file" in err and "'runs.zarr'" in err and "makes it" not in err

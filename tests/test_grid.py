@@ -411,7 +411,7 @@ def test_the_bar_counts_pulls(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "120")
     run = lambda **options: bj.sweep(  # noqa: E731
-        {"any": bj.Uniform()}, {"two": BANDITS["two"]}, [5, 200], 5, chunk=2, out=tmp_path / "store", **options)
+        {"any": bj.Uniform()}, {"two": BANDITS["two"]}, [5, 200], 5, chunk_size=2, out=tmp_path / "store", **options)
     results = run()
     drawn = [line for line in re.split(r"[\r\n]", sys.stderr.drawn) if line.strip()]
     assert drawn[0].startswith("starting:   0%") and any("any on two" in line and "pull/s" in line for line in drawn)

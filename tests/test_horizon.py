@@ -108,7 +108,7 @@ def test_a_run_that_costs_the_most_in_every_round_is_recorded_too():
 
 def test_grid_files_have_horizons(tmp_path):
     text = """
-    seeds = 2
+    num_seeds = 2
     {}
     [policies.uniform]
     kind = "uniform"

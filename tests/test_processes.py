@@ -126,7 +126,7 @@ def test_ten_threads_get_the_same_bits_as_one(tmp_path):
         return lambda _: bj.simulate_batch(policy, two, 20, keys(30, seed))
 
     def swept(store=None):
-        sweep = partial(bj.sweep, ["uniform"], {"two": two}, [5, 20], 12, chunk=2)
+        sweep = partial(bj.sweep, ["uniform"], {"two": two}, [5, 20], 12, chunk_size=2)
         return lambda folder: sweep(out=store and folder / store).reward.values
 
     work = [*(batch(bj.Uniform(), seed) for seed in range(3)), batch(bj.Oracle(), 0), batch(bj.Oracle(), 1), swept(),
@@ -142,7 +142,7 @@ def test_ten_threads_get_the_same_bits_as_one(tmp_path):
 
 def test_ctrl_c_comes_out_of_a_sweep_and_the_next_sweep_goes_on(tmp_path, monkeypatch):
     """As a signal, while other threads play and save."""
-    play = partial(bj.sweep, ["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 30, chunk=1)
+    play = partial(bj.sweep, ["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 30, chunk_size=1)
     right, put, saved = play(), Results.put, []
 
     def put_and_interrupt(*arguments):

@@ -382,7 +382,7 @@ def own(kind):
     (lambda: bj.Empirical(reward=[[1, 1], [0, 0]], cost=[[1, 1], [1, 1]], arms="ab"), "arms = 'ab'"),
     (lambda: bj.Empirical(reward=[[1, 1], [0, 0]], cost=[[1, 1], [1, 1]], arms=["a", 1]), "arms has the name 1"),
     (lambda: bj.Scaled(INSTANCES["bernoulli"], scale=LARGEST_SCALE, shift=1), "cost_scale .* larger unit"),
-    (lambda: bj.simulate(bj.Uniform(), own(Unscaled), 10, KEY), r"cost_mean of the bandit\[0\] = 2.5 .* have cost_scale"),
+    (lambda: bj.simulate(bj.Uniform(), own(Unscaled), 10, KEY), r"cost_mean of the bandit\[0\] = 2.5 .* set cost_scale"),
     (lambda: bj.simulate(bj.Uniform(), own(Wrong), 10, KEY), "cost_scale of the bandit = -3"),
     (lambda: bj.check_bandit(own(Misnamed)), "arms = .* 1 names"),
     (lambda: bj.sweep(["uniform"], {"own": own(Misnamed)}, [10], 1), "arms = .* 1 names"),
