@@ -5,7 +5,7 @@ test_reference checks that it plays every policy as `simulate` does.
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from threading import Barrier
 
 import jax
