@@ -87,11 +87,12 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
     import jax
 
     from bts_jax.bandits import BANDITS, Bernoulli
+    from bts_jax.engine.programs import quick_jit
     from bts_jax.sweeps import classes
 
     if not -(2**31) <= arguments.seed < 2**31:
         raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
-    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
+    key_bandit, key_runs = quick_jit(jax.random.split)(jax.random.key(arguments.seed))
     if (arguments.reward is None) != (arguments.cost is None):
         raise ValueError("--reward and --cost describe the same arms: give both, or neither for a random bandit")
     name, arms = arguments.bandit or "bernoulli", arguments.arms
@@ -136,6 +137,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from bts_jax.comparison import compare
     from bts_jax.contract import ratio
+    from bts_jax.engine.programs import quick_jit
     from bts_jax.policies import POLICIES
     from bts_jax.sweeps import classes
 
@@ -147,7 +149,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 else POLICIES[name]() for name in dict.fromkeys(names)}
     bandit, what, key_runs = _bandit(arguments)
     budget = arguments.budget
-    rows = compare(policies, bandit, budget, jax.random.split(key_runs, arguments.seeds), quiet=arguments.quiet)
+    keys = quick_jit(jax.random.split, static_argnums=(1,))(key_runs, arguments.seeds)
+    rows = compare(policies, bandit, budget, keys, quiet=arguments.quiet)
     ratios = np.sort(ratio(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean), np))[::-1]
     print(f"{what}, best ratios {ratios[0]:.4g} and {ratios[1]:.4g}; budget {budget:g}, {arguments.seeds} runs, "
           f"seed {arguments.seed}; on {jax.devices()[0].device_kind}")

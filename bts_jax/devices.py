@@ -99,3 +99,10 @@ def _cgroup_limit(root: str = "/") -> float:
                     if quota > 0:
                         limit = min(limit, quota / period)
     return max(limit, 1)
+
+
+def default_platform() -> str:
+    """The platform on which JAX computes by default: "cpu" or "gpu"."""
+    device = jax.config.jax_default_device  # type: ignore
+    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
+    return "cpu" if platform == "cpu" else "gpu"

@@ -28,6 +28,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, side_info
+from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, looped
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
@@ -181,13 +182,6 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
         checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
     policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
     return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
-
-
-def default_platform() -> str:
-    """The platform on which JAX computes by default: "cpu" or "gpu"."""
-    device = jax.config.jax_default_device  # type: ignore
-    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
-    return "cpu" if platform == "cpu" else "gpu"
 
 
 def canonicalize(leaf: Any) -> Any:

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, State, scales
+from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.engine.loop import Game, Rules, follow
@@ -175,7 +176,7 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
 
 def _play(rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
     policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
-    return _trace(game.default_platform(), rounds, keeps, policy, bandit, game.fixed_point(budget), key)
+    return _trace(default_platform(), rounds, keeps, policy, bandit, game.fixed_point(budget), key)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

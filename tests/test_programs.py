@@ -1,5 +1,7 @@
 """Programs that are compiled quickly have the same bits as those with full optimization."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,3 +115,13 @@ def test_little_to_do_is_compiled_quickly():
     program, _ = batch._program_of([large])
     little = batch.lay_out(bj.Uniform(), bandit, 10, keys(20), quickly=True)
     assert little.kind.quickly and batch._program_of([little])[0] is program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [bj.Bernoulli, bj.Multinomial, bj.Beta])
+def test_instances_that_are_drawn_quickly_have_the_same_bits(family):
+    """By themselves they are compiled with `QUICKLY`, as a part of another program with care."""
+    draw = partial(family.random, num_arms=10)
+    assert_same_bits(draw(jax.random.key(0)), jax.jit(draw)(jax.random.key(0)))
+    key = jax.random.key(1)
+    assert_same_bits(draw(key), jax.jit(lambda: draw(key))())

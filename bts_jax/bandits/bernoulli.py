@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
+from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
 
 
@@ -127,7 +128,7 @@ class Bernoulli(Arms):
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
 
 
-@partial(jax.jit, static_argnums=1)  # compiles one program instead of one for each operation
+@partial(quick_jit, static_argnums=(1,))  # one program instead of one for each operation
 def _random_means(key: jax.Array, num_arms: int, reward_range: Any, cost_range: Any) -> tuple[jax.Array, jax.Array]:
     key_reward, key_cost = jax.random.split(key)
     return (jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),

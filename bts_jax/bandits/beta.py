@@ -1,11 +1,15 @@
 """Beta arms: rewards and costs are continuous."""
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
+from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
 
 
@@ -60,5 +64,9 @@ class Beta(Arms):
         check_range("shape_range", shape_range, random.LARGEST_SHAPE)
         check_num_arms(num_arms)
         checks.key(key)
-        shapes = jax.random.uniform(key, (4, num_arms), jnp.float32, *shape_range)
-        return cls(*jnp.maximum(shapes, random.SMALLEST_SHAPE))
+        return cls(*_random_shapes(key, num_arms, shape_range))
+
+
+@partial(quick_jit, static_argnums=(1,))
+def _random_shapes(key: jax.Array, num_arms: int, shape_range: Any) -> tuple[jax.Array, ...]:
+    return tuple(jnp.maximum(jax.random.uniform(key, (4, num_arms), jnp.float32, *shape_range), random.SMALLEST_SHAPE))

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
 
 WRITTEN_OUT = 64  # up to this many points the loop is unrolled, and a GPU runs it as one kernel
@@ -84,7 +85,7 @@ class Multinomial(Arms):
 # the batch. Functions that are also called outside of a game are compiled as one program, not one for each operation.
 
 
-@partial(jax.jit, static_argnums=(1, 2))
+@partial(quick_jit, static_argnums=(1, 2))
 def _random_rows(key: jax.Array, num_arms: int, num_points: int) -> tuple[jax.Array, jax.Array]:
     """Returns rows [K, M] for the rewards and for the costs."""
     weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)

@@ -7,14 +7,17 @@ the numbers.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from threading import Lock, RLock, local
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend import core
 
 from bts_jax import text
+from bts_jax.devices import default_platform
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -179,6 +182,24 @@ def _knows_quickly() -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def quick_jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Callable:
+    """`jax.jit` for functions that are called a few times, outside of a game, such as those that draw random instances.
+
+    With `QUICKLY` they compile in a tenth to a third of the time: a Bernoulli instance of 100 arms in 0.1 s instead of 0.5 s
+    (jaxlib 0.10.2). Only programs on a CPU that are not a part of other programs have these options. `test_programs.py`
+    compares the bits.
+    """
+    plain = jax.jit(function, static_argnums=static_argnums)
+    quick = jax.jit(function, static_argnums=static_argnums, compiler_options=QUICKLY)
+
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        traced = any(isinstance(x, Tracer) for x in [jnp.asarray(0), *jax.tree.leaves(arguments)])
+        return (plain if traced or default_platform() != "cpu" or not _knows_quickly() else quick)(*arguments)
+
+    return called
 
 
 class Graphed:

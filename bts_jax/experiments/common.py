@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bts_jax import plots
+from bts_jax.engine.programs import quick_jit
 from bts_jax.intervals import Interval, interval, tail
 from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, counted, table
@@ -38,9 +39,9 @@ class Instance:
 
 def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> list[Instance]:
     """Draws random bandits. Each depends on the seed, the index of its kind and its number, but not on `count`."""
-    numbers = np.arange(count)
-    keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), place), number))(numbers)
-    batch = jax.tree.map(np.asarray, jax.jit(jax.vmap(make))(keys))
+    key = jax.random.fold_in(jax.random.key(seed), place)
+    keys = quick_jit(jax.vmap(jax.random.fold_in, (None, 0)))(key, np.arange(count))
+    batch = jax.tree.map(np.asarray, quick_jit(jax.vmap(make))(keys))
     return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), kind, i + 1) for i in range(count)]
 
 
