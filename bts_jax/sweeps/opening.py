@@ -1,7 +1,6 @@
 """Opens a store: to read it, or to fill it in from one process or from several."""
 
 import importlib.util
-import json
 import math
 import os
 import warnings
@@ -80,11 +79,11 @@ def begin(
             raise unwritable(path, error) from error
     root = recovered(path)  # another process may have created it first
     whole, changed = _union(path, root, described)
-    if json.dumps(whole) != json.dumps(root.specification):
+    if not specification.same(whole, root.specification):
         with locked(path):
             root = recovered(path, holding=True)  # another process may have enlarged it first
             whole, _ = _union(path, root, described)
-            if json.dumps(whole) != json.dumps(root.specification):
+            if not specification.same(whole, root.specification):
                 seeds = chunk_size_of(root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size)
                 bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group mixes old and new ones
                 root = grow(path, root, whole, seeds, bandits)
@@ -92,7 +91,7 @@ def begin(
         warnings.warn(f"the code of {name} has changed since the store {str(path)!r} was written: its runs are played again",
                       stacklevel=5)
     results = with_sources(path, root)
-    if json.dumps(root.specification) != json.dumps(described):  # the order of names counts
+    if not specification.same(root.specification, described):
         results.ask(attributes)
     mend(path, results.labels, results.chunk_size, results.group)
     tidy(path)

@@ -47,14 +47,15 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
     """The coordinates that a specification implies."""
     policies, bandits = described["policies"], described["bandits"]
     num_arms = [len(bandit["reward_mean"]) for bandit in bandits.values()]
+    most = max(num_arms)
 
     # If all bandits have the same names of arms, these are the labels.
     named = [bandit.get("arms", []) for bandit in bandits.values()]
     several = not named[0] or any(names != named[0] for names in named)
-    rows = [[*names, *[""] * (max(num_arms) - len(names))] for names in named]
+    rows = [[*names, *[""] * (most - len(names))] for names in named]
 
     def padded(name: str) -> np.ndarray:
-        means = np.full((len(bandits), max(num_arms)), np.nan)
+        means = np.full((len(bandits), most), np.nan)
         for row, bandit in zip(means, bandits.values(), strict=True):
             row[: len(bandit[name])] = bandit[name]
         return means
@@ -64,7 +65,7 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "bandit": ("bandit", _texts(bandits)),
         "budget": ("budget", np.array(described["budgets"], np.float64)),
         "seed": ("seed", np.arange(described["seeds"])),
-        "arm": ("arm", np.arange(max(num_arms)) if several else _texts(named[0])),
+        "arm": ("arm", np.arange(most) if several else _texts(named[0])),
         "requires": ("policy", _texts(", ".join(policy["requires"]) or "nothing" for policy in policies.values())),
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
         "num_arms": ("bandit", np.array(num_arms)),
