@@ -166,7 +166,8 @@ def _run(arguments: argparse.Namespace) -> None:
         print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", f"{row.best_arm:.1%}",
                     f"{row.compile_seconds:.1f}", f"{row.seconds:.2f}", f"{row.pulls_per_second:,.0f}", f"{row.truncated}"],
                    widths), flush=True)
-    print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}; best arm: its share of the pulls")
+    print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}\n"
+          "best arm: its share of the pulls")
 
 
 def _theory(arguments: argparse.Namespace) -> None:
@@ -200,8 +201,8 @@ def _theory(arguments: argparse.Namespace) -> None:
         ["bound on BTS, Step 2 repaired", f"{repaired.regret:,.1f}"],
         ["factor of ln B for BTS, γ = 1/√2", f"{theory.bts_constant(bandit):,.1f}"],
         ["factor of ln B for UCB-BV1, quoted", f"{theory.ucb_bv1_constant(bandit):,.1f}"],
-        ["lower bound's slope against ln B", f"{theory.lower_bound_slope(bandit):,.2f}"],
-        ["the same times ln B, no floor", f"{theory.lower_bound_slope(bandit) * log:,.1f}"],
+        ["lower bound: factor of ln B for B → ∞", f"{theory.lower_bound_slope(bandit):,.2f}"],
+        ["that factor times ln B; not a bound at this B", f"{theory.lower_bound_slope(bandit) * log:,.1f}"],
     ])
     try:
         optimum, oracle = (float(f(bandit, budget)) for f in (theory.optimal_reward, theory.oracle_reward))

@@ -150,7 +150,7 @@ def test_theory_is_drawn_beside_the_simulation():
     # From the curve of BTS in the middle of the budgets, on a logarithmic scale: at 200, or at 2 of the first two.
     for budgets, end in (([2, 200, 400], 400), ([2, 200], 200)):
         part = plots.regret(sample.sel(budget=budgets), theory="slope").axes[1]
-        slope = lines(part)["lower bound's slope, no floor"]
+        slope = lines(part)["lower bound for B → ∞, not a bound at any B"]
         start = 200 if end == 400 else 2
         mean = sample.regret.sel(policy="BTS", budget=start).mean("seed").values[1]
         np.testing.assert_allclose(slope.get_xdata()[[0, -1]], [start, end])
