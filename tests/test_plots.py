@@ -156,7 +156,7 @@ def test_theory_is_drawn_beside_the_simulation():
         np.testing.assert_allclose(slope.get_xdata()[[0, -1]], [start, end])
         expected = [mean, mean + theory.lower_bound_slope(bernoulli) * np.log(end / start)]
         np.testing.assert_allclose(slope.get_ydata()[[0, -1]], expected, rtol=1e-5)
-    assert "no floor" in words(part.figure) and "bound on BTS" not in words(part.figure)
+    assert "not a bound" in words(part.figure) and "bound on BTS" not in words(part.figure)
     assert part.get_yscale() == "log" and plots.regret(sample, theory="slope", scale="log-x").axes[0].get_yscale() == "linear"
     for odd in (sample.isel(budget=[0]), sample.isel(policy=[0]), sample.isel(seed=[0]), sample.assign(regret=-sample.regret)):
         plots.regret(odd, theory=True).savefig(io.BytesIO())
