@@ -50,6 +50,14 @@ class Run:
     """The result of a run at each of C checkpoints, in the bandit's units.
 
     Under `vmap`, batch axes precede the axes named here.
+
+    Example:
+        >>> import jax
+        >>> from bts_jax import Bernoulli, Uniform, simulate
+        >>> bandit = Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])
+        >>> run = simulate(Uniform(), bandit, 20, jax.random.key(0), checkpoints=[10, 20])
+        >>> run.reward.shape, run.pulls.shape, bool((run.cost <= run.budget).all())
+        ((2,), (2, 2), True)
     """
 
     budget: jax.Array  # [C] float32, the checkpoints

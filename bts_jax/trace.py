@@ -35,6 +35,14 @@ class Trace:
 
     If the run ends before round N, the remaining entries are filled: `played` is False, `arm` is −1, `reward` and `cost` are
     0, `remaining` does not change, and `recorded` is the result of `record` for the state after the last round.
+
+    Example:
+        >>> import jax
+        >>> from bts_jax import Bernoulli, Uniform, trace
+        >>> bandit = Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])
+        >>> rounds = trace(Uniform(), bandit, 5, jax.random.key(0), rounds=30)
+        >>> rounds.arm.shape, bool(rounds.played.sum() == rounds.length)
+        ((30,), True)
     """
 
     arm: jax.Array  # [N] int32, the pulled arm

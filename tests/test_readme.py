@@ -1,5 +1,7 @@
 """The examples in the README and in the text of the notebooks work unchanged; the first with a tenth of the runs."""
 
+import importlib
+import inspect
 import json
 import re
 import shlex
@@ -107,3 +109,12 @@ def test_every_path_in_the_engines_readme_exists():
     places = (ROOT, ROOT / "bts_jax", ROOT / "bts_jax" / "engine", ROOT / "tests")
     missing = {name for name in names if not any((place / name).exists() for place in places)}
     assert names and not missing
+
+
+@pytest.mark.parametrize("module", ["bts_jax", "bts_jax.plots"])
+def test_every_public_name_has_an_example(module):
+    place = importlib.import_module(module)
+    names = [name for name in place.__all__ if callable(getattr(place, name))]
+    parts = {"curve", "decades", "frame", "image_format", "save", "write"}  # of figures; their page has the examples
+    missing = [name for name in names if ">>>" not in inspect.getdoc(getattr(place, name)) and name not in parts]
+    assert not missing

@@ -47,6 +47,12 @@ def difference(
         reference: the policy to compare with, the line at 0.
         scale: "linear", "log-x" or "log-log"; the last is linear around 0.
         metric, panel, level, axes, labels, styles, width: as for `regret`.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.difference(results, "uniform")  # figure.savefig("difference.pdf")
     """
     among("scale", scale, "linear", "log-x", "log-log")
     groups = grouped(dataset, metric, panel)
@@ -95,6 +101,12 @@ def relative(
     Args:
         metric, panel, axes, labels, styles, width: as for `regret`; if a panel has a single instance, its runs take the place
             of the instances.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.relative(results, "uniform", panel="all")  # figure.savefig("relative.pdf")
     """
     at = at_budget(dataset, budget)
     groups = grouped(at, metric, panel)
@@ -143,6 +155,12 @@ def dominance(
 
     Args:
         metric, axes, labels, width: as for `regret`.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.dominance(results)  # figure.savefig("dominance.pdf")
     """
     at = at_budget(dataset, budget)
     values = measured(at, metric).mean("seed", skipna=False).values[:, :, 0]
@@ -190,6 +208,12 @@ def budget_to_reach(
 
     Args:
         metric, panel, level, axes, labels, styles, width: as for `regret`.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.budget_to_reach(results, 3)  # figure.savefig("budget_to_reach.pdf")
     """
     if not (np.ndim(amount) == 0 and np.isfinite(amount) and amount > 0):
         raise ValueError(f"amount = {amount!r} is not an amount of regret: give a positive number")

@@ -68,6 +68,12 @@ def regret(
         styles: properties of matplotlib's lines, by the names of policies, which replace those of `plots.styles`, as in
             `{"mine": {"color": "black", "linewidth": 2}}`.
         width: the width of a new figure, in inches; by default a column's for one panel, the page's for more.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
     """
     wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
     for name in wanted:
@@ -127,6 +133,12 @@ def pulls(
 
     Args:
         panel, axes, labels, styles, width: as for `regret`.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.pulls(results)  # figure.savefig("pulls.pdf")
     """
     at = at_budget(dataset, budget)
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):

@@ -35,6 +35,12 @@ def final_regret(
             the mean as a marker; "violin" shows the density and the mean; "histogram" shows counts.
         scale: the scale of the regret, "linear" or "log". A logarithmic scale is linear around 0 if some regret is negative.
         metric, panel, axes, labels, styles, width: as for `regret`.
+
+    Example:
+        >>> from bts_jax import Bernoulli, plots, sweep
+        >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
+        >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
+        >>> figure = plots.final_regret(results, kind="box", budget=20)  # figure.savefig("final_regret.pdf")
     """
     among("kind", kind, "box", "violin", "histogram")
     among("scale", scale, "linear", "log")
