@@ -279,7 +279,7 @@ def test_bandits_of_plain_numbers_work():
 
 
 def test_an_empty_batch_is_empty():
-    assert batch(bj.KUBE(), INSTANCES["bernoulli"], 10, keys(3)[:0]).pulls.shape == (0, 1, 5)
+    assert batch(bj.Uniform(), INSTANCES["bernoulli"], 10, keys(3)[:0]).pulls.shape == (0, 1, 5)
 
 
 def test_regret_by_hand():
