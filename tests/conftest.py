@@ -24,8 +24,9 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # These files test how runs are used, not their bits. There XLA optimizes programs less, in a third of the time; the same holds
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
-    bandits batch bench bench_policies classes cli conformance draws executors game grid growth horizon hostile intervals
-    kept_draws learn metrics one_program paper plots policies processes readme results shards studies tasks theory trace units
+    bandits batch bench bench_policies classes cli compiling conformance draws executors game grid growth horizon hostile
+    intervals kept_draws learn metrics one_program paper plots policies processes program_cache readme results shards studies
+    tasks theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """

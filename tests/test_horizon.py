@@ -20,11 +20,11 @@ DOLLARS = bj.Empirical(reward=[[1, 2], [0, 2]], cost=[[5, 4], [3, 1]], reward_sc
 
 @pytest.mark.slow
 def test_a_thousand_rounds_instead_of_a_budget():
-    run = bj.simulate(bj.KUBE(), ARMS, jnp.inf, KEY, max_rounds=1000)
+    run = bj.simulate(bj.Uniform(), ARMS, jnp.inf, KEY, max_rounds=1000)
     assert (run.rounds.tolist(), run.truncated.tolist(), run.budget.tolist()) == ([1000], [True], [np.inf])
     assert run.pulls.sum() == 1000 and 0 < float(run.cost[0]) < 1000 and 0 < float(run.reward[0]) < 1000
     # It is the run with a budget that is never spent.
-    rich = bj.simulate(bj.KUBE(), ARMS, 10**6, KEY, max_rounds=1000)
+    rich = bj.simulate(bj.Uniform(), ARMS, 10**6, KEY, max_rounds=1000)
     np.testing.assert_array_equal(rich.pulls, run.pulls)
     assert rich.cost == run.cost and rich.reward == run.reward
     # Dollars are spent without end too: 1,000 pulls at up to $5.
@@ -84,20 +84,20 @@ def test_sweeps_end_after_so_many_rounds(tmp_path):
 @pytest.mark.slow
 def test_checkpoints_in_rounds(tmp_path):
     bandits = {"arms": ARMS, "dollars": DOLLARS}
-    data = bj.sweep(["uniform", "kube"], bandits, num_seeds=3, rounds=[10, 25, 100], out=tmp_path / "s", quiet=True)
+    data = bj.sweep(["uniform", "oracle"], bandits, num_seeds=3, rounds=[10, 25, 100], out=tmp_path / "s", quiet=True)
     assert data.budget.values.tolist() == [10, 25, 100]
     assert (data.rounds == data.budget).all() and (data.pulls.sum("arm") == data.budget).all()
     assert np.isnan(data.regret).all() and (data.pseudo_regret.sel(policy="uniform") > 0).all()
     key = jax.random.fold_in(jax.random.fold_in(KEY, zlib.crc32(b"dollars")), 2)
     for place, end in enumerate((10, 25, 100)):
-        run = bj.simulate(bj.KUBE(), DOLLARS, np.inf, key, max_rounds=end)
-        one = data.sel(policy="kube", bandit="dollars", seed=2).isel(budget=place)
+        run = bj.simulate(bj.Uniform(), DOLLARS, np.inf, key, max_rounds=end)
+        one = data.sel(policy="uniform", bandit="dollars", seed=2).isel(budget=place)
         np.testing.assert_array_equal(one.pulls[:2], run.pulls[0])
         assert float(one.cost) == float(run.cost[0]) and float(one.reward) == float(run.reward[0])
     assert bj.open_results(tmp_path / "s").identical(data)
     assert bj.sweep(**stored(tmp_path / "s"), out=tmp_path / "s", quiet=True).identical(data)
     with pytest.raises(ValueError, match="another grid"):
-        bj.sweep(["uniform", "kube"], bandits, [10, 25, 100], 3, out=tmp_path / "s", quiet=True)
+        bj.sweep(["uniform", "oracle"], bandits, [10, 25, 100], 3, out=tmp_path / "s", quiet=True)
 
 
 def test_a_run_that_costs_the_most_in_every_round_is_recorded_too():

@@ -278,10 +278,10 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
 
     @jax.jit
     def play(part, now):
-        state = step.enter(part, now)
-        for _ in range(5):
-            state = step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
-        return step.leave(state)
+        def one(_, state):
+            return step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
+
+        return step.leave(lax.fori_loop(0, 5, one, step.enter(part, now)))
 
     ours = play(part, now)
     if platform == "cpu":

@@ -78,7 +78,7 @@ def test_sums_of_products_have_the_same_bits():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bts", "kube", "tempered-bts"])
+@pytest.mark.parametrize("name", ["kube", "tempered-bts"])  # the operations of BTS are among those of tempered BTS
 def test_runs_have_the_same_bits(name):
     policy, bandit = bj.POLICIES[name](), INSTANCES["bernoulli"]
     runs, kernels = [], []
