@@ -25,14 +25,6 @@ INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.
                                shift=[0.125, 0.25, 0.125, 0.75, 0.5])
 assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
 
-# Every policy is tested on Bernoulli arms. On multinomial arms: the paper's policies, and those that learn more than the
-# average from feedback between 0 and 1. On every other family: one policy that compiles fast. Tempered BTS equals BTS, bit for
-# bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
-MOST = [
-    (policy, family) for policy in bj.POLICIES if policy != "tempered-bts" for family in bj.BANDITS
-    if family == "bernoulli" or policy in {"multinomial": ("bts", "joint-bts", "omega-star-ucb")}.get(family, ("kube",))
-]
-
 
 def batch(policy, bandit, budget, keys, **options):
     return jax.vmap(lambda key: bj.simulate(policy, bandit, budget, key, **options))(keys)

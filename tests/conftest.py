@@ -24,9 +24,9 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # These files test how runs are used, not their bits. There XLA optimizes programs less, in a third of the time; the same holds
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
-    bandits batch bench bench_policies classes cli compiling conformance draws executors game grid growth horizon hostile
+    bandits batch bench bench_policies classes cli compiling conformance docs draws executors game grid growth horizon hostile
     intervals kept_draws learn metrics one_program paper plots policies processes program_cache readme results shards studies
-    tasks theory trace units
+    theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
@@ -36,10 +36,21 @@ SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
     """.split()}
 
 
+def way(item):
+    """How the programs of a test are compiled: one of `haste.WAYS`."""
+    file = item.path.stem
+    hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
+    return "long" if item.get_closest_marker("long_runs") else "short" if hasty else "usual"
+
+
 def pytest_collection_modifyitems(items):
+    """Tests that are compiled in the same way follow each other, for `haste.switch` drops the programs of the other way."""
     for item in items:
         if item.name in SLOW_EXAMPLES:
             item.add_marker("slow")
+    files = list(dict.fromkeys(item.path for item in items))
+    files.sort(key=lambda path: path.stem.startswith("test_") and path.stem not in HASTY)
+    items.sort(key=lambda item: (files.index(item.path), way(item) != "short"))
 
 
 class Haste:
@@ -47,10 +58,8 @@ class Haste:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
-        file = item.path.stem
-        hasty = (file in HASTY or not file.startswith("test_")) and not item.get_closest_marker("with_care")
         cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # patched programs are not shared
-        haste.switch("long" if item.get_closest_marker("long_runs") else "short" if hasty else "usual")
+        haste.switch(way(item))
 
 
 def pytest_configure(config):

@@ -48,6 +48,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
 
 
 @pytest.mark.slow
+@pytest.mark.with_care
 def test_everything_may_vary():
     """Arguments may differ from run to run; and a budget and a key may be shared by all runs."""
     count = 12

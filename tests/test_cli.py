@@ -67,7 +67,7 @@ def test_theory_is_about_the_bandit_that_run_plays(capsys):
 
 @pytest.mark.slow
 def test_policies_add_up_and_come_once(capsys):
-    main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "3"])
+    main(["run", "--policy", "kube", "--policy", "uniform", "kube", "--arms", "3", "--budget", "5", "--seeds", "130"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["kube", "uniform"]
 
 
@@ -227,10 +227,10 @@ def test_run_prints_each_row_as_it_is_finished(capsys, monkeypatch):
         return play(batches)
 
     monkeypatch.setattr(comparison, "play", played)
-    arms = ["--reward", "0.5", "0.9", "--cost", "0.25", "0.9"]
-    main(["run", "--policy", "uniform", "kube", *arms, "--budget", "30", "--seeds", "9"])
+    arms = ["--reward", "0.5", "0.9", "0.1", "--cost", "0.25", "0.9", "0.5"]
+    main(["run", "--policy", "uniform", "kube", *arms, "--budget", "30", "--seeds", "130"])  # the programs of the first test
     compiling, second = printed
-    assert compiling.startswith("bernoulli bandit, 2 arms, best ratios 2 and 1; ") and len(compiling.splitlines()) == 2
+    assert compiling.startswith("bernoulli bandit, 3 arms, best ratios 2 and 1; ") and len(compiling.splitlines()) == 2
     assert second.startswith("uniform  ") and second.endswith("\n")
     head, row = compiling.splitlines()[1], second.splitlines()[0]
     assert [head.rstrip().endswith("truncated"), len(row)] == [True, len(head)], "the columns line up with the head"

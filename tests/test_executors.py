@@ -91,33 +91,40 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
                                         "ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", [pool, dask, jobs])
-def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path, monkeypatch):
-    grid = {**LONG, "chunk_size": 500} if cluster is jobs else LONG  # each task is a process
-    store, state = tmp_path / "store", executors._state
+def interrupt_and_go_on(grid, store, executor):
+    state = executors._state
 
     def interrupted(*arguments):
         if any(store.glob("checksum/c.*")):
             raise KeyboardInterrupt
         return state(*arguments)
 
-    with cluster(tmp_path) as executor:
-        monkeypatch.setattr(executors, "_state", interrupted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executors, "_state", interrupted)
         with contextlib.suppress(KeyboardInterrupt):  # unless all tasks ended at once
             bj.sweep(**grid, out=store, executor=executor)
-        monkeypatch.undo()
-        assert_same(bj.sweep(**grid, out=store, executor=executor), long)
-    assert_same(bj.open_results(store), long)
-    bj.sweep(**grid, out=tmp_path / "alone")
+    results = bj.sweep(**grid, out=store, executor=executor)
+    bj.sweep(**grid, out=store.with_name("alone"))
     files = [{file.relative_to(folder): content for file, content in snapshot(folder).items() if file.name != "zarr.json"}
-             for folder in (store, tmp_path / "alone")]
+             for folder in (store, store.with_name("alone"))]
     assert files[0] == files[1], "nothing is left over"
+    return results
 
 
 @pytest.mark.slow
-def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
-    """One of two workers is killed, and another joins. Chunks that the killed worker had saved are not played again."""
+@pytest.mark.parametrize("cluster", [pool, jobs])
+def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path):
+    """Dask has a test of its own."""
+    grid = {**LONG, "chunk_size": 750} if cluster is jobs else LONG  # each task is a process
+    with cluster(tmp_path) as executor:
+        assert_same(interrupt_and_go_on(grid, tmp_path / "store", executor), long)
+    assert_same(bj.open_results(tmp_path / "store"), long)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_of_dask_loses_nothing(long, tmp_path, monkeypatch):
+    """After an interruption, as above, and if one of two workers is killed and another joins. Chunks that the killed worker had
+    saved are not played again."""
     grid = {**LONG, "num_seeds": 4000}
     whole, store, played = bj.sweep(**grid), tmp_path / "store", []
     work = executors.play_elsewhere
@@ -127,8 +134,9 @@ def test_a_killed_worker_of_dask_loses_nothing(tmp_path, monkeypatch):
         played.append(number)
         return counts, number
 
-    monkeypatch.setattr(executors, "play_elsewhere", counted)
     with dask(tmp_path) as client:
+        assert_same(interrupt_and_go_on(LONG, tmp_path / "interrupted", client), long)
+        monkeypatch.setattr(executors, "play_elsewhere", counted)
         processes = client.run(os.getpid)
         victim = next(iter(processes.values()))
         killed = []

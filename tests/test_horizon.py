@@ -40,7 +40,7 @@ def test_a_thousand_rounds_instead_of_a_budget():
 def test_an_infinite_budget_needs_a_limit():
     with pytest.raises(ValueError, match=r"budget = inf .* max_rounds"):
         bj.simulate(bj.Uniform(), ARMS, np.inf, KEY)
-    with pytest.raises(ValueError, match="budget = inf, and policy EpsilonFirst requires the budget"):
+    with pytest.raises(ValueError, match="budget = inf, but policy EpsilonFirst requires the budget"):
         bj.simulate(bj.EpsilonFirst(), ARMS, np.inf, KEY, max_rounds=10)
     nan = jax.vmap(lambda budget: bj.simulate(bj.Uniform(), ARMS, budget, KEY))(jnp.float32([jnp.inf, 3]))
     assert np.isnan(nan.reward[:, 0]).tolist() == [True, False]

@@ -18,6 +18,8 @@ from bts_jax import game, learn, theory
 from bts_jax.contract import Means, scales
 from bts_jax.engine.fixed_point import LARGEST_SCALE, UNIT, Resolution, Sum
 from bts_jax.sweeps import gridfile
+from bts_jax.sweeps.grid import Grid
+from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.run import stored
 
 KEY = jax.random.key(0)
@@ -135,7 +137,7 @@ def test_costs_above_one_in_one_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kube", "epsilon-first", "fractional-kube"])
+@pytest.mark.parametrize("name", ["kube", "epsilon-first"])
 def test_policies_see_shares_of_the_largest(name):
     """Powers of two change no bit: a run in quarters is the run in wholes."""
     shares = INSTANCES["empirical"]
@@ -157,9 +159,8 @@ class Spy(bj.Uniform):
         return problem.budget, problem.min_cost, problem.cost_mean, problem.best_arm
 
 
-@pytest.mark.slow
 def test_side_information_is_in_shares_too():
-    budget, least, means, best = game.first_state(Spy(), FIVE, jnp.float32(100))
+    budget, least, means, best = jax.jit(game.first_state)(Spy(), FIVE, jnp.float32(100))
     assert (float(budget), int(best)) == (20, 1)
     assert means.tolist() == [1, np.float32(0.6)] and least == means[1]
 
@@ -167,22 +168,27 @@ def test_side_information_is_in_shares_too():
 # The same bits everywhere.
 
 
+def play(price, key):
+    return bj.simulate(bj.KUBE(), dollars(5, 3).replace(price=price), 40, key, checkpoints=[7.5, 40])
+
+
 @pytest.mark.slow
 @pytest.mark.with_care
-def test_a_class_of_ones_own_with_a_scale_plays_everywhere(tmp_path):
-    """Different arms in a batch, one by one, in lanes; and in a sweep."""
-    bandit, prices, run_keys = dollars(5, 3), jnp.float32(2 * [[5, 3], [2.5, 1.25], [5, 0.1]]), keys(6)
-    bj.check_bandit(bandit)
-
-    def play(price, key):
-        return bj.simulate(bj.KUBE(), bandit.replace(price=price), 40, key, checkpoints=[7.5, 40])
-
+def test_a_class_of_ones_own_with_a_scale_plays_everywhere():
+    """Different arms in a batch, one by one and in lanes."""
+    prices, run_keys = jnp.float32(2 * [[5, 3], [2.5, 1.25], [5, 0.1]]), keys(6)
     runs = jax.vmap(play)(prices, run_keys)
     for i in range(3):
         assert_same_bits(play(prices[i], run_keys[i]), take(runs, i))
-    stacked = Dollars(price=prices, chance=jnp.tile(bandit.chance, (6, 1)))
+    stacked = Dollars(price=prices, chance=jnp.tile(dollars(5, 3).chance, (6, 1)))
     assert_same_bits(bj.simulate_batch(bj.KUBE(), stacked, 40, run_keys, checkpoints=[7.5, 40], lanes=4), runs)
     assert np.allclose(np.asarray(runs.reward) % 2, 0) and (np.asarray(runs.cost) <= [7.5, 40]).all()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_a_class_of_ones_own_with_a_scale(tmp_path):
+    bandit = dollars(5, 3)
+    bj.check_bandit(bandit)
     data = bj.sweep({"kube": bj.KUBE()}, {"own": bandit}, budgets=[7.5, 40], num_seeds=6, out=tmp_path / "s", quiet=True)
     entry = json.loads(data.attrs["specification"])["bandits"]["own"]
     assert (entry["cost_scale"], entry["reward_scale"]) == (5, 2)
@@ -278,7 +284,7 @@ def test_a_store_says_what_it_takes_to_go_on(mixed):
 @pytest.mark.slow
 def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
     bandits = {"five": FIVE, "three": INSTANCES["bernoulli"], "twice": bj.Scaled(FIVE, scale=2)}
-    data = bj.sweep(["uniform"], bandits, budgets=[10], num_seeds=2, out=tmp_path / "s", quiet=True)
+    data = begin(Grid(["uniform"], bandits, [10], 2, 0).attributes(), 2, tmp_path / "s").dataset()  # nothing is played
     assert data.arm.values.tolist() == [0, 1, 2, 3, 4]
     assert data.arm_name.values.tolist() == [["banner", "video", "", "", ""], [""] * 5, ["banner", "video", "", "", ""]]
     assert bj.open_results(tmp_path / "s").identical(data)
@@ -286,11 +292,10 @@ def test_names_that_differ_are_a_coordinate_of_bandit_and_arm(tmp_path):
     assert "arms" not in bj.open_results(tmp_path / "s").attrs["specification"].split('"three"')[1].split('"twice"')[0]
 
 
-@pytest.mark.slow
 def test_specifications_without_units_are_as_they_were():
     names = ("empirical", "scaled", "bernoulli")
-    data = bj.sweep(["uniform"], {name[0]: INSTANCES[name] for name in names}, budgets=[5], num_seeds=1, quiet=True)
-    entries = json.loads(data.attrs["specification"])["bandits"]
+    attributes = Grid(["uniform"], {name[0]: INSTANCES[name] for name in names}, [5], 1, 0).attributes()
+    entries = json.loads(attributes["specification"])["bandits"]
     assert [list(entry) for entry in entries.values()] == [["class", "reward_mean", "cost_mean", "fields"]] * 3
     assert [sorted(entry["fields"]) for entry in entries.values()] == [["cost", "reward", "rows"], ["bandit", "scale", "shift"],
                                                                        ["cost", "reward"]]
