@@ -14,8 +14,9 @@ def renamed(**new_names: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            for old in new_names.keys() & kwargs.keys():
-                new = new_names[old]
+            for old, new in new_names.items():
+                if old not in kwargs:
+                    continue
                 if new in kwargs:
                     raise TypeError(f"{function.__name__} got {new!r} and its old name {old!r}: give {new!r} alone")
                 warnings.warn(f"the argument {old!r} of {function.__name__} is now called {new!r}: rename it",

@@ -161,9 +161,14 @@ def least_divergence(bandit: Bandit) -> Any:
 
     It measures how hard it is to distinguish arm i from an arm that is as good as the best.
 
-    The minimum lies on x = ρ* y, where the derivative vanishes: 2ρ* y² − b y + μ_i^r + μ_i^c = 0 with b = 1 + ρ* + μ_i^r + ρ*
-    μ_i^c. The smaller of the two roots has both x and y in [0, 1]. The discriminant b² − 8ρ*(μ_i^r + μ_i^c) is computed as (1
-    + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c), without cancellation.
+    The minimum lies on x = ρ* y, where the derivative vanishes:
+
+        2ρ* y² − b y + μ_i^r + μ_i^c = 0,  b = 1 + ρ* + μ_i^r + ρ* μ_i^c.
+
+    The smaller of the two roots has both x and y in [0, 1]. The discriminant b² − 8ρ*(μ_i^r + μ_i^c) is computed without
+    cancellation, as
+
+        (1 + μ_i^r − ρ*(1 + μ_i^c))² + 4ρ*(1 − μ_i^r)(1 − μ_i^c).
 
     Example:
         >>> from bts_jax import Bernoulli

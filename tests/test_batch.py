@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
+from bts_jax.contract import side_info
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
@@ -76,9 +77,12 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
     if jax.default_backend() != "cpu":
         pytest.skip("to a GPU 600 lanes are as one")
     budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
-    bandit, reports = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1)), []
-    bj.simulate_batch(bj.EpsilonFirst(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
-    assert reports[0].utilisation > 0.9, reports[0]
+    bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
+    for name, policy in bj.POLICIES.items():
+        if "budget" in side_info(policy):
+            reports = []
+            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
+            assert reports[0].utilisation > 0.9, (name, reports[0])
 
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [
@@ -218,7 +222,7 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "family"), [
-    pytest.param(bj.BTS(), bj.Bernoulli, marks=pytest.mark.with_care), (bj.Uniform(), bj.Beta)])
+    pytest.param(bj.BTS(), bj.Bernoulli, marks=pytest.mark.with_care), (bj.KUBE(), bj.Beta)])
 def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
     """The GPU program also runs on a CPU, where its bits can be compared. The policy, or its arms, draw by rejection."""
     bandit = family.random(jax.random.key(1), 30)

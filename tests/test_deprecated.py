@@ -55,8 +55,9 @@ def test_new_names_are_those_of_arguments(function, names):
 
 def test_sweeps_and_batches_with_old_names():
     new = bj.sweep(["uniform"], {"two": BANDIT}, [5], num_seeds=2, relative_to_min_cost=True)
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning) as warned:
         old = bj.sweep(["uniform"], {"two": BANDIT}, [5], seeds=2, relative=True)
+    assert [(str(one.message).split("'")[1], one.filename) for one in warned] == [("seeds", __file__), ("relative", __file__)]
     np.testing.assert_array_equal(old.reward, new.reward)
     reports = []
     with pytest.warns(DeprecationWarning):

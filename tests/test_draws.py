@@ -70,7 +70,7 @@ def place(x, bounds):
 
 
 def quantiles(law, count):
-    """The points that divide a distribution into `parts` parts of equal probability."""
+    """The points that divide a distribution into `count` parts of equal probability."""
     return law.ppf(np.arange(1, count) / count)
 
 
@@ -114,13 +114,15 @@ COIN_SHAPES = np.array([0.6, 3.0], np.float32)
 COIN_BOUNDS = np.stack([quantiles(stats.gamma(shape), 4) for shape in COIN_SHAPES])
 
 
-def test_a_coin_that_chooses_the_shape_is_fair():
+@pytest.mark.parametrize("gamma", [
+    pytest.param(random.gamma, id="ours"), pytest.param(jax.random.gamma, id="jax", marks=pytest.mark.slow)])
+def test_a_coin_that_chooses_the_shape_is_fair(gamma):
     """If a rejection repeats the whole call, then the shape whose proposals are rejected less often is chosen too often."""
 
     def decide(key):
         first, second = jax.random.split(key)
         coin = jax.random.bernoulli(first).astype(jnp.int32)
-        draw = random.gamma(second, jnp.asarray(COIN_SHAPES)[coin])
+        draw = gamma(second, jnp.asarray(COIN_SHAPES)[coin])
         return 4 * coin + place(draw, jnp.asarray(COIN_BOUNDS)[coin])
 
     rng = np.random.default_rng(1)
@@ -340,8 +342,11 @@ def test_a_call_with_draws_of_several_shapes():
 
 
 SHAPES = np.array([0.1, 1, 5], np.float32)
-LAWS = {  # the two forms of JAX's primitive, on which its other functions rest, too: Gamma draws, and their logarithms
+LAWS = {  # the forms of JAX's primitive: Gamma draws, their logarithms, and both with other draws
     "gamma": (jax.random.gamma, lambda rng, x, size: rng.gamma(x, size=size)),
+    "loggamma": (jax.random.loggamma, lambda rng, x, size: np.log(rng.gamma(x, size=size))),
+    "chisquare": (jax.random.chisquare, lambda rng, x, size: rng.chisquare(x, size)),
+    "t": (jax.random.t, lambda rng, x, size: rng.standard_t(x, size)),
     "beta": (lambda key, x: jax.random.beta(key, x, 0.7), lambda rng, x, size: rng.beta(x, 0.7, size)),
 }
 

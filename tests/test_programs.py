@@ -15,6 +15,7 @@ from bts_jax import batch
 from bts_jax.engine.jaxprs import ELEMENTWISE
 from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations
 from bts_jax.engine.step import optimised
+from bts_jax.experiments import common, omega
 
 pytestmark = pytest.mark.with_care
 
@@ -118,10 +119,23 @@ def test_little_to_do_is_compiled_quickly():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [bj.Bernoulli, bj.Multinomial, bj.Beta])
-def test_instances_that_are_drawn_quickly_have_the_same_bits(family):
+@pytest.mark.parametrize(("family", "options"), [
+    (bj.Bernoulli, {"num_arms": 10}), (bj.Bernoulli, {"num_arms": 3, "reward_range": (0.4, 0.6), "cost_range": (0.1, 0.9)}),
+    (bj.Multinomial, {"num_arms": 10}), (bj.Multinomial, {"num_arms": 100}), (bj.Beta, {"num_arms": 10})])
+def test_instances_that_are_drawn_quickly_have_the_same_bits(family, options):
     """By themselves they are compiled with `QUICKLY`, as a part of another program with care."""
-    draw = partial(family.random, num_arms=10)
-    assert_same_bits(draw(jax.random.key(0)), jax.jit(draw)(jax.random.key(0)))
+    draw = partial(family.random, **options)
+    careful = jax.jit(draw)
+    for seed in range(5):
+        assert_same_bits(draw(jax.random.key(seed)), careful(jax.random.key(seed)))
     key = jax.random.key(1)
     assert_same_bits(draw(key), jax.jit(lambda: draw(key))())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["Bernoulli", "Multinomial", "Beta"])
+def test_instances_of_a_study_have_the_same_bits(family):
+    make = omega._make(family, 10)
+    quick = jax.tree.map(lambda *x: np.stack(x), *(one.bandit for one in common.draw(make, family, 10, 64, seed=0, place=1)))
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), i))(np.arange(64))
+    assert_same_bits(quick, jax.jit(jax.vmap(make))(keys))

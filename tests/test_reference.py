@@ -31,7 +31,8 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 # average have feedback between 0 and 1. BTS has it, too, in a second pair: its trials are those of the paper. Tempered BTS
 # equals BTS, bit for bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
 ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "pd-bwk": "scaled", "uniform": "correlated"}
-PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"] + [("bts", "multinomial")]
+PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
+PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
 assert {family for _, family in PAIRS} == set(bj.BANDITS), "add a pair for each family in the registry"
 # What is played by `simulate`, too. Every operation that rounds is in one of these: `test_every_operation_is_played_alone`.
 ALONE = {pair for pair in PAIRS if pair[0] in ("pd-bwk", "kube", "omega-star-ucb", "kl-ucb-sc", "gaussian-bts", "joint-bts")}

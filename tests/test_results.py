@@ -343,5 +343,5 @@ def test_specifications_are_the_same_if_their_json_is():
     one = {"a": {"x": [1.0, 2.5], "y": True}, "b": [float("nan")]}
     assert specification.same(one, json.loads(json.dumps(one)))
     for other in ({"b": one["b"], "a": one["a"]}, {**one, "a": {"y": True, "x": [1.0, 2.5]}}, {**one, "b": [1.0]},
-                  {**one, "a": {"x": [1.0, 2.5], "y": 1}}, {**one, "c": 0}):
+                  {**one, "a": {"x": [1.0, 2.5], "y": 1}}, {**one, "c": 0}, {**one, "a": {"x": [1, 2.5], "y": True}}):
         assert not specification.same(one, other)

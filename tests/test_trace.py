@@ -123,7 +123,7 @@ def test_batches_have_the_bits_of_one():
             assert (trace.recorded == alphas[i] + earned[:25]).all()
 
 
-# One policy of each kind: a schedule, normal draws, side information about the budget. An index: `test_other_arms`. Draws that
+# One policy of each kind: prices that are updated, normal draws, a schedule. An index: `test_other_arms`. Draws that
 # may be rejected: `test_batches_have_the_bits_of_one`, which uses the fully optimized programs of users, as the first one here.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("pd-bwk", marks=CARE), "gaussian-bts", "epsilon-first"])
@@ -185,7 +185,8 @@ def test_simulate_says_why_a_run_is_nan():
     assert np.isnan(run.reward[0])
     with pytest.warns(RuntimeWarning, match="2 of 2 runs.*run 0.*round 2, arm 1 gave the reward -1"):
         bj.simulate_batch(InTurn(), bandit, 5, keys(2))
-    jax.jit(lambda key: bj.simulate(InTurn(), bandit, 5, key))(KEY)  # no warning: these are errors in the tests
+    jax.vmap(lambda key: bj.simulate(InTurn(), bandit, 5, key))(keys(2))  # no warning: these are errors in the tests
+    jax.jit(lambda key: bj.simulate(InTurn(), bandit, 5, key))(KEY)
     with pytest.warns(RuntimeWarning, match="round 1, the policy chose arm 5.*0 to 2"):
         bj.simulate(InTurn(beside=5), bandit, 5, KEY)
 
@@ -217,6 +218,6 @@ def test_traced_budgets_need_rounds():
 @pytest.mark.slow
 def test_programs_for_gpus_agree_as_well():
     """Programs for a GPU, played on any device. Their steps have two halves."""
-    arguments = *jax.tree.map(game.canonicalize, (bj.KUBE(), BERNOULLI)), game.fixed_point(10), KEY
+    arguments = *jax.tree.map(game.canonicalize, (bj.BTS(), BERNOULLI)), game.fixed_point(10), KEY
     trace = trace_on("gpu", 64, False, *arguments)[0]
     assert_agrees(trace, game._simulate("gpu", *arguments, game.fixed_point([4, 10]), None))

@@ -2,8 +2,8 @@
 
 Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
 operations, even on the length of the array. `round_products` rounds every product that reaches an addition, so that a policy
-or a bandit gives the same bits in every program. It also rounds quotients that are divided again, because XLA replaces (a / b)
-/ c by a / (b · c). Functions marked `random.exact` are not changed.
+or a bandit gives the same bits in every program. It also rounds quotients that are divided again, because XLA replaces
+(a / b) / c by a / (b · c). Functions marked `random.exact` are not changed.
 """
 
 from collections.abc import Sequence

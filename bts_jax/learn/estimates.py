@@ -90,8 +90,7 @@ def estimated(value: Any, each: Values, truncated: Any) -> Estimate:
 
 
 def worth_of(bandit: Bandit, objective: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function from the rewards of a pull to its reward, or to its expected loss. Arrays are [K], one entry per arm.
-    """
+    """Returns a function that computes the worth of a pull of each arm: its reward, or its expected loss. [K] -> [K]"""
     if objective == "reward":
         return lambda reward: reward
     means = jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)

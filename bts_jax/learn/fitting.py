@@ -75,10 +75,13 @@ def fit(
     """Learns hyperparameters for a distribution of problems, and measures the gain on fresh problems.
 
     Every step draws new problems, estimates the gradient on them, and takes a step of an optax optimizer (`pip install
-    'bts-jax[learn]'`). Hyperparameters stay within their ranges. A hyperparameter with the range (low, high) is low · (high /
-    low)^s with s = 1 / (1 + e^(−4u / ln(high / low))). The unbounded number u is learnt. In the middle of the range, u is the
-    logarithm of the hyperparameter, up to a constant: a step of 0.1 in u changes the hyperparameter by a tenth. Near the ends
-    it changes by less. If low is not positive, the hyperparameter is low + (high − low) / (1 + e^(−4u)).
+    'bts-jax[learn]'`). Hyperparameters stay within their ranges. A hyperparameter with the range (low, high) is
+
+        low · (high / low)^s  with  s = 1 / (1 + e^(−4u / ln(high / low))).
+
+    The unbounded number u is learned. In the middle of the range, u is the logarithm of the hyperparameter, up to a constant: a
+    step of 0.1 in u changes the hyperparameter by a tenth. Near the ends it changes by less. If low is not positive, the
+    hyperparameter is low + (high − low) / (1 + e^(−4u)).
 
     Three sets of problems are kept apart. The training problems are new at every step. On the held-out problems the real
     policy is measured every few steps, to select the best policy and to stop. The fresh problems are used only for the result.

@@ -46,7 +46,7 @@ def union(theirs: dict[str, Any], ours: dict[str, Any], there: str = "in the sto
 
     for name in dict.fromkeys([*ours, *theirs]):
         if name not in GROWING and theirs.get(name) != ours.get(name):
-            refuse(name, theirs.get(name), ours.get(name))
+            refuse("relative_to_min_cost" if name == "relative" else name, theirs.get(name), ours.get(name))
     whole, changed = {**theirs, **ours}, []
     for kind in ("policies", "bandits"):
         whole[kind] = dict(theirs[kind])

@@ -417,7 +417,7 @@ def opened(path: Path, root: Root) -> Results:
 
 
 def now() -> str:
-    """The current time in microseconds, so that no two stores have the same."""
+    """The current time as text, to the microsecond, so that no two stores have the same."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
