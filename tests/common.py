@@ -91,7 +91,7 @@ def made_up(regret, budgets, names=None, arms=4):
             "budget": budget, "seed": np.arange(seeds), "arm": np.arange(arms),
             "reward_mean": (("bandit", "arm"), reward_mean), "cost_mean": (("bandit", "arm"), cost_mean),
             "num_arms": ("bandit", np.full(bandits, arms)), "family": ("bandit", ["Bernoulli"] * bandits),
-            "requires": ("policy", ["nothing"] * policies),
+            "requires": ("policy", ["none"] * policies),
         },
     )
 

@@ -75,7 +75,7 @@ def assert_same(left, right):
 def test_the_dataset_is_labelled(whole):
     assert dict(whole.sizes) == {"policy": 2, "bandit": 2, "budget": 2, "seed": 7, "arm": 5}
     assert whole.budget.values.tolist() == BUDGETS and whole.policy.values.tolist() == ["kube", "epsilon-first"]
-    assert whole.requires.values.tolist() == ["nothing", "budget"]
+    assert whole.requires.values.tolist() == ["none", "budget"]
     assert whole.family.values.tolist() == ["Bernoulli", "Multinomial"]
     assert whole.num_arms.values.tolist() == [5, 4] and np.isnan(whole.cost_mean.values[1, 4])
     assert (whole.reward_mean.values[0] == np.asarray(INSTANCES["bernoulli"].reward, np.float64)).all()

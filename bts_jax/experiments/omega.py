@@ -89,11 +89,11 @@ def report(dataset: "Dataset") -> str:
     parts.append("\n".join(["ω*-UCB has less mean regret than BTS", f"  {verdict.upper()}",
                             *(f"  {title}: {line}" for title, _, line in star), f"  {CRITERION}"]))
     informed = [str(name) for name in dataset.policy.values if "cost" in dataset.requires.sel(policy=name).item()]
-    nothing = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "nothing"]
+    uninformed = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "none"]
     lines = []
     for title, part in by_kind(dataset).items():
-        medians = {name: float(np.median(on_instances(part, name))) for name in (*informed, *nothing)}
-        with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, nothing))
+        medians = {name: float(np.median(on_instances(part, name))) for name in (*informed, *uninformed)}
+        with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, uninformed))
         lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
     parts.append("The value of side information about costs: least median regret of the policies that have it, and of those "
                  "without any side information\n" + "\n".join(lines))

@@ -66,7 +66,7 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "budget": ("budget", np.array(described["budgets"], np.float64)),
         "seed": ("seed", np.arange(described["seeds"])),
         "arm": ("arm", np.arange(most) if several else _texts(named[0])),
-        "requires": ("policy", _texts(", ".join(policy["requires"]) or "nothing" for policy in policies.values())),
+        "requires": ("policy", _texts(", ".join(policy["requires"]) or "none" for policy in policies.values())),
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
