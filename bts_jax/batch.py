@@ -196,11 +196,11 @@ def lay_out(
     if max_rounds is not None:
         lengths = np.minimum(lengths, rows(max_rounds, 0))
     longest = np.argsort(-lengths, kind="stable")
-    share = -(-size // len(devices))
+    per_device = -(-size // len(devices))
     at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
-    dealt = np.pad(longest, (0, share * len(devices) - size), mode="edge").reshape(share, len(devices))
-    dealt[1::2] = dealt[1::2, ::-1]
-    order = dealt.T.ravel()
+    spread = np.pad(longest, (0, per_device * len(devices) - size), mode="edge").reshape(per_device, len(devices))
+    spread[1::2] = spread[1::2, ::-1]
+    order = spread.T.ravel()
     back = np.empty(size, np.int64)
     back[order] = np.arange(len(order))
     if limits is None and max_rounds is not None:
@@ -212,7 +212,7 @@ def lay_out(
     own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     num_arms, platform = np.shape(bandit.cost_mean)[-1], devices[0].platform
-    width = lanes or _width(share, int(at_once), num_arms, np.shape(checkpoints)[-1], platform)
+    width = lanes or _width(per_device, int(at_once), num_arms, np.shape(checkpoints)[-1], platform)
     kind = Kind(structure, varies, loop.lane_count(int(width)), False)
     if quickly is None:
         _PLAYED[kind] += work_of(lengths.sum(), num_arms)
@@ -236,13 +236,13 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 
     Returns for each batch the runs, the number of calls of each run's policy, and the number of blocks of each device.
     """
-    program, shares = _program_of(batches)
-    played = jax.device_get(program(shares))
+    program, inputs = _program_of(batches)
+    played = jax.device_get(program(inputs))
     if any(beyond.any() for *_, beyond in played):
         _LOG.info("a policy draws with shapes below 1/2: its batch is played again by a program that supports such draws")
         _GENERAL.update(batch.kind for batch in batches)
-        program, shares = _program_of(batches)
-        played = jax.device_get(program(shares))
+        program, inputs = _program_of(batches)
+        played = jax.device_get(program(inputs))
     return [
         (_finish(batch, record), calls[batch.back], blocks)
         for batch, (record, calls, blocks, _) in zip(batches, played, strict=True)
@@ -257,8 +257,8 @@ def _finish(batch: Batch, record: Run) -> Run:
 
 def lower(batches: Sequence[Batch]) -> Any:
     """Traces the program that plays these batches. After a call of its method `compile`, `play` uses the compiled program."""
-    program, shares = _program_of(batches)
-    return program.lower(shares)
+    program, inputs = _program_of(batches)
+    return program.lower(inputs)
 
 
 def work_of(pulls: Any, num_arms: Any) -> Any:
@@ -282,14 +282,14 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     """The program for these batches, and its arguments."""
-    shares = [(batch.own, batch.common) for batch in batches]
+    inputs = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
     general = not _GENERAL.isdisjoint(kinds)
-    rest = devices, general, _shapes(shares)
+    rest = devices, general, _shapes(inputs)
     carefully = tuple(map(_careful, kinds))
     if (carefully, *rest) in _PROGRAMS.kept:  # a faster program exists already
         kinds = carefully
-    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), shares
+    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), inputs
 
 
 _PROGRAMS = Programs(128)
@@ -301,7 +301,7 @@ _GENERAL: set[Kind] = set()  # kinds of batches with a run that needed draws of 
 def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> Any:
     """The program that plays a shard of each batch on each device. It is compiled for the shapes of its arguments."""
 
-    def play_shares(batches: list) -> list[tuple]:
+    def play_shard(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         platform = _platform(devices)
         played, fallbacks = loop.play(games, game.rules(platform, general), platform)
@@ -312,15 +312,15 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     each, same = PartitionSpec("device"), PartitionSpec()
     row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
     record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
-    share = jax.shard_map(play_shares, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
-                          out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
+    sharded = jax.shard_map(play_shard, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
+                            out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
     rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
     place = program_file([kind.structure for kind in kinds], devices, rest)
     disk = place and _OnDisk(place, kinds)
     if devices[0].platform == "cpu":
-        return OnCPU(share, all(kind.quickly for kind in kinds), disk)
+        return OnCPU(sharded, all(kind.quickly for kind in kinds), disk)
     options, _ = graphs(devices[0])
-    return jax.jit(share) if options is None else Graphed(share, options, disk)
+    return jax.jit(sharded) if options is None else Graphed(sharded, options, disk)
 
 
 class _OnDisk(NamedTuple):
@@ -391,8 +391,8 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
     )
 
 
-def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
-    """The number of lanes for `share` runs: up to 512 on a CPU, and as many as fit into memory on a GPU.
+def _width(runs: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:
+    """The number of lanes for `runs` runs: up to 512 on a CPU, and as many as fit into memory on a GPU.
 
     A step on a CPU consists of about 40 small loops, and starting a loop takes time. Index policies with 10 or 100 arms are up
     to twice as fast with 500 lanes as with 64. With 1,000 arms, and for policies that sample, the speed is the same. If there
@@ -408,10 +408,10 @@ def _width(share: int, at_once: int, num_arms: int, num_checkpoints: int, platfo
     else:
         most, busy = 2**30 // (4 * num_arms * (num_checkpoints + 12)), max(at_once, 1024)
     most = max(most - most % 4, 1)
-    if at_once < 0.75 * share:
-        return min(most, busy - busy % (16 if busy < 128 else 64), share)
-    width = -(-share // -(-share // most))  # the last turn has as many runs as the others
-    return min(-(-width // 4) * 4, share)
+    if at_once < 0.75 * runs:
+        return min(most, busy - busy % (16 if busy < 128 else 64), runs)
+    width = -(-runs // -(-runs // most))  # the last turn has as many runs as the others
+    return min(-(-width // 4) * 4, runs)
 
 
 def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tuple[tuple[bool, ...], int]:

@@ -17,7 +17,7 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
     rng = np.random.default_rng(seed)
     num_arms = len(reward)
     decide = _NUMPY_POLICIES[name]
-    told = {"nu": 0.25 * np.log(budget * num_arms), "min_cost": cost.min()}
+    side_info = {"nu": 0.25 * np.log(budget * num_arms), "min_cost": cost.min()}
     pulls, rewards, costs = np.zeros((3, runs, num_arms))
     everyone: Any = np.arange(runs)
     spent = np.zeros(runs)
@@ -26,7 +26,7 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
     while len(everyone):
         t += 1
         once = name != "bts" and t <= num_arms  # index policies first pull every arm once
-        arm = np.full(len(everyone), t - 1) if once else decide(rng, pulls, rewards, costs, t, told)
+        arm = np.full(len(everyone), t - 1) if once else decide(rng, pulls, rewards, costs, t, side_info)
         row = np.arange(len(everyone))
         pulls[row, arm] += 1
         rewards[row, arm] += rng.random(len(arm)) < reward[arm]
@@ -40,7 +40,7 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
     return final
 
 
-def _bts(rng, pulls, rewards, costs, t, told):
+def _bts(rng, pulls, rewards, costs, t, side_info):
     return (rng.beta(rewards + 1, pulls - rewards + 1) / rng.beta(costs + 1, pulls - costs + 1)).argmax(1)
 
 
@@ -53,22 +53,22 @@ def _largest(index: np.ndarray, pulls: np.ndarray) -> np.ndarray:
     return arm
 
 
-def _kube(rng, pulls, rewards, costs, t, told):
+def _kube(rng, pulls, rewards, costs, t, side_info):
     with np.errstate(divide="ignore", invalid="ignore"):
         index = (rewards + np.sqrt(2 * np.log(t) * pulls)) / costs
     return _largest(index, pulls)
 
 
-def _ucb_bv1(rng, pulls, rewards, costs, t, told):
-    floor = told["min_cost"]
+def _ucb_bv1(rng, pulls, rewards, costs, t, side_info):
+    floor = side_info["min_cost"]
     e = np.sqrt(np.log(t - 1) / pulls)
     with np.errstate(divide="ignore", invalid="ignore"):
         index = rewards / costs + (1 + 1 / floor) * e / (floor - e)
     return _largest(index, pulls)
 
 
-def _pd_bwk(rng, pulls, rewards, costs, t, told):
-    nu = told["nu"]
+def _pd_bwk(rng, pulls, rewards, costs, t, side_info):
+    nu = side_info["nu"]
     reward, cost, share = rewards / pulls, costs / pulls, nu / pulls
     with np.errstate(divide="ignore", invalid="ignore"):
         index = np.minimum(reward + np.sqrt(share * reward) + share, 1) / np.maximum(cost - np.sqrt(share * cost) - share, 0)

@@ -248,9 +248,9 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     """What is stored of the round between two states of a run."""
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
-    too_dear = ~new.goal.reaches(new.spent)  # the last pull cost more than the remaining budget: it earns and costs nothing
-    counts = played & ~too_dear
-    paid = jax.tree.map(partial(jnp.where, too_dear), new.spent.add(-new.last_cost), new.spent)
+    over_budget = ~new.goal.reaches(new.spent)  # the last pull cost more than the remaining budget: it earns and costs nothing
+    counts = played & ~over_budget
+    paid = jax.tree.map(partial(jnp.where, over_budget), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)
     left = left.value(None if setting.units is None else setting.units.cost)
     reward, cost = (jnp.where(counts, amount, jnp.float32(0)) for amount in (last.reward, last.cost))

@@ -35,7 +35,7 @@ class Arms:
         """The arm with the largest ratio. Ties go to the arm with the lowest number."""
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
-    def _settle(
+    def _canonicalize(
         self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int
     ) -> None:
         """Checks the named fields and stores them as float32. `fields[name]` is the number of axes that one bandit has.

@@ -34,7 +34,7 @@ class Bernoulli(Arms):
     cost: ArrayLike  # [K]
 
     def _check(self) -> None:
-        self._settle(reward=1, cost=1)
+        self._canonicalize(reward=1, cost=1)
 
     @property
     def reward_mean(self) -> jax.Array:

@@ -38,7 +38,7 @@ class Beta(Arms):
     cost_beta: ArrayLike  # [K]
 
     def _check(self) -> None:
-        self._settle("shapes", random.SMALLEST_SHAPE, random.LARGEST_SHAPE, reward_alpha=1, reward_beta=1, cost_alpha=1,
+        self._canonicalize("shapes", random.SMALLEST_SHAPE, random.LARGEST_SHAPE, reward_alpha=1, reward_beta=1, cost_alpha=1,
                      cost_beta=1)
 
     @property

@@ -41,9 +41,9 @@ class Correlated(Arms):
     correlation: ArrayLike  # [K]
 
     def _check(self) -> None:
-        self._settle(reward=1, cost=1)
+        self._canonicalize(reward=1, cost=1)
         self._spread("correlation", jnp.shape(self.reward_mean))
-        self._settle("correlations", -1, 1, correlation=1)
+        self._canonicalize("correlations", -1, 1, correlation=1)
         if not checks.is_concrete([self.reward, self.cost, self.correlation]):
             return
         reward, cost, given = (np.asarray(x, np.float64) for x in (self.reward, self.cost, self.correlation))

@@ -56,8 +56,8 @@ class Empirical(Arms):
     arms: Any = ()  # names
 
     def _check(self) -> None:
-        self._settle_scales(np.shape(self.reward)[:-2])
-        self._settle("amounts", scaled=True, reward=2, cost=2)
+        self._canonicalize_scales(np.shape(self.reward)[:-2])
+        self._canonicalize("amounts", scaled=True, reward=2, cost=2)
         *shape, most = np.shape(self.reward)
         object.__setattr__(self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1]))
         if not 1 <= most <= MOST_ROWS:
@@ -71,7 +71,7 @@ class Empirical(Arms):
             checks.require("rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy)
         object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
 
-    def _settle_scales(self, shape: tuple[int, ...]) -> None:
+    def _canonicalize_scales(self, shape: tuple[int, ...]) -> None:
         """Checks the scales and stores them as float32, one for each bandit of a batch."""
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)

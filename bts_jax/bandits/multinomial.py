@@ -36,7 +36,7 @@ class Multinomial(Arms):
     support: ArrayLike | None = None  # [M]
 
     def _check(self) -> None:
-        self._settle(reward_probs=2, cost_probs=2)
+        self._canonicalize(reward_probs=2, cost_probs=2)
         points = np.shape(self.reward_probs)[-1]
         if self.support is None:
             object.__setattr__(self, "support", jnp.linspace(0, 1, points, dtype=jnp.float32))

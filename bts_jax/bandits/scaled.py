@@ -50,7 +50,7 @@ class Scaled(Arms):
         names = ("scale", "shift") if self.worth is None else ("scale", "shift", "worth")
         for name in names:
             self._spread(name, jnp.shape(self.bandit.cost_mean))
-        self._settle("amounts", 0, LARGEST_SCALE, **dict.fromkeys(names, 1))
+        self._canonicalize("amounts", 0, LARGEST_SCALE, **dict.fromkeys(names, 1))
         for name in ("reward_scale", "cost_scale"):
             scale = getattr(self, name)
             if checks.is_concrete(scale):

@@ -24,7 +24,7 @@ from bts_jax.engine.storing import weight_of
 
 CACHE = 60  # the weight of updating the rows of one cached array, in the units of `storing.WEIGHTS`
 LOAD = 2  # the weight of reading an entry of it
-DEAR = 8  # the smallest weight of a value that is cached: a division
+MIN_WEIGHT = 8  # the smallest weight of a value that is cached: a division
 
 
 class Carried(NamedTuple):
@@ -110,10 +110,11 @@ def _worth_caching(changes: Changes) -> list:
             continue
         cone = frozenset([i]).union(*(cones.get(var, ()) for var in variables(equation.invars)))
         for var in equation.outvars:
-            dear = sum(weight_of(jaxpr.eqns[j]) for j in cone)
+            weight = sum(weight_of(jaxpr.eqns[j]) for j in cone)
             # A small part of a long computation costs little, because a core executes several instructions at a time.
-            cost = CACHE * max(1, whole / (10 * dear)) if dear else math.inf
-            if var in used and var.aval.dtype.itemsize == 4 and dear >= DEAR and (dear - LOAD) * changes.entries > cost:
+            cost = CACHE * max(1, whole / (10 * weight)) if weight else math.inf
+            large = weight >= MIN_WEIGHT and (weight - LOAD) * changes.entries > cost
+            if var in used and var.aval.dtype.itemsize == 4 and large:
                 chosen.append(var)
                 cones[var] = frozenset()
             else:

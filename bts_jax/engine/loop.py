@@ -61,7 +61,7 @@ class Played(NamedTuple):
     beyond: jax.Array  # [runs] bool: the run needs a program that supports all draws
 
 
-class _Table(NamedTuple):
+class _Batch(NamedTuple):
     """The state of a game."""
 
     part: Any  # the part of `own` that is in the lanes; `None` if every run has a lane
@@ -87,10 +87,10 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
     lanes = [_Lanes(game, rules, platform) for game in games]
     steps = [one.step for one in lanes]
 
-    def block(tables: list[_Table]) -> list[_Table]:
-        parts = [one.part(table) for one, table in zip(lanes, tables, strict=True)]
-        states = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [table.state for table in tables])
-        return [one.after_block(table, state) for one, table, state in zip(lanes, tables, states, strict=True)]
+    def block(batches: list[_Batch]) -> list[_Batch]:
+        parts = [one.part(batch) for one, batch in zip(lanes, batches, strict=True)]
+        states = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [batch.state for batch in batches])
+        return [one.after_block(batch, state) for one, batch, state in zip(lanes, batches, states, strict=True)]
 
     def play_on_cpu(parts: list, states: list) -> list:
         def call(_: jax.Array, states: list) -> list:
@@ -112,11 +112,11 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
 
         return end(parts, lax.fori_loop(0, BLOCK[platform] - 1, call, begin(parts, states)))
 
-    def goes_on(tables: list[_Table]) -> jax.Array:
-        return reduce(jnp.logical_or, [one.goes_on(table) for one, table in zip(lanes, tables, strict=True)])
+    def goes_on(batches: list[_Batch]) -> jax.Array:
+        return reduce(jnp.logical_or, [one.goes_on(batch) for one, batch in zip(lanes, batches, strict=True)])
 
-    tables = lax.while_loop(goes_on, block, [one.start() for one in lanes])
-    return [one.result(table) for one, table in zip(lanes, tables, strict=True)], [one.vector.fallbacks for one in steps]
+    batches = lax.while_loop(goes_on, block, [one.start() for one in lanes])
+    return [one.result(batch) for one, batch in zip(lanes, batches, strict=True)], [one.vector.fallbacks for one in steps]
 
 
 def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
@@ -181,14 +181,14 @@ class _Lanes:
     def each(self, function: Callable) -> Callable:
         return in_lanes(lambda part, *rest: function(self.setting(part), *rest), self.platform)
 
-    def start(self) -> _Table:
+    def start(self) -> _Batch:
         if not self.queues:
-            return _Table(None, *self.entered(self.own), jnp.int32(0))
+            return _Batch(None, *self.entered(self.own), jnp.int32(0))
         run = jnp.arange(self.width, dtype=jnp.int32)
         part = self.take(run)
         queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32),
                        jnp.zeros(self.runs, bool))
-        return _Table(part, *self.entered(part), jnp.int32(0), queue)
+        return _Batch(part, *self.entered(part), jnp.int32(0), queue)
 
     def fresh(self, part: Any) -> Any:
         return self.each(partial(self.rules.start, self.round))(part)
@@ -203,19 +203,19 @@ class _Lanes:
     def take(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda x: x[..., index], self.own)
 
-    def part(self, table: _Table) -> Any:
-        return table.part if self.queues else self.own
+    def part(self, batch: _Batch) -> Any:
+        return batch.part if self.queues else self.own
 
-    def after_block(self, table: _Table, state: list[jax.Array]) -> _Table:
+    def after_block(self, batch: _Batch, state: list[jax.Array]) -> _Batch:
         """Records checkpoints, and refills lanes."""
-        part, before = self.part(table), self.step.leave(state)
-        now, record = self.each(self.rules.record)(part, before, table.record)
-        table = table._replace(state=self.step.changed(part, state, before, now), record=record, blocks=table.blocks + 1)
-        return lax.cond(now.waiting.any(), self.refill, lambda table: table, table) if self.queues else table
+        part, before = self.part(batch), self.step.leave(state)
+        now, record = self.each(self.rules.record)(part, before, batch.record)
+        batch = batch._replace(state=self.step.changed(part, state, before, now), record=record, blocks=batch.blocks + 1)
+        return lax.cond(now.waiting.any(), self.refill, lambda batch: batch, batch) if self.queues else batch
 
-    def refill(self, table: _Table) -> _Table:
+    def refill(self, batch: _Batch) -> _Batch:
         """Stores the runs that have ended, and refills their lanes with the next runs."""
-        now, record, (run, line, stored, calls, beyond) = self.step.leave(table.state), table.record, table.queue
+        now, record, (run, line, stored, calls, beyond) = self.step.leave(batch.state), batch.record, batch.queue
         ended = now.waiting & (run < self.runs)
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
@@ -225,19 +225,19 @@ class _Lanes:
         line = line + ended.sum(dtype=jnp.int32)
         part = self.take(jnp.minimum(run, self.runs - 1))
         anew = ended & (run < self.runs)
-        state, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.entered(part), (table.state, record))
-        return table._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls, beyond))
+        state, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.entered(part), (batch.state, record))
+        return batch._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls, beyond))
 
-    def goes_on(self, table: _Table) -> jax.Array:
-        return (table.queue.run < self.runs).any() if self.queues else ~self.step.leave(table.state).waiting.all()
+    def goes_on(self, batch: _Batch) -> jax.Array:
+        return (batch.queue.run < self.runs).any() if self.queues else ~self.step.leave(batch.state).waiting.all()
 
-    def result(self, table: _Table) -> Played:
-        queue, now = table.queue, self.step.leave(table.state)
-        played = (queue.stored, queue.calls, queue.beyond) if self.queues else (table.record, now.calls, now.beyond)
+    def result(self, batch: _Batch) -> Played:
+        queue, now = batch.queue, self.step.leave(batch.state)
+        played = (queue.stored, queue.calls, queue.beyond) if self.queues else (batch.record, now.calls, now.beyond)
         if self.runs > self.count:
             played = jax.tree.map(lambda x: x[..., : self.count], played)
         record, calls, beyond = played
-        return Played(record, calls, table.blocks, beyond)
+        return Played(record, calls, batch.blocks, beyond)
 
 
 def _repeated(tree: Any, times: int) -> Any:

@@ -78,8 +78,8 @@ class Disk(Protocol):
 class OnCPU:
     """A program for CPUs. It is compiled with `QUICKLY` if that is requested and changes no bit."""
 
-    def __init__(self, share: Callable, quickly: bool, disk: Disk | None = None):
-        self.program: Any = jax.jit(share)
+    def __init__(self, function: Callable, quickly: bool, disk: Disk | None = None):
+        self.program: Any = jax.jit(function)
         self.quickly, self.disk, self.ready, self.lock = quickly, disk, None, RLock()
         self.loaded: list[Any] = []  # from disk
 
@@ -216,10 +216,10 @@ class Graphed:
     line reports the failure.
     """
 
-    def __init__(self, share: Callable, options: dict, disk: Disk | None = None):
+    def __init__(self, function: Callable, options: dict, disk: Disk | None = None):
         self.disk, self.loaded = disk, []  # as in `OnCPU`
         more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
-        self.ways: list[Any] = [jax.jit(share, compiler_options=options | one) for one in more]
+        self.ways: list[Any] = [jax.jit(function, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the variant that has been compiled
         self.failed: list[str] = []  # the reasons why other variants were given up
         self.lock = RLock()

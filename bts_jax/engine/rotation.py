@@ -35,12 +35,12 @@ def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
 
 
 def _halves(jaxpr: Any) -> tuple[list, list]:
-    learnt, late = set(), set()  # scalars that depend on arrays; arrays that depend on such scalars
+    dependent, late = set(), set()  # scalars that depend on arrays; arrays that depend on such scalars
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if _makes_numbers(equation):
-            learnt.update(equation.outvars if any(var in learnt or not is_number(var) for var in used) else ())
-        elif any(var in learnt or var in late for var in used):
+            dependent.update(equation.outvars if any(var in dependent or not is_number(var) for var in used) else ())
+        elif any(var in dependent or var in late for var in used):
             late.update(equation.outvars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     needed = [var for equation in jaxpr.eqns if _makes_numbers(equation) for var in variables(equation.invars)]
