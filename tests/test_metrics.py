@@ -214,7 +214,7 @@ def test_regret_from_the_exact_optimum():
     np.testing.assert_allclose(bj.regret(halves, both, optimum="exact"), parts, atol=1e-5)
     assert (abs(parts[1] - exact[3:]) > 0.01).all()
 
-    with pytest.raises(ValueError, match=r"bandit is of class Own, and the exact optimum .* pass a Multinomial .* linear"):
+    with pytest.raises(ValueError, match=r"bandit is of class Own, but the exact optimum .* pass a Multinomial .* linear"):
         bj.regret(runs, Own(arms=bandit), optimum="exact")
 
 
