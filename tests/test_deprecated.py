@@ -4,25 +4,14 @@ import inspect
 
 import numpy as np
 import pytest
-from common import assert_same_bits, keys
+from common import assert_same_bits, grid_file, keys
 
 import bts_jax as bj
 from bts_jax import deprecated, learn
 from bts_jax.sweeps import gridfile
 
 BANDIT = bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])
-GRID = """
-num_seeds = 2
-budgets = [5]
-
-[policies.uniform]
-kind = "uniform"
-
-[bandits.two]
-kind = "bernoulli"
-reward = [0.9, 0.2]
-cost = [0.5, 0.5]
-"""
+GRID = grid_file(2, [5])
 
 
 def test_an_old_name_works_and_warns_where_it_is_used():

@@ -17,7 +17,6 @@ from common import INSTANCES
 import bts_jax as bj
 import bts_jax.sweeps.results
 from bts_jax.pytrees import pytree
-from bts_jax.sweeps import specification
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES, Chunk, Results
@@ -337,11 +336,3 @@ class Scales(bj.Uniform):
 @pytree
 class Shifts(bj.Uniform):
     shift: float = 1.0
-
-
-def test_specifications_are_the_same_if_their_json_is():
-    one = {"a": {"x": [1.0, 2.5], "y": True}, "b": [float("nan")]}
-    assert specification.same(one, json.loads(json.dumps(one)))
-    for other in ({"b": one["b"], "a": one["a"]}, {**one, "a": {"y": True, "x": [1.0, 2.5]}}, {**one, "b": [1.0]},
-                  {**one, "a": {"x": [1.0, 2.5], "y": 1}}, {**one, "c": 0}, {**one, "a": {"x": [1, 2.5], "y": True}}):
-        assert not specification.same(one, other)

@@ -37,10 +37,13 @@ class Instance:
     coords: dict[str, float] = field(default_factory=dict)  # further ones; the same names for all instances of a study
 
 
+_fold_in_each = quick_jit(jax.vmap(jax.random.fold_in, (None, 0)))
+
+
 def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> list[Instance]:
     """Draws random bandits. Each depends on the seed, the index of its kind and its number, but not on `count`."""
     key = jax.random.fold_in(jax.random.key(seed), place)
-    keys = quick_jit(jax.vmap(jax.random.fold_in, (None, 0)))(key, np.arange(count))
+    keys = _fold_in_each(key, np.arange(count))
     batch = jax.tree.map(np.asarray, quick_jit(jax.vmap(make))(keys))
     return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), kind, i + 1) for i in range(count)]
 

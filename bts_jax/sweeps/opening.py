@@ -1,6 +1,7 @@
 """Opens a store: to read it, or to fill it in from one process or from several."""
 
 import importlib.util
+import json
 import math
 import os
 import warnings
@@ -79,11 +80,11 @@ def begin(
             raise unwritable(path, error) from error
     root = recovered(path)  # another process may have created it first
     whole, changed = _union(path, root, described)
-    if not specification.same(whole, root.specification):
+    if not _same(attributes, root) and json.dumps(whole) != json.dumps(root.specification):
         with locked(path):
             root = recovered(path, holding=True)  # another process may have enlarged it first
             whole, _ = _union(path, root, described)
-            if not specification.same(whole, root.specification):
+            if json.dumps(whole) != json.dumps(root.specification):
                 seeds = chunk_size_of(root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size)
                 bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group mixes old and new ones
                 root = grow(path, root, whole, seeds, bandits)
@@ -91,7 +92,7 @@ def begin(
         warnings.warn(f"the code of {name} has changed since the store {str(path)!r} was written: its runs are played again",
                       stacklevel=5)
     results = with_sources(path, root)
-    if not specification.same(root.specification, described):
+    if not _same(attributes, root) and json.dumps(root.specification) != json.dumps(described):
         results.ask(attributes)
     mend(path, results.labels, results.chunk_size, results.group)
     tidy(path)
@@ -104,6 +105,11 @@ def begin(
     if results.missing and not os.access(path, os.W_OK):
         raise unwritable(path, PermissionError(13, "Permission denied"))
     return results
+
+
+def _same(attributes: dict[str, Any], root: Root) -> bool:
+    """Whether a store has exactly the requested sweep. The texts are compared: to write a long specification takes seconds."""
+    return attributes["specification"] == root.attributes["specification"]
 
 
 def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

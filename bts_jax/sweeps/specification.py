@@ -60,25 +60,6 @@ def parse(text: str | bytes) -> Any:
     return found
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values have the same JSON, but for the sign of 0. The order of names in tables counts."""
-    return _equal(one, other) or json.dumps(one) == json.dumps(other)  # NaN does not equal NaN
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two values and their types are equal, with the same order of names. Faster than writing long lists as JSON."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(map(_equal, one.values(), other.values()))
-    if isinstance(one, list):
-        kinds = list(map(type, one))
-        if len(one) != len(other) or kinds != list(map(type, other)):
-            return False
-        return all(map(_equal, one, other)) if dict in kinds or list in kinds else one == other
-    return one == other
-
-
 def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
     """Raises a `ValueError` that names the problem, unless `found` is the specification of a sweep with such chunks.
 
