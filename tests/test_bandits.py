@@ -74,7 +74,7 @@ def test_certain_and_impossible_points_are_that():
     assert (reward == 0).all() and not (cost == 0.5).any()
 
 
-def test_the_luck_is_the_rounds_and_not_the_arms():
+def test_random_numbers_are_those_of_the_round_and_not_of_the_arm():
     """Two arms with the same distribution give the same result for the same key (common random numbers)."""
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
@@ -155,7 +155,7 @@ def test_correlated_arms_have_their_joint_law():
     np.testing.assert_allclose(probs[:, 3] - JOINT.reward * JOINT.cost, spread * JOINT.correlation, atol=1e-6)
 
 
-def test_without_correlation_they_are_bernoulli_arms_with_the_same_luck():
+def test_without_correlation_they_are_bernoulli_arms_with_common_random_numbers():
     bernoulli = INSTANCES["bernoulli"]
     bandit = bj.Correlated(reward=bernoulli.reward, cost=bernoulli.cost, correlation=0)
     for arm in range(2):

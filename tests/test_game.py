@@ -134,7 +134,7 @@ def test_random_tenths_are_counted_right():
 
 
 @pytest.mark.slow
-def test_common_luck_across_policies():
+def test_common_random_numbers_across_policies():
     """Policies that pull the same arms earn the same: the bandit's random numbers depend only on the seed and the round."""
     bandit = INSTANCES["bernoulli"]
     oracle = batch(bj.Oracle(), bandit, 30, keys(20))

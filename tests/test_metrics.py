@@ -39,7 +39,7 @@ def test_paired_over_seeds_is_a_paired_t_test():
     np.testing.assert_allclose(swapped.wins, 1 - result.wins)
 
 
-def test_pairing_removes_the_luck_in_common():
+def test_pairing_removes_the_noise_in_common():
     data = noisy()
     alone = interval(data.regret.values[1])
     pair = paired(data, "epsilon-first", "bts")
