@@ -109,14 +109,14 @@ def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, cap
     finally:
         jax.config.update("jax_log_compiles", False)
     assert sizes == [2]  # both policies
-    assert caplog.text.count("Finished XLA compilation of jit(play_shares)") == 1, "what was compiled is what is played"
+    assert caplog.text.count("Finished XLA compilation of jit(play_shard)") == 1, "what was compiled is what is played"
     assert_same(part.drop_attrs(), whole.sel(bandit=["a", "b"]).drop_attrs())
     # A policy that requires the budget has more runs than another: here 3 against 1, on two devices.
     part = bj.sweep({name: POLICIES[name] for name in ("ε-first", "KUBE")}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
     assert_same(part.drop_attrs(), whole.sel(policy=["ε-first", "KUBE"], bandit=["a"], seed=[0]).drop_attrs())
 
 
-def test_the_first_party_is_halved_if_others_follow(monkeypatch):
+def test_the_first_fusion_is_halved_if_others_follow(monkeypatch):
     monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     policies = {name: bj.POLICIES[name]() for name in ("kube", "pd-bwk", "uniform")}
     for families, sizes in ((3, [2, 1, 3, 3]), (2, [3, 3])):
