@@ -4,7 +4,8 @@
 
 Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by round; compare: several
             policies on one bandit
-Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other costs; BANDITS lists all of them by name
+Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other costs; Pricing, Timed, WithNull: several
+            resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
             CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
             TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists all of them by name
@@ -29,7 +30,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
-from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Scaled
+from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Pricing, Scaled, Timed, WithNull
 from bts_jax.batch import simulate_batch
 from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
@@ -120,14 +121,17 @@ __all__ = [
     "Oracle",
     "PDBwK",
     "Policy",
+    "Pricing",
     "Problem",
     "Run",
     "Scaled",
     "SoftElimination",
     "TemperedBTS",
+    "Timed",
     "Trace",
     "UCBSCPlus",
     "Uniform",
+    "WithNull",
     "__version__",
     "check_bandit",
     "check_policy",

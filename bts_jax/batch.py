@@ -22,7 +22,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game, random
-from bts_jax.contract import Bandit, Policy, ratio, scales
+from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.deprecated import renamed
 from bts_jax.engine import loop, programs
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs
@@ -88,7 +88,7 @@ def simulate_batch(
     Args:
         policy: the policy. If a hyperparameter is an array, its first axis has one value per run.
         bandit: the bandit.
-        budget: the amount that may be spent in a run.
+        budget: the amount that may be spent in a run. If the bandit has d resources: a number, [d] or [N, d].
         keys: typed JAX keys, such as `jax.random.split(jax.random.key(0), N)`, or one key for all runs.
         checkpoints: as for `simulate`, the same for all runs [C] or one row per run [N, C].
         max_rounds: as for `simulate`.
@@ -141,10 +141,12 @@ def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
     def own(leaf: Any) -> Any:
         return leaf[place] if np.ndim(leaf) else leaf
 
-    if np.ndim(bandit.cost_mean) > 1:
+    vector = num_resources(bandit) is not None
+    if np.ndim(bandit.reward_mean) > 1:
         bandit = jax.tree.map(own, bandit)
-    policy = jax.tree.map(own, policy)
-    return why_nan(policy, bandit, own(np.asarray(budget)), own(keys), int(runs.rounds[place].max()))
+    policy, budget = jax.tree.map(own, policy), np.asarray(budget)
+    budget = own(budget) if budget.ndim > vector else budget
+    return why_nan(policy, bandit, budget, own(keys), int(runs.rounds[place].max()))
 
 
 class Kind(NamedTuple):
@@ -152,6 +154,7 @@ class Kind(NamedTuple):
 
     structure: Any  # of policy and bandit
     varies: tuple[bool, ...]  # whether each of their leaves differs from run to run
+    several: bool  # several resources: costs are vectors
     width: int  # lanes on each device
     quickly: bool  # compiled quickly; see `programs.OnCPU`
 
@@ -169,18 +172,27 @@ class Batch(NamedTuple):
 
 
 def lay_out(
-    policy, bandit, budget, keys, *, checkpoints=None, max_rounds=None, limits=None, lanes=None, devices=None, quickly=None
+    policy, bandit, budget, keys, *, checkpoints=None, budgets=None, max_rounds=None, limits=None, lanes=None, devices=None,
+    quickly=None,
 ) -> Batch:
     """Checks the arguments of `simulate_batch` and returns a batch.
 
-    `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly` says whether to compile the program
+    With `budgets`, in place of `checkpoints`, all resources have the same budgets: `budget` is a number or [N], and `budgets`
+    are the checkpoints in units of cost. `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly` says whether to compile the program
     quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of this kind so far.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
+    d = num_resources(bandit)
+    several = d is not None
+    if budgets is not None and not several:
+        checkpoints = budgets
+    elif budgets is not None:
+        budget, budgets = (np.repeat(np.expand_dims(x, -1), d, -1) for x in (budget, budgets))  # type: ignore
     varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
     leaves, structure = jax.tree.flatten(jax.tree.map(game.canonicalize, (policy, bandit)))
-    if checkpoints is None:
-        checkpoints = np.expand_dims(budget, -1)
+    budget, checkpoints = game.amounts_of(bandit, budget, checkpoints)
+    if several and budgets is not None:
+        checkpoints = budgets
     devices = tuple(jax.local_devices() if devices is None else devices)[:size]
     if not devices:
         raise ValueError("devices is empty: give some of jax.local_devices(), or None for all")
@@ -192,7 +204,9 @@ def lay_out(
 
     # The longest runs come first. Every second row is reversed, so that the devices get similar amounts of work. Copies of the
     # last run fill up the rows, so that all devices get the same number of runs.
-    lengths = np.max(rows(np.asarray(checkpoints, np.float64), 1), axis=1) / best_cost(bandit)
+    longest = np.asarray(checkpoints, np.float64)
+    longest = longest.min(-1) if several else longest  # the run ends with the first budget that is used up
+    lengths = np.max(rows(longest, 1), axis=1) / best_cost(bandit)
     if max_rounds is not None:
         lengths = np.minimum(lengths, rows(max_rounds, 0))
     longest = np.argsort(-lengths, kind="stable")
@@ -205,15 +219,15 @@ def lay_out(
     back[order] = np.arange(len(order))
     if limits is None and max_rounds is not None:
         limits = np.expand_dims(max_rounds, -1)
-    amount = jax.tree.map(lambda x: rows(x, 0), game.fixed_point(budget))
-    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1), game.fixed_point(checkpoints)),
-                                 None if limits is None else rows(limits, 1), np)
+    amount = jax.tree.map(lambda x: rows(x, several), game.fixed_point(budget))
+    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1 + several), game.fixed_point(checkpoints)),
+                                 None if limits is None else rows(limits, 1), several, np)
     own_leaves = [np.asarray(leaf) for leaf, varied in zip(leaves, varies, strict=True) if varied]
     own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
-    num_arms, platform = np.shape(bandit.cost_mean)[-1], devices[0].platform
-    width = lanes or _width(per_device, int(at_once), num_arms, np.shape(checkpoints)[-1], platform)
-    kind = Kind(structure, varies, loop.lane_count(int(width)), False)
+    num_arms, platform = np.prod(np.shape(bandit.cost_mean)[np.ndim(bandit.reward_mean) - 1 :]), devices[0].platform
+    width = lanes or _width(per_device, int(at_once), int(num_arms), goals.valid.shape[-1], platform)
+    kind = Kind(structure, varies, several, loop.lane_count(int(width)), False)
     if quickly is None:
         _PLAYED[kind] += work_of(lengths.sum(), num_arms)
         quickly = is_little(_PLAYED[kind])
@@ -274,10 +288,13 @@ def is_little(work: float) -> bool:
 def best_cost(bandit: Bandit) -> np.ndarray:
     """The expected cost of the best arm, one per bandit of a batch. It determines the approximate length of a run."""
     reward, cost = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
+    if cost.ndim > reward.ndim:  # of the resource that it uses up first, if all budgets are the same
+        cost = cost.max(-1)
     best = np.argmax(ratio(reward, cost, np), -1)
     _, scale = scales(bandit) or (1.0, 1.0)
     cost = np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64)
-    return np.maximum(cost, 0.01 * np.asarray(scale, np.float64))
+    scale = np.asarray(scale, np.float64)
+    return np.maximum(cost, 0.01 * (scale if scale.ndim < reward.ndim else scale.max(-1)))
 
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
@@ -311,9 +328,10 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
-    record = Run(budget=None, reward=row, cost=row, rounds=row, pulls=table, truncated=row)  # type: ignore
+    records = [Run(budget=None, reward=row, cost=table if kind.several else row, rounds=row,  # type: ignore
+                   pulls=table, truncated=row) for kind in kinds]
     sharded = jax.shard_map(play_shard, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
-                            out_specs=[(record, each, each, each)] * len(kinds), check_vma=False)
+                            out_specs=[(record, each, each, each) for record in records], check_vma=False)
     rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
     place = program_file([kind.structure for kind in kinds], devices, rest)
     disk = place and _OnDisk(place, kinds)
@@ -421,12 +439,15 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
     if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
         raise ValueError("simulate_batch was called under jit, vmap or grad: call it with values, or map over simulate")
     game.check_values(bandit, budget, checkpoints, max_rounds)
-    num_arms = np.shape(bandit.cost_mean)[-1]
+    num_arms, d = np.shape(bandit.reward_mean)[-1], num_resources(bandit)
+    if d is not None and np.ndim(budget) and np.shape(budget)[-1] != d:
+        raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: give one number for all of "
+                         f"them, {d} numbers, or {d} numbers for each run [N, {d}]")
     if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
         raise ValueError(f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of at least 1")
     sizes = {}
-    for name, axes, value in (("keys", 0, keys), ("budget", 0, budget), ("bandit", 1, bandit.cost_mean),
-                              ("checkpoints", 1, checkpoints), ("max_rounds", 0, max_rounds)):
+    for name, axes, value in (("keys", 0, keys), ("budget", 0 if d is None else min(np.ndim(budget), 1), budget),
+                              ("bandit", 1, bandit.reward_mean), ("checkpoints", 1, checkpoints), ("max_rounds", 0, max_rounds)):
         if value is None or np.ndim(value) == axes:
             continue
         if np.ndim(value) != axes + 1:

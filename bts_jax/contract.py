@@ -25,6 +25,10 @@ class Bandit(Protocol):
     class attributes, fields or properties. Budgets, expected rewards and costs, runs and regrets are in the same units.
     Policies see rewards and costs divided by their scales, in [0, 1], as their papers assume.
 
+    A pull may consume d resources, each with a budget of its own. Then `pull` returns a vector of d costs, `cost_mean` is
+    [K, d], and `cost_scale`, if there is one, is a number or [d]. If the last resource is time, the bandit may say so with an
+    attribute `horizon`, the number of rounds per unit of its budget (see `Timed`).
+
     A bandit may have an attribute `arms`, a tuple with the names of its K arms. Names are not numbers. So `arms` must be a
     class attribute, a property, or a field of type `bts_jax.pytrees.Names`.
 
@@ -41,15 +45,23 @@ class Bandit(Protocol):
 
     @property
     def cost_mean(self) -> jax.Array:
-        """Expected cost of each arm. [K]"""
+        """Expected cost of each arm. [K], or [K, d] if there are d resources"""
         ...
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Pulls one arm once. Returns a random reward in [0, reward_scale] and cost in [0, cost_scale], float32 scalars.
 
+        If there are d resources, the cost is a vector. [d]
+
         `key` depends on the run and the round, not on the policy. The same arm and the same key always give the same result.
         """
         ...
+
+
+def num_resources(bandit: Any) -> int | None:
+    """The number d of resources if a pull returns a vector of costs. `None` if it returns a number, as in the paper."""
+    costs = jnp.shape(bandit.cost_mean)
+    return costs[-1] if len(costs) > len(jnp.shape(bandit.reward_mean)) else None
 
 
 def scales(bandit: Any) -> tuple[Any, Any] | None:
@@ -72,19 +84,21 @@ class Means(NamedTuple):
 class Problem:
     """The side information of a policy: everything that it may know before the first pull.
 
-    Every policy knows the number of arms. The other fields are `None` unless the policy's class names them in `requires`, so
+    Every policy knows the numbers of arms and of resources. The other fields are `None` unless the policy's class names them in `requires`, so
     that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
 
     Example:
         >>> Problem(num_arms=10, budget=100.0)  # for a class with requires = ("budget",)
-        Problem(num_arms=10, budget=100.0, min_cost=None, cost_mean=None, best_arm=None)
+        Problem(num_arms=10, num_resources=None, budget=100.0, min_cost=None, cost_mean=None, best_arm=None, horizon=None)
     """
 
     num_arms: int  # K, a Python int: shapes may depend on it
-    budget: Any = None  # B
+    num_resources: int | None = None  # d, a Python int; None if a cost is a number and not a vector
+    budget: Any = None  # B, or [d]
     min_cost: Any = None  # a lower bound on the expected costs: here the smallest of them
-    cost_mean: Any = None  # [K] the expected costs
+    cost_mean: Any = None  # [K] or [K, d] the expected costs
     best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
+    horizon: Any = None  # the largest number of rounds, if the last resource is time
 
 
 @runtime_checkable
@@ -92,7 +106,8 @@ class Policy(Protocol):
     """A policy: a pytree of hyperparameters that is also the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
-    `num_arms`. Without it, the policy has no side information. Gradients through decisions need a method `logits`; see
+    `num_arms` and `num_resources`. Without it, the policy has no side information. A policy that can play with several
+    resources says so with a class attribute `several_resources = True`; its `update` then receives costs [d]. Gradients through decisions need a method `logits`; see
     `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores

@@ -8,6 +8,8 @@ The exact rules:
 3. At each checkpoint b, a run records the result of a run with budget b. Unless the policy requires the budget, this result is
    bit for bit that of a run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
+5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends when the first budget is
+   used up. A pull whose cost exceeds the remaining budget of any resource earns nothing and costs nothing.
 
 A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
 only adds runs to this loop. This module defines what happens in one run.
@@ -16,7 +18,7 @@ only adds runs to this loop. This module defines what happens in one run.
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +29,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, ratio, scales, side_info
+from bts_jax.contract import Bandit, Policy, Problem, State, num_resources, ratio, scales, side_info
 from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, looped
@@ -47,7 +49,7 @@ _DECIDE, _PULL, _UPDATE = range(3)
 
 @pytree
 class Run:
-    """The result of a run at each of C checkpoints, in the bandit's units.
+    """The result of a run at each of C checkpoints, in the bandit's units. `d` is the number of resources, if it is given.
 
     Under `vmap`, batch axes precede the axes named here.
 
@@ -60,9 +62,9 @@ class Run:
         ((2,), (2, 2), True)
     """
 
-    budget: jax.Array  # [C] float32, the checkpoints
+    budget: jax.Array  # [C] or [C, d] float32, the checkpoints
     reward: jax.Array  # [C] float32, total reward
-    cost: jax.Array  # [C] float32, total cost; at most the budget
+    cost: jax.Array  # [C] or [C, d] float32, total cost; at most the budget
     rounds: jax.Array  # [C] int32, number of rounds
     pulls: jax.Array  # [C, K] int32, number of pulls of each arm
     truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
@@ -76,7 +78,7 @@ class Units(NamedTuple):
 
 
 class Checkpoints(NamedTuple):
-    """The checkpoints of a run, in ascending order. [C] each"""
+    """The checkpoints of a run, in ascending order. [C] each, and the amounts and sums of d resources are [C, d]"""
 
     amounts: jax.Array  # float32
     sums: Sum  # 0 for invalid checkpoints
@@ -89,9 +91,9 @@ class Setting(NamedTuple):
 
     policy: Policy
     bandit: Bandit
-    budget: jax.Array  # float32, for a policy that requires it
+    budget: jax.Array  # [] or [d] float32, for a policy that requires it
     key: random.Words
-    checkpoints: Sum  # [C] ascending
+    checkpoints: Sum  # [C] or [C, d] ascending
     limits: jax.Array  # [C] int32, the limit of rounds of each checkpoint
     units: Units | None = None  # None: amounts are in [0, 1]
 
@@ -105,12 +107,12 @@ class _Progress(NamedTuple):
     kept: list  # saved draws; see `engine.draws`
     calls: jax.Array  # int32, number of attempts at all rounds
     rounds: jax.Array  # int32, number of rounds
-    spent: Sum
+    spent: Sum  # [] or [d]
     earned: Sum
-    last_cost: jax.Array  # int32, cost of the last pull in quanta
+    last_cost: jax.Array  # [] or [d] int32, cost of the last pull in quanta
     last_reward: jax.Array  # int32, reward of the last pull in quanta
     pulls: jax.Array  # [K] int32
-    goal: Sum  # the first checkpoint not yet recorded
+    goal: Sum  # [] or [d], the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
     waiting: jax.Array  # bool: the run has reached its goal and waits for the end of the block, or it has ended
     broken: jax.Array  # bool: the bandit or the policy is invalid; see `simulate`
@@ -122,7 +124,7 @@ class Round(NamedTuple):
 
     arm: jax.Array  # int32
     reward: jax.Array  # float32
-    cost: jax.Array  # float32
+    cost: jax.Array  # [] or [d] float32
 
 
 def simulate(
@@ -152,13 +154,16 @@ def simulate(
         policy: the policy, such as `BTS()`; see `bts_jax.contract.Policy`.
         bandit: the bandit, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
         budget: the amount that may be spent, a positive number below 2³¹, in the unit of the bandit's costs. It may be
-            infinite if `max_rounds` is given. The run then ends after `max_rounds` rounds.
+            infinite if `max_rounds` is given. The run then ends after `max_rounds` rounds. If the bandit has d resources: one
+            number for all of them, or one for each [d].
         key: a typed JAX key, such as `jax.random.key(0)`.
         checkpoints: budgets up to `budget` at which the run is recorded, in any order [C]. The run ends at the largest one.
-            The default is the budget alone.
+            The default is the budget alone. If the bandit has several resources: fractions of the budget, above 0 and at most
+            1, and the run at checkpoint f is that with the budget f · budget, as float32.
         max_rounds: the limit of rounds. By default, each checkpoint b has the limit (2b + 200) / (smallest positive expected
             cost), with b and costs in multiples of `cost_scale`. If all arms have positive costs, a run exceeds this limit
-            with a probability below 10⁻²⁰.
+            with a probability below 10⁻²⁰. With several resources, b and costs are sums over the resources, and 200 is
+            multiplied by their number.
 
     Returns:
         The `Run`, with one entry per checkpoint.
@@ -186,8 +191,7 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
     check(policy, bandit, budget, checkpoints, max_rounds)
-    if checkpoints is None:
-        checkpoints = jnp.reshape(budget, (1,)) if isinstance(budget, Tracer) else np.reshape(budget, (1,))
+    budget, checkpoints = amounts_of(bandit, budget, checkpoints)
     policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
     return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
 
@@ -199,6 +203,20 @@ def canonicalize(leaf: Any) -> Any:
         if jnp.issubdtype(array.dtype, kind):
             return array.astype(dtype)
     return array
+
+
+def amounts_of(bandit: Bandit, budget: Any, checkpoints: Any) -> tuple[Any, Any]:
+    """The budget and the checkpoints in units of cost: [] and [C], or [d] and [C, d]. The axes of a batch come first."""
+    xp = np if checks.is_concrete((budget, checkpoints)) else jnp
+    d = num_resources(bandit)
+    if d is None:
+        return budget, xp.expand_dims(budget, -1) if checkpoints is None else checkpoints
+    if np.ndim(budget) == 0:
+        budget = xp.broadcast_to(budget, (d,))
+    if checkpoints is None:
+        return budget, xp.expand_dims(budget, -2)
+    budget, fractions = xp.asarray(budget, np.float32), xp.asarray(checkpoints, np.float32)
+    return budget, xp.expand_dims(budget, -2) * fractions[..., None]
 
 
 def fixed_point(amount: Any) -> tuple[jax.Array, Sum]:
@@ -215,12 +233,14 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), *ordered(budget, checkpoints, max_rounds))
+    several = num_resources(bandit) is not None
+    return finish(jax.tree.map(lambda x: x[..., 0], record), *ordered(budget, checkpoints, max_rounds, several))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run."""
-    return setting_of(policy, bandit, budget[0], random.key_words(key), ordered(budget, checkpoints, max_rounds)[0])
+    goals, _ = ordered(budget, checkpoints, max_rounds, num_resources(bandit) is not None)
+    return setting_of(policy, bandit, budget[0], random.key_words(key), goals)
 
 
 def setting_of(policy: Policy, bandit: Bandit, budget: jax.Array, key: random.Words, checkpoints: Checkpoints) -> Setting:
@@ -258,23 +278,33 @@ def _scales(bandit: Bandit) -> list[jax.Array] | None:
 
 
 def ordered(
-    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any, xp: Any = jnp
+    budget: tuple[jax.Array, Sum], checkpoints: tuple[jax.Array, Sum], max_rounds: Any, several: bool, xp: Any = jnp
 ) -> tuple[Checkpoints, jax.Array]:
     """The checkpoints of a run in ascending order, and the original position of each. [C]
 
-    `xp` is the array library to use, `jax.numpy` or `numpy`. In a batch of runs, the batch axis is first.
+    If `several`, the last axis of each amount has one entry for each resource. `xp` is the array library to use, `jax.numpy` or `numpy`. In a batch of runs, the batch axis is first.
     """
-    amounts, total = checkpoints[0], budget[0][..., None]
     whole, sums = (_endless(sum, amount, max_rounds, xp) for amount, sum in (budget, checkpoints))
-    whole = jax.tree.map(lambda x: x[..., None], whole)
+    total, whole = jax.tree.map(lambda x: xp.expand_dims(x, -2 if several else -1), (budget[0], whole))
+    amounts = checkpoints[0]
     within, limited = amounts <= LARGEST, total <= LARGEST
     if max_rounds is not None:
         within, limited = within | xp.isinf(amounts), limited | xp.isinf(total)
     valid = (amounts > 0) & within & whole.reaches(sums) & limited
+    keys = (sums.rest, sums.whole)
+    if several:
+        valid = valid.all(-1, keepdims=True)
+        keys = tuple(key[..., j] for j in range(amounts.shape[-1]) for key in (sums.rest, sums.whole))
     sums = jax.tree.map(lambda x: xp.where(valid, x, 0), sums)
-    limits = None if max_rounds is None else xp.broadcast_to(max_rounds, amounts.shape)
-    order = xp.lexsort((sums.rest, sums.whole))
-    return jax.tree.map(lambda x: xp.take_along_axis(x, order, -1), Checkpoints(amounts, sums, valid, limits)), order
+    valid = valid[..., 0] if several else valid
+    limits = None if max_rounds is None else xp.broadcast_to(max_rounds, valid.shape)
+    order = xp.lexsort(keys)
+    return jax.tree.map(partial(_in_order, order, xp=xp), Checkpoints(amounts, sums, valid, limits)), order
+
+
+def _in_order(order: jax.Array, x: jax.Array, xp: Any) -> jax.Array:
+    """The entries of `x` in this order. It has the axes of `order`, and maybe one more."""
+    return xp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - order.ndim)), order.ndim - 1)
 
 
 def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jnp) -> Run:
@@ -284,15 +314,16 @@ def finish(record: Run, checkpoints: Checkpoints, order: jax.Array, xp: Any = jn
     def given(x: jax.Array) -> jax.Array:
         if xp is np and (order[..., 1:] > order[..., :-1]).all():
             return x  # the usual case: the checkpoints were given in ascending order
-        return xp.take_along_axis(x, back.reshape(*back.shape, *[1] * (x.ndim - back.ndim)), back.ndim - 1)
+        return _in_order(back, x, xp)
 
     amounts, valid = checkpoints.amounts, checkpoints.valid
+    each = valid.reshape(*valid.shape, *[1] * (amounts.ndim - valid.ndim))
     nan = np.float32(np.nan)
     return jax.tree.map(given, replace(
         record,
         budget=amounts,
         reward=xp.where(valid, record.reward, nan),
-        cost=xp.where(valid, xp.minimum(record.cost, amounts), nan),
+        cost=xp.where(each, xp.minimum(record.cost, amounts), nan),
     ))
 
 
@@ -309,15 +340,27 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
 
     Consider m = (2b + 200)/μ pulls with an expected cost of at least μ each. By Bernstein's inequality, they cost less than b
     in total with a probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). Expected costs below half a quantum count as 0.
-    If no arm has a positive expected cost, μ is 1.
+    If no arm has a positive expected cost, μ is 1. With d resources, this holds for the sums of all budgets and costs, divided
+    by d.
     """
     _, cost = _means(bandit)
-    if units is None:
+    if cost.ndim == 2:
+        d, scale, per_unit = cost.shape[1], 1.0, UNIT
+        if units is not None:
+            scale, per_unit = units.cost.scale, units.cost.per_unit
+        cost = _total(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
+        amounts, smallest, beyond = _total(amounts / scale), jnp.min(jnp.where(cost > 0, cost, 1)), 200 * d
+    elif units is None:
         smallest, beyond = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1)), 200
     else:
         smallest = jnp.min(jnp.where(cost * units.cost.per_unit >= 0.5, cost, units.cost.scale))
         beyond = round_product(200 * units.cost.scale)
     return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
+
+
+def _total(amounts: jax.Array) -> jax.Array:
+    """The sum over resources, the last axis, in a fixed order."""
+    return reduce(jnp.add, [amounts[..., j] for j in range(amounts.shape[-1])])
 
 
 @cache
@@ -366,11 +409,14 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         arm, decided = _pair(f"policy {type(policy).__name__}: __call__", "arm, state", policy(state, random.as_key(words)))
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
-        num_arms = jnp.shape(bandit.cost_mean)[0]
+        num_arms, costs = jnp.shape(bandit.reward_mean)[0], jnp.shape(bandit.cost_mean)[1:]
         pull = looped(bandit.pull, platform)
         outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
         reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
+        if cost.shape != costs:
+            raise ValueError(f"bandit {type(bandit).__name__}: pull returns a cost of shape {cost.shape}, and cost_mean has shape "
+                             f"{jnp.shape(bandit.cost_mean)}: return {f'{costs[0]} costs' if costs else 'one number'}")
         seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
         updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
@@ -401,34 +447,35 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     """The policy's state before the first round."""
     reward, cost = _means(bandit)
-    best_arm = lax.argmax(ratio(reward, cost), 0, jnp.int32)
+    known = {}
+    if cost.ndim == 1:
+        known["best_arm"] = lax.argmax(ratio(reward, cost), 0, jnp.int32)
+    elif getattr(bandit, "horizon", None) is not None:
+        known["horizon"] = round_product(budget[-1] * jnp.asarray(bandit.horizon, jnp.float32))  # type: ignore
     found = _scales(bandit)
     if found is not None:
         budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
-    known = {
-        "budget": budget,
-        "min_cost": cost.min(),
-        "cost_mean": cost,
-        "best_arm": best_arm,
-    }
+    known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost}
     known = {name: known[name] for name in side_info(policy)}
 
     def init(policy: Policy, known: dict) -> State:
-        return policy.init(Problem(num_arms=cost.shape[0], **known))
+        d = None if cost.ndim == 1 else cost.shape[1]
+        return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
 
     return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
 
 
 def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
-    """The expected rewards and costs. [K] each"""
+    """The expected rewards [K] and costs [K] or [K, d]."""
     return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
 
 
 def _start(round: Stepwise, setting: Setting) -> _Progress:
     zero = jnp.int32(0)
     broken = jnp.bool_(False)
+    resources = setting.checkpoints.whole.shape[1:]
     if setting.units is not None:
-        broken = ~(setting.units.reward.possible & setting.units.cost.possible)
+        broken = ~(setting.units.reward.possible & setting.units.cost.possible.all())
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
         words=random.derived_words(setting.key, zero, _DECIDE),
@@ -436,11 +483,11 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         kept=round.none(),
         calls=zero,
         rounds=zero,
-        spent=Sum.zeros(),
+        spent=Sum.zeros(resources),
         earned=Sum.zeros(),
-        last_cost=zero,
+        last_cost=jnp.zeros(resources, jnp.int32),
         last_reward=zero,
-        pulls=jnp.zeros(jnp.shape(setting.bandit.cost_mean), jnp.int32),
+        pulls=jnp.zeros(jnp.shape(setting.bandit.reward_mean), jnp.int32),
         goal=jax.tree.map(lambda x: x[0], setting.checkpoints),
         limit=setting.limits[0],
         waiting=broken,
@@ -469,13 +516,15 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     again = active & ~attempt.complete & ~beyond
     hopeless = again & (now.attempt >= MOST_ATTEMPTS)
     most = (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
-    possible = (reward >= 0) & (reward <= most[0]) & (cost >= 0) & (cost <= most[1]) & (arm >= 0) & (arm < now.pulls.shape[0])
+    affordable = (cost >= 0) & (cost <= most[1])
+    possible = (reward >= 0) & (reward <= most[0]) & (affordable.all() if cost.ndim else affordable)
+    possible = possible & (arm >= 0) & (arm < now.pulls.shape[0])
     counts = active & attempt.complete & possible
     broken = (active & attempt.complete & ~possible) | hopeless | beyond
     count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)
     won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
-    reached = counts & (spent.reaches(now.goal) | (rounds >= now.limit))
+    reached = counts & (any_resource(now.goal, 0, spent.reaches(now.goal)) | (rounds >= now.limit))
     return _Progress(
         policy=jax.tree.map(lambda new, old: jnp.where(counts, new, old), state, now.policy),
         words=random.derived_words(setting.key, rounds, _DECIDE),
@@ -496,12 +545,17 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     )
 
 
+def any_resource(goals: Sum, axes: int, flags: jax.Array) -> jax.Array:
+    """Whether a flag holds for any resource. Goals for one resource have `axes` axes, and are not a vector."""
+    return flags if goals.whole.ndim == axes else flags.any(-1)
+
+
 def _blank(setting: Setting) -> Run:
-    shape, num_arms = setting.limits.shape, jnp.shape(setting.bandit.cost_mean)[0]
+    shape, num_arms = setting.limits.shape, jnp.shape(setting.bandit.reward_mean)[0]
     return Run(
         budget=None,  # type: ignore  # see `finish`
         reward=jnp.zeros(shape, jnp.float32),
-        cost=jnp.zeros(shape, jnp.float32),
+        cost=jnp.zeros(setting.checkpoints.whole.shape, jnp.float32),
         rounds=jnp.full(shape, -1, jnp.int32),  # −1: not yet recorded
         pulls=jnp.zeros((*shape, num_arms), jnp.int32),
         truncated=jnp.zeros(shape, bool),
@@ -511,17 +565,22 @@ def _blank(setting: Setting) -> Run:
 def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, Run]:
     """Records the checkpoints that a waiting run has reached, and sets its next goal."""
     goals = setting.checkpoints
-    reached = now.spent.reaches(goals)
+    reached = any_resource(goals, 1, now.spent.reaches(goals))
     fresh = (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
     # If the last pull exceeds the checkpoint, it earns and costs nothing in a run with that budget.
-    beyond = reached & ~goals.reaches(now.spent)
+    beyond = reached & any_resource(goals, 1, ~goals.reaches(now.spent))
+
+    def each(flags: jax.Array) -> jax.Array:
+        """One flag for each checkpoint, repeated for each resource."""
+        return flags if goals.whole.ndim == 1 else flags[:, None]
+
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
-    cost = jnp.where(beyond, now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
+    cost = jnp.where(each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
     reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards))
     record = replace(
         record,
         reward=jnp.where(fresh, jnp.where(now.broken, jnp.nan, reward), record.reward),
-        cost=jnp.where(fresh, jnp.where(now.broken, jnp.nan, cost), record.cost),
+        cost=jnp.where(each(fresh), jnp.where(now.broken, jnp.nan, cost), record.cost),
         rounds=jnp.where(fresh, now.rounds, record.rounds),
         pulls=jnp.where(fresh[:, None], now.pulls, record.pulls),
         truncated=jnp.where(fresh, ~reached & ~now.broken, record.truncated),
@@ -557,6 +616,26 @@ def check_contracts(policy: Any, bandit: Any) -> None:
     if unknown:
         raise ValueError(f"policy {type(policy).__name__} requires {', '.join(map(repr, sorted(unknown)))}, which Problem does "
                          "not have: make requires a tuple of fields of Problem, such as ('budget',)")
+    _check_resources(policy, bandit)
+
+
+def _check_resources(policy: Any, bandit: Any) -> None:
+    """Raises a `ValueError` unless the policy can play with the resources of the bandit."""
+    d, named = num_resources(bandit), f"policy {type(policy).__name__}"
+    if d is not None and not getattr(policy, "several_resources", False):
+        from bts_jax.policies import POLICIES
+
+        able = ", ".join(other.__name__ for other in POLICIES.values() if getattr(other, "several_resources", False))
+        raise ValueError(f"{named} plays with one resource, and bandit {type(bandit).__name__} has a vector of {d}: choose one "
+                         f"of {able}; or, if the policy is yours and its update takes costs [{d}], set several_resources = "
+                         "True in its class")
+    scalar = {"best_arm", "min_cost"} & set(side_info(policy))
+    if d is not None and scalar:
+        raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "
+                         f"{type(bandit).__name__} has a vector of {d}: choose another policy")
+    if "horizon" in side_info(policy) and (d is None or getattr(bandit, "horizon", None) is None):
+        raise ValueError(f"{named} requires horizon, the largest number of rounds, and bandit {type(bandit).__name__} has none:"
+                         " add time as a resource, with Timed(bandit, horizon)")
 
 
 def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
@@ -566,25 +645,29 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
         if hasattr(policy, "_check") and jnp.ndim(leaf):
             raise ValueError(f"policy has {jax.tree_util.keystr(path)[1:]} of shape {jnp.shape(leaf)}, a batch of policies: "
                              "map over it with jax.vmap, or pass it to simulate_batch")
-    shape = np.shape(bandit.cost_mean)
-    if len(shape) != 1:
+    d, shape = num_resources(bandit), np.shape(bandit.cost_mean)
+    if len(shape) != (1 if d is None else 2):
         raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or pass it to "
                          "simulate_batch")
-    if np.ndim(budget) != 0:
+    if d is not None and np.shape(budget) not in ((), (d,)):
+        raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: give one number for all of "
+                         f"them, or {d} numbers; map over several budgets with jax.vmap, or pass them to simulate_batch")
+    if d is None and np.ndim(budget) != 0:
         raise ValueError(f"budget has shape {np.shape(budget)}: map over several budgets with jax.vmap, or pass them to "
                          "simulate_batch")
     if checkpoints is not None and (np.ndim(checkpoints) != 1 or np.size(checkpoints) == 0):
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
-    if checks.is_concrete(budget) and np.ndim(budget) == 0 and budget == np.inf and "budget" in side_info(policy):
+    if checks.is_concrete(budget) and "budget" in side_info(policy) and np.any(budget == np.inf):
         raise ValueError(f"budget = inf, but policy {type(policy).__name__} requires the budget: give a finite one")
     check_values(bandit, budget, checkpoints, max_rounds)
 
 
 def check_values(bandit, budget, checkpoints, max_rounds) -> None:
     """Raises a `ValueError` if a value is invalid, in one run or in a batch."""
-    num_arms = np.shape(bandit.cost_mean)[-1]
+    d = num_resources(bandit)
+    num_arms = np.shape(bandit.cost_mean)[-1 if d is None else -2]
     if num_arms < 2 or np.shape(bandit.reward_mean)[-1] != num_arms:
         raise ValueError(f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} expected costs: give "
                          "at least 2 arms, each with both")
@@ -596,7 +679,9 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
         limited = (amount <= most) | ((amount == np.inf) & (max_rounds is not None))
         checks.require("budget", amount, (amount * per_unit >= 0.5) & limited, remedy)
         largest = np.expand_dims(amount, -1).astype(np.float32)
-    if checkpoints is not None and checks.is_concrete(checkpoints):
+    if d is not None:
+        _check_several(bandit, budget, checkpoints, max_rounds, per_unit)
+    elif checkpoints is not None and checks.is_concrete(checkpoints):
         remedy = f"give positive numbers up to the budget, {float(np.max(largest)):g}"
         amounts = _amounts("checkpoints", checkpoints, remedy)
         enough = amounts * (np.expand_dims(per_unit, -1) if np.ndim(per_unit) else per_unit) >= 0.5
@@ -605,6 +690,21 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
         remedy = f"give a whole number from 1 to {MOST_ROUNDS}"
         limit = _amounts("max_rounds", max_rounds, remedy)
         checks.require("max_rounds", limit, (limit >= 1) & (limit <= MOST_ROUNDS) & (limit == np.floor(limit)), remedy)
+
+
+def _check_several(bandit, budget, checkpoints, max_rounds, per_unit) -> None:
+    """Raises a `ValueError` if checkpoints are no fractions of the budget, or if an arm consumes nothing."""
+    if checkpoints is not None and checks.is_concrete((budget, checkpoints)):
+        remedy = "give fractions of the budget, above 0 and at most 1, because the bandit has several resources"
+        fractions = _amounts("checkpoints", checkpoints, remedy)
+        smallest = np.min(np.asarray(budget, np.float64) * per_unit)
+        checks.require("checkpoints", fractions, (fractions * smallest >= 0.5) & (fractions <= 1), remedy)
+    if max_rounds is None and checks.is_concrete(bandit.cost_mean):
+        per_unit = np.expand_dims(per_unit, -2) if np.ndim(per_unit) else per_unit
+        nothing = np.argwhere(~(np.asarray(bandit.cost_mean, np.float64) * per_unit >= 0.5).any(-1))
+        if len(nothing):
+            raise ValueError(f"arm {nothing[0][-1]} of bandit {type(bandit).__name__} consumes nothing of any resource, so that "
+                             "a run may never end: add time as a resource, with Timed(bandit, horizon), or give max_rounds")
 
 
 def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
@@ -628,13 +728,15 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
             continue
         remedy = f"give the largest {name} of one pull, one number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
         number = checks.numbers(f"{name}_scale of the bandit", scale, remedy)
-        if number.shape not in ((), np.shape(mean)[:-1]):
+        vector = name == "cost" and num_resources(bandit) is not None
+        if number.shape not in ((), (np.shape(mean)[:-2] + np.shape(mean)[-1:]) if vector else np.shape(mean)[:-1]):
             raise ValueError(f"{name}_scale of the bandit has shape {number.shape}: {remedy}")
         fits = (number >= np.float32(SMALLEST_SCALE)) & (number <= LARGEST_SCALE)
         checks.require(f"{name}_scale of the bandit", number, fits, remedy)
         if checks.is_concrete(mean):
             expected = np.asarray(mean, np.float64)
-            checks.require(f"{name}_mean of the bandit", expected, ~(expected > number[..., None] * (1 + 1e-5)),
+            limit = np.expand_dims(number, -2 if vector and number.ndim else -1)
+            checks.require(f"{name}_mean of the bandit", expected, ~(expected > limit * (1 + 1e-5)),
                            f"set {name}_scale of the bandit to the largest {name} of one pull; it is {np.max(number):g} now")
         if name == "cost" and scales(bandit) is not None:
             resolution = Resolution.of(number, np)

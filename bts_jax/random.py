@@ -115,6 +115,12 @@ def bits(key: jax.Array, shape: tuple[int, ...] = (), stream: ArrayLike = 0) -> 
     return threefry(key_words(key), (place, jnp.full(shape, stream, jnp.uint32)))
 
 
+def several_bits(key: jax.Array, count: int) -> jax.Array:
+    """`count` random words. The first two are those of `bits`. [count]"""
+    streams = [bits(key, (), stream) for stream in range(-(-count // 2))]
+    return jnp.stack([word for words in streams for word in words][:count])
+
+
 def rounded(x: jax.Array) -> jax.Array:
     """Forces `x` to be rounded to float32 at this point. Compilers remove a plain cast, but not this maximum."""
     return jnp.maximum(x, jnp.float32(-3e38))

@@ -17,7 +17,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
-from bts_jax.contract import Bandit, Policy, State, scales
+from bts_jax.contract import Bandit, Policy, State, num_resources, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
@@ -47,8 +47,8 @@ class Trace:
 
     arm: jax.Array  # [N] int32, the pulled arm
     reward: jax.Array  # [N] float32
-    cost: jax.Array  # [N] float32
-    remaining: jax.Array  # [N] float32, the budget left after the round
+    cost: jax.Array  # [N] float32, or [N, d] if there are d resources
+    remaining: jax.Array  # [N] or [N, d] float32, the budget left after the round
     played: jax.Array  # [N] bool: the round was played
     length: jax.Array  # int32, the number of rounds played
     truncated: jax.Array  # bool: the run would continue after round N
@@ -105,7 +105,7 @@ def trace(
     Args:
         policy: the policy, such as `BTS()`.
         bandit: the bandit.
-        budget: the amount that may be spent. It may be infinite if `rounds` is given.
+        budget: the amount that may be spent: one number, or one for each resource [d]. It may be infinite if `rounds` is given.
         key: a typed JAX key, such as `jax.random.key(0)`.
         rounds: N, the number of rounds to record. The run ends after round N at the latest, and `truncated` says whether it
             would continue. The default is the limit of rounds of `simulate`, if that is at most a million. This is enough for
@@ -137,7 +137,7 @@ def trace(
     keeps = record is not None and record is not False
     arguments = policy, bandit, budget, key
     found, states, last = _play(rounds, keeps, *arguments)
-    if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]):
+    if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]).any():
         warnings.warn(_reason(policy, bandit, int(found.length), last), RuntimeWarning, stacklevel=2)
     if callable(record):
         states = jax.vmap(record)(states)
@@ -156,14 +156,16 @@ def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) 
 def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> str:
     named = f"policy {type(policy).__name__} on bandit {type(bandit).__name__}: the result is NaN. "
     if last is not None:
-        where, num_arms = f"In round {rounds + 1}", np.shape(bandit.cost_mean)[-1]
-        arm, reward, cost = int(last.arm), float(last.reward), float(last.cost)
+        where, num_arms = f"In round {rounds + 1}", np.shape(bandit.reward_mean)[-1]
+        arm, reward, cost = int(last.arm), np.asarray(last.reward), np.asarray(last.cost)
         if not 0 <= arm < num_arms:
             return (f"{named}{where}, the policy chose arm {arm}, which does not exist: choose one of 0 to {num_arms - 1}; "
                     "check_policy tests the policy")
         for name, value, most in zip(("reward", "cost"), (reward, cost), scales(bandit) or (1, 1), strict=True):
-            if not 0 <= value <= most:
-                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {float(most):g}] from "
+            bad = ~((value >= 0) & (value <= np.asarray(most)))
+            if bad.any():
+                value, most = (float(np.broadcast_to(x, bad.shape)[bad][0]) for x in (value, most))
+                return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {most:g}] from "
                         f"pull, or set another {name}_scale of the bandit; check_bandit tests the bandit")
         return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
     return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
@@ -174,7 +176,7 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError("rounds = None is not allowed if bandit or budget are traced (under jit, vmap or grad), because "
                          "arrays need a length: give a whole number, such as rounds=1000")
-    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(budget)
+    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(game.amounts_of(bandit, budget, None)[0])
     rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed if the run may have {rounds:,} rounds, more than "
@@ -184,6 +186,7 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
 
 def _play(rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
     policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+    budget, _ = game.amounts_of(bandit, budget, None)
     return _trace(default_platform(), rounds, keeps, policy, bandit, game.fixed_point(budget), key)
 
 
@@ -194,7 +197,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
     setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
     followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
-    (valid,) = game.ordered(budget, checkpoints, rounds)[0].valid
+    (valid,) = game.ordered(budget, checkpoints, rounds, num_resources(bandit) is not None)[0].valid
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
     remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
     return Trace(
@@ -226,7 +229,8 @@ def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
 
 def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:
     progress = start(round, setting)
-    return _Now(progress._replace(limit=jnp.int32(1)), Round(jnp.int32(0), jnp.float32(0), jnp.float32(0)))
+    none = Round(jnp.int32(0), jnp.float32(0), jnp.zeros_like(progress.spent.whole, jnp.float32))
+    return _Now(progress._replace(limit=jnp.int32(1)), none)
 
 
 def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
@@ -240,7 +244,8 @@ def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
 def _send_on(setting: Setting, now: _Now, record: None) -> tuple[_Now, None]:
     """Lets a waiting run continue with its next round, unless it has ended."""
     progress = now.progress
-    ended = progress.waiting & (progress.spent.reaches(progress.goal) | progress.broken)
+    reached = game.any_resource(progress.goal, 0, progress.spent.reaches(progress.goal))
+    ended = progress.waiting & (reached | progress.broken)
     return now._replace(progress=progress._replace(waiting=ended, limit=progress.rounds + 1)), record
 
 
@@ -248,7 +253,7 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     """What is stored of the round between two states of a run."""
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
-    over_budget = ~new.goal.reaches(new.spent)  # the last pull cost more than the remaining budget: it earns and costs nothing
+    over_budget = game.any_resource(new.goal, 0, ~new.goal.reaches(new.spent))  # the last pull cost more than the remaining budget: it earns and costs nothing
     counts = played & ~over_budget
     paid = jax.tree.map(partial(jnp.where, over_budget), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)

@@ -5,7 +5,10 @@ from bts_jax.bandits.beta import Beta
 from bts_jax.bandits.correlated import Correlated
 from bts_jax.bandits.empirical import Empirical
 from bts_jax.bandits.multinomial import Multinomial
+from bts_jax.bandits.pricing import Pricing
 from bts_jax.bandits.scaled import Scaled
+from bts_jax.bandits.timed import Timed
+from bts_jax.bandits.with_null import WithNull
 
 BANDITS = {
     "bernoulli": Bernoulli,
@@ -14,6 +17,9 @@ BANDITS = {
     "correlated": Correlated,
     "empirical": Empirical,
     "scaled": Scaled,
+    "pricing": Pricing,
+    "timed": Timed,
+    "with-null": WithNull,
 }
 
-__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "Multinomial", "Scaled"]
+__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "Multinomial", "Pricing", "Scaled", "Timed", "WithNull"]

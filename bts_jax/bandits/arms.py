@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks
-from bts_jax.contract import ratio
+from bts_jax.contract import num_resources, ratio
 from bts_jax.pytrees import Names
 from bts_jax.text import shown
 
@@ -23,11 +23,19 @@ class Arms:
 
     @property
     def num_arms(self) -> int:
-        return self.cost_mean.shape[-1]
+        return self.reward_mean.shape[-1]
+
+    @property
+    def num_resources(self) -> int | None:
+        """The number of resources, d, if a cost is a vector. `None` if it is a number."""
+        return num_resources(self)
 
     @property
     def ratio(self) -> jax.Array:
         """Expected reward over expected cost, ρ. It is infinite for an arm that earns and never costs. [K]"""
+        if self.num_resources is not None:
+            raise ValueError(f"a bandit with a vector of {self.num_resources} costs has no ratio and no best arm: see "
+                             "bts_jax.theory.lp_value, which mixes arms")
         return ratio(self.reward_mean, self.cost_mean)
 
     @property
@@ -36,11 +44,13 @@ class Arms:
         return jnp.argmax(self.ratio, axis=-1).astype(jnp.int32)
 
     def _canonicalize(
-        self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False, **fields: int
+        self, what: str = "probabilities", low: float = 0, high: float = 1, scaled: bool = False,
+        vectors: tuple[str, ...] = (), **fields: int
     ) -> None:
         """Checks the named fields and stores them as float32. `fields[name]` is the number of axes that one bandit has.
 
-        Additional leading axes are a batch of bandits, as `jax.vmap` creates and accepts them. If `scaled`, the numbers in a
+        Additional leading axes are a batch of bandits, as `jax.vmap` creates and accepts them. A field of costs may have one
+        more axis after that of the arms, for resources, if its name is in `vectors`. If `scaled`, the numbers in a
         field x are at most those in the field x_scale.
         """
         remedy = f"give {what}, finite numbers in [{low:g}, {high:g}]"
@@ -60,6 +70,10 @@ class Arms:
             elif concrete:
                 checks.require(name, value, (value >= low) & (value <= (np.inf if scaled else high)), remedy)
             shapes[name] = value.shape
+            if name in vectors and value.ndim == len(shapes[next(iter(fields))]) + 1:
+                if value.shape[-axes] == 0:
+                    raise ValueError(f"{name} has shape {value.shape}, with no resource: give a cost of at least one")
+                shapes[name] = value.shape[: value.ndim - axes] + value.shape[value.ndim - axes + 1 :]
             object.__setattr__(self, name, jnp.asarray(given, jnp.float32))
         if len(set(shapes.values())) > 1:
             named = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())

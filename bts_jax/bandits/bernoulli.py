@@ -18,23 +18,26 @@ from bts_jax.pytrees import pytree
 class Bernoulli(Arms):
     """Arms whose reward and cost are independent Bernoulli trials.
 
-    With cost = 1 for every arm this is the classical bandit, and the budget is the number of rounds.
+    With cost = 1 for every arm this is the classical bandit, and the budget is the number of rounds. With several resources,
+    the costs of a pull are independent trials, too.
 
     Args:
         reward: expected reward of each arm, in [0, 1]. [K]
-        cost: expected cost of each arm, in [0, 1]. [K]
+        cost: expected cost of each arm, in [0, 1]. [K], or [K, d] for d resources
 
     Example:
         >>> bandit = Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])
         >>> bandit.ratio.tolist(), int(bandit.best_arm)
         ([2.0, 1.0], 0)
+        >>> Bernoulli(reward=[0.5, 0.9], cost=[[0.25, 0.1], [0.9, 0.2]]).num_resources
+        2
     """
 
     reward: ArrayLike  # [K]
-    cost: ArrayLike  # [K]
+    cost: ArrayLike  # [K] or [K, d]
 
     def _check(self) -> None:
-        self._canonicalize(reward=1, cost=1)
+        self._canonicalize(vectors=("cost",), reward=1, cost=1)
 
     @property
     def reward_mean(self) -> jax.Array:
@@ -45,8 +48,12 @@ class Bernoulli(Arms):
         return jnp.asarray(self.cost)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        cost = self.cost_mean[arm]
+        if cost.ndim:
+            words = random.several_bits(key, 1 + len(cost))
+            return trial(words[0], self.reward_mean[arm]), trial(words[1:], cost)
         words = random.bits(key)
-        return trial(words[0], self.reward_mean[arm]), trial(words[1], self.cost_mean[arm])
+        return trial(words[0], self.reward_mean[arm]), trial(words[1], cost)
 
     @classmethod
     def random(
@@ -56,16 +63,19 @@ class Bernoulli(Arms):
         *,
         reward_range: tuple[float, float] = (0.0, 1.0),
         cost_range: tuple[float, float] = (0.01, 1.0),
+        num_resources: int | None = None,
     ) -> "Bernoulli":
         """Draws a random instance. The means are uniform in the given ranges.
 
-        Costs start at 0.01 by default, so that no arm is nearly free and every game ends.
+        Costs start at 0.01 by default, so that no arm is nearly free and every game ends. With `num_resources` = d, each arm
+        has d costs.
         """
         check_range("reward_range", reward_range)
         check_range("cost_range", cost_range)
-        check_num_arms(num_arms)
+        check_num_arms(num_arms, 1 if num_resources is None else checks.whole("num_resources", num_resources, 1))
         checks.key(key)
-        reward, cost = _random_means(key, num_arms, reward_range, cost_range)
+        resources = () if num_resources is None else (num_resources,)
+        reward, cost = _random_means(key, (num_arms,), resources, reward_range, cost_range)
         return cls(reward=reward, cost=cost)
 
     @classmethod
@@ -128,11 +138,11 @@ class Bernoulli(Arms):
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
 
 
-@partial(quick_jit, static_argnums=(1,))  # one program instead of one for each operation
-def _random_means(key: jax.Array, num_arms: int, reward_range: Any, cost_range: Any) -> tuple[jax.Array, jax.Array]:
+@partial(quick_jit, static_argnums=(1, 2))  # one program instead of one for each operation
+def _random_means(key: jax.Array, arms: tuple, resources: tuple, reward_range: Any, cost_range: Any) -> tuple:
     key_reward, key_cost = jax.random.split(key)
-    return (jax.random.uniform(key_reward, (num_arms,), jnp.float32, *reward_range),
-            jax.random.uniform(key_cost, (num_arms,), jnp.float32, *cost_range))
+    return (jax.random.uniform(key_reward, arms, jnp.float32, *reward_range),
+            jax.random.uniform(key_cost, (*arms, *resources), jnp.float32, *cost_range))
 
 
 def _number(name: str, value: Any, remedy: str) -> float:

@@ -21,7 +21,7 @@ class Multinomial(Arms):
 
     Args:
         reward_probs: the probability of each point as the reward of each arm; each row sums to 1. [K, M]
-        cost_probs: the same for the cost. [K, M]
+        cost_probs: the same for the cost. [K, M], or [K, d, M] for d resources, whose costs are independent draws
         support: the points, M numbers in [0, 1]; by default 0, 1/(M−1), …, 1. [M]
 
     Example:
@@ -32,11 +32,11 @@ class Multinomial(Arms):
     """
 
     reward_probs: ArrayLike  # [K, M]
-    cost_probs: ArrayLike  # [K, M]
+    cost_probs: ArrayLike  # [K, M] or [K, d, M]
     support: ArrayLike | None = None  # [M]
 
     def _check(self) -> None:
-        self._canonicalize(reward_probs=2, cost_probs=2)
+        self._canonicalize(vectors=("cost_probs",), reward_probs=2, cost_probs=2)
         points = np.shape(self.reward_probs)[-1]
         if self.support is None:
             object.__setattr__(self, "support", jnp.linspace(0, 1, points, dtype=jnp.float32))
@@ -63,35 +63,49 @@ class Multinomial(Arms):
 
     @property
     def cost_mean(self) -> jax.Array:
-        return _mean(jnp.asarray(self.cost_probs), jnp.asarray(self.support))
+        support = jnp.asarray(self.support)
+        if jnp.ndim(self.cost_probs) > jnp.ndim(self.reward_probs):
+            support = support[..., None, :]  # the same for each resource
+        return _mean(jnp.asarray(self.cost_probs), support)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words, support = random.bits(key), jnp.asarray(self.support)
+        support = jnp.asarray(self.support)
+        if jnp.ndim(self.cost_probs) == 3:
+            rows = jnp.asarray(self.cost_probs)[arm]
+            words = random.several_bits(key, 1 + len(rows))
+            costs = [_draw(word, probs, support) for word, probs in zip(words[1:], rows, strict=True)]
+            return _draw(words[0], jnp.asarray(self.reward_probs)[arm], support), jnp.stack(costs)
+        words = random.bits(key)
         rows = jnp.asarray(self.reward_probs)[arm], jnp.asarray(self.cost_probs)[arm]
         reward, cost = (_draw(word, probs, support) for word, probs in zip(words, rows, strict=True))
         return reward, cost
 
     @classmethod
-    def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5) -> "Multinomial":
-        """Draws a random instance on `num_points` equispaced points. Each row is uniform over all probability vectors."""
+    def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5, num_resources: int | None = None) -> "Multinomial":
+        """Draws a random instance on `num_points` equispaced points. Each row is uniform over all probability vectors.
+
+        With `num_resources` = d, each arm has d costs.
+        """
         checks.whole("num_points", num_points, 2)
-        check_num_arms(num_arms, num_points)
+        d = 1 if num_resources is None else checks.whole("num_resources", num_resources, 1)
+        check_num_arms(num_arms, num_points * d)
         checks.key(key)
-        reward_probs, cost_probs = _random_rows(key, num_arms, num_points)
-        return cls(reward_probs=reward_probs, cost_probs=cost_probs)
+        probs = _random_rows(key, 1 + d, num_arms, num_points)
+        costs = probs[1] if num_resources is None else jnp.stack(probs[1:], 1)
+        return cls(reward_probs=probs[0], cost_probs=costs)
 
 
 # Sums over the points are computed in whole numbers: a float32 sum would depend on the order of its terms, and this order on
 # the batch. Functions that are also called outside of a game are compiled as one program, not one for each operation.
 
 
-@partial(quick_jit, static_argnums=(1, 2))
-def _random_rows(key: jax.Array, num_arms: int, num_points: int) -> tuple[jax.Array, jax.Array]:
-    """Returns rows [K, M] for the rewards and for the costs."""
-    weights = jax.random.exponential(key, (2, num_arms, num_points), jnp.float32)
+@partial(quick_jit, static_argnums=(1, 2, 3))
+def _random_rows(key: jax.Array, count: int, num_arms: int, num_points: int) -> tuple[jax.Array, ...]:
+    """Returns rows [K, M] for the rewards, and for the cost of each resource."""
+    weights = jax.random.exponential(key, (count, num_arms, num_points), jnp.float32)
     weights = jnp.ceil(weights * 2**16).astype(jnp.int32)
     probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
-    return probs[0], probs[1]
+    return tuple(probs)
 
 
 @jax.jit

@@ -53,6 +53,7 @@ class Uniform:
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
+    several_resources: ClassVar[bool] = True
 
     def init(self, problem: Problem) -> UniformState:
         return UniformState(arms=jnp.arange(problem.num_arms, dtype=jnp.uint32))

@@ -139,14 +139,15 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     budget = checkpoints[:, -1]
     if grid.requires_budget(chunks[0]):
         repeats = amounts.shape[1]
-        budget, checkpoints = checkpoints.ravel(), None
+        budget = checkpoints.ravel()
+        checkpoints = budget[:, None]
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
     bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats))
     # An array among the hyperparameters of a user-defined policy is the same in all runs. It is not a batch.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
-    return lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, devices=devices, max_rounds=grid.longest,
+    return lay_out(policy, bandit, budget, keys, budgets=checkpoints, devices=devices, max_rounds=grid.longest,
                    limits=limits, quickly=call.quickly)
 
 
