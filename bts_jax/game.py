@@ -616,10 +616,10 @@ def check_contracts(policy: Any, bandit: Any) -> None:
     if unknown:
         raise ValueError(f"policy {type(policy).__name__} requires {', '.join(map(repr, sorted(unknown)))}, which Problem does "
                          "not have: make requires a tuple of fields of Problem, such as ('budget',)")
-    _check_resources(policy, bandit)
+    check_resources(policy, bandit)
 
 
-def _check_resources(policy: Any, bandit: Any) -> None:
+def check_resources(policy: Any, bandit: Any) -> None:
     """Raises a `ValueError` unless the policy can play with the resources of the bandit."""
     d, named = num_resources(bandit), f"policy {type(policy).__name__}"
     if d is not None and not getattr(policy, "several_resources", False):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, theory
-from bts_jax.contract import Bandit, ratio
+from bts_jax.contract import Bandit, Means, num_resources, ratio
 from bts_jax.game import Run
 
 
@@ -17,6 +17,9 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
     Lemma 1). A single run may have negative regret by chance. With `optimum` = "exact", `theory.optimal_reward` takes the place
     of ρ* b. This needs arms whose costs are on a lattice, and works only outside of `jit` and `vmap`.
+
+    If the bandit has several resources, `theory.lp_value`, the optimum of the linear program, takes the place of ρ* b. It is an
+    upper bound on what any policy can earn, and is computed only outside of `jit` and `vmap`.
 
     Regret is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its
     regret is NaN, and a `RuntimeWarning` says so. `pseudo_regret` is about the pulls that it made.
@@ -48,7 +51,12 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
 def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any:
     """Computes the same as `regret`, without the warning."""
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
-    budget, reward = xp.where(run.truncated, 1, budget), xp.where(run.truncated, xp.nan, reward)
+    reward = xp.where(run.truncated, xp.nan, reward)
+    if num_resources(bandit) is not None:
+        if optimum == "exact":
+            raise ValueError("optimum = 'exact' is for one resource, and the bandit has several: leave it out")
+        return _linear_optimum(xp, bandit, budget) - reward
+    budget = xp.where(run.truncated, 1, budget)
     if optimum == "exact":
         if xp is not np:
             raise ValueError("optimum = 'exact' was given values that are not known yet (under jit, vmap or grad): call regret "
@@ -61,6 +69,26 @@ def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any
     return best.reshape(*best.shape, *(1,) * (budget.ndim - best.ndim)) * budget - reward
 
 
+def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
+    """The value of the linear program at each checkpoint, and 0 where the budget is infinite. `budget`: [..., C, d] -> [..., C]
+
+    Budgets that are multiples of each other, as those of all checkpoints of a run, need one solution.
+    """
+    if xp is not np:
+        raise ValueError("the regret of a bandit with several resources needs values that are known (not under jit, vmap or "
+                         "grad): call it outside, on the whole batch")
+    reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
+    batch, finite = reward.shape[:-1], np.isfinite(budget).all(-1)
+    size = np.where(finite, budget.max(-1), 1)
+    shape = np.where(finite[..., None], budget / size[..., None], 1)
+    values = np.empty(size.shape)
+    for place in np.ndindex(*batch):
+        shapes, which = np.unique(np.float32(shape[place]).reshape(-1, shape.shape[-1]), axis=0, return_inverse=True)
+        found = theory.lp_value(Means(reward[place], cost[place]), shapes)
+        values[place] = found[which.ravel()].reshape(size[place].shape)
+    return np.where(finite, values * size, 0)
+
+
 def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     """The expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
@@ -68,6 +96,9 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing), times the scales of costs and
     rewards. Pulls of arms that cost nothing add nothing. Batches and precision are as for `regret`. It is NaN for an invalid
     run, in which the policy or the bandit broke the rules, and so is `regret`.
+
+    If the bandit has several resources, it is the optimum of the linear program minus Σ_i μ_i^r T_i, the expected reward of the
+    pulls. What is left of a budget when another is used up counts as lost, and a truncated run is NaN.
 
     Example:
         >>> import numpy as np
@@ -80,6 +111,10 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     """
     _check_order("pseudo_regret", run, bandit)
     xp, (pulls, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls, run.reward))
+    if num_resources(bandit) is not None:
+        optimum = _linear_optimum(xp, bandit, np.asarray(run.budget, np.float64))
+        means = reward_mean.reshape(*reward_mean.shape[:-1], *(1,) * (pulls.ndim - reward_mean.ndim), reward_mean.shape[-1])
+        return np.where(np.isnan(reward) | np.asarray(run.truncated), np.nan, optimum - (pulls * means).sum(-1))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
     costs = cost_mean > 0
     loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)
@@ -100,7 +135,7 @@ def _check_order(name: str, run: Any, bandit: Any) -> None:
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:
     """NumPy and float64 arrays for concrete values, `jax.numpy` and float32 under a transformation."""
     means = bandit.reward_mean, bandit.cost_mean
-    batch, axes = means[0].shape[:-1], np.shape(run.budget)
+    batch, axes = means[0].shape[:-1], np.shape(run.reward)
     if batch != axes[: len(batch)] or len(batch) >= len(axes) or means[0].shape[-1] != np.shape(run.pulls)[-1]:
         raise ValueError(f"bandit of shape {means[0].shape} does not fit runs whose pulls have shape "
                          f"{np.shape(run.pulls)}: pass the bandit that was played, its batch along the first axes")

@@ -241,7 +241,7 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     if 0 in values.shape:
         raise ValueError(f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at least one")
     values = values.transpose(*axes)
-    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
+    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables} and "resource" not in dataset.dims:
         means = [dataset[name].transpose("bandit", "arm").values for name in ("reward_mean", "cost_mean")]
         best = np.nanmax(ratio(means[0], means[1], np), -1)[:, None]  # ρ*
         # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.

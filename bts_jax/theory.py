@@ -17,6 +17,7 @@ Proved and not proved:
 - `ucb_bv1_constant`: only evaluated. It is a formula that the paper quotes from Ding et al. (2013). We have not checked the
   proof.
 - `lower_bound_slope`: only evaluated. The paper states only the order, and the constant is from later work.
+- `lp`, `lp_value`: exact, up to rounding. They are for several resources (`bts_jax.linear_program`), the others for one.
 """
 
 import math
@@ -31,7 +32,8 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
-from bts_jax.contract import Bandit, scales
+from bts_jax.contract import Bandit, num_resources, scales
+from bts_jax.linear_program import LinearProgram, lagrangian, lp, lp_value  # noqa: F401  several resources
 
 LARGEST_TABLE = 10**7  # the largest number of lattice points of the budget in a dynamic program
 MOST_STEPS = 1000  # the finest lattice of costs that is tried

@@ -42,6 +42,8 @@ def instance(dataset: "Dataset", name: str) -> Any:
     if not {"reward_mean", "cost_mean", "num_arms", "family"} <= set(dataset.coords):
         raise ValueError("theory needs the coordinates reward_mean, cost_mean, num_arms and family, which dataset lacks: pass "
                          "it as sweep returns it")
+    if "resource" in dataset.dims:
+        raise ValueError("theory is about one resource, and dataset has bandits with several: leave theory out")
     one = dataset.sel(bandit=name)
     means = Means(*(one[field].values[: one.num_arms.item()] for field in Means._fields))
     return Bernoulli(reward=means.reward_mean, cost=means.cost_mean) if one.family.item() == "Bernoulli" else means

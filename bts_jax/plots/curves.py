@@ -129,7 +129,7 @@ def pulls(
 ) -> "Figure":
     """Draws the mean number of pulls of each arm in a run, at one budget (by default the largest), the best arm first.
 
-    Arms are sorted by their ratios, so that instances can be averaged.
+    Arms are sorted by their ratios, so that instances can be averaged. With several resources they keep their order.
 
     Args:
         panel, axes, labels, styles, width: as for `regret`.
@@ -143,12 +143,15 @@ def pulls(
     at = at_budget(dataset, budget)
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
         raise ValueError("dataset has no pulls, or no reward_mean and cost_mean of its arms: pass it as sweep returns it")
-    order = np.argsort(-np.nan_to_num(ratio(at.reward_mean.values, at.cost_mean.values, np), nan=-1), axis=-1, kind="stable")
+    means = at.reward_mean.values, at.cost_mean.values
+    several = "resource" in at.dims
+    index = np.stack([np.arange(len(row), 0, -1.0) for row in means[0]]) if several else ratio(*means, np)
+    order = np.argsort(-np.nan_to_num(index, nan=-1), axis=-1, kind="stable")
     counts = at.pulls.where(np.isfinite(at.reward)).transpose("policy", "bandit", "budget", "seed", "arm").values[:, :, 0]
     ordered = np.take_along_axis(counts, order[None, :, None, :], -1)  # [policy, bandit, seed, arm]
     groups = grouped(at, "regret", panel)
     look = looks.chosen(at.policy.values, styles, labels)
-    panels = side_by_side(list(groups), "arm, by its ratio of reward to cost (1 is the best)",
+    panels = side_by_side(list(groups), "arm" if several else "arm, by its ratio of reward to cost (1 is the best)",
                           f"pulls per run at budget {at.budget.item():,g}", axes, width)
     for axes, group in zip(panels.axes, groups.values(), strict=True):
         places = [list(at.bandit.values).index(name) for name in group.bandit.values]

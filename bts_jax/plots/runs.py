@@ -73,16 +73,17 @@ def run(
     names, colors = _names(labels, count), looks.arms(count)
 
     panels = _stacked([min(0.5 + 0.17 * count, 2.2), 1.3, *([1.6] if drawn else [])], axes, check_width(width, axes, PAGE))
-    budget = float(left[0]) + float(cost[0])
+    budget = left[0].astype(float) + cost[0]  # [] or [d]
     _draw_arms(panels, rounds, arm, names, colors)
-    _draw_spending(panels, np.append(0, rounds), np.append(budget, left), np.append(0, np.cumsum(reward, dtype=float)))
+    _draw_spending(panels, np.append(0, rounds), np.concatenate([budget[None], left]), np.append(0, np.cumsum(reward, dtype=float)))
     if drawn:
         _draw_bands(panels, rounds, drawn, names, colors)
     panels.axes[-1].set_xlabel("round", **panels.text)
     linear(panels.axes[-1], "x")
     panels.axes[-1].set_xlim(0, rounds[-1] + 0.5)
     most = int(np.bincount(arm).argmax())
-    panels.note(f"{counted(len(rounds), 'round')} with a budget of {budget:,g}: cost {cost.sum(dtype=float):,.4g}, reward "
+    spent = cost.sum(0, dtype=float)
+    panels.note(f"{counted(len(rounds), 'round')} with a budget of {_amounts(budget, 'g')}: cost {_amounts(spent, '.4g')}, reward "
                 f"{reward.sum(dtype=float):,.4g}; pulled most often: {names[most]} ({(arm == most).mean():.0%})",
                 "; the trace ends before the run does" if bool(trace.truncated) else "")
     return panels.figure
@@ -98,6 +99,11 @@ def _stacked(heights: list[float], axes: Any, width: float) -> Panels:
         frame(each)
         each.set_axisbelow(True)
     return Panels(figure, panels, True)
+
+
+def _amounts(values: np.ndarray, form: str) -> str:
+    """One amount, or one for each resource, in words."""
+    return f"{float(values):,{form}}" if values.ndim == 0 else f"({', '.join(f'{x:,{form}}' for x in values)})"
 
 
 def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[str], colors: list) -> None:
@@ -122,7 +128,11 @@ def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[
 def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray) -> None:
     """Draws the remaining budget and the reward so far, from round 0 on."""
     axes = panels.axes[1]
-    axes.plot(rounds, left, color="#000000", linewidth=1.1, label="budget left")
+    several = left.ndim == 2
+    for j, line in enumerate(left.T if several else [left]):
+        style = ("-", ":", "-.", (0, (5, 1)))[j % 4]
+        axes.plot(rounds, line, color="#000000", linewidth=1.1, linestyle=style,
+                  label=f"budget left of resource {j}" if several else "budget left")
     axes.plot(rounds, reward, color="#009E73", linewidth=1.1, linestyle="--", label="reward so far")
     axes.set_ylabel("amount", **panels.text)
     if min(left.min(), reward.min()) >= 0:

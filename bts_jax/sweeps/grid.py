@@ -15,7 +15,7 @@ from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
-from bts_jax.contract import Bandit, Means, Policy, scales, side_info
+from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
 from bts_jax.names import named
 from bts_jax.policies import POLICIES
 from bts_jax.sweeps.results import Chunk, now
@@ -54,22 +54,26 @@ class Grid:
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
         self.names: list[tuple[str, ...]] = []  # of the arms
-        self.scales: list[tuple[float, float]] = []  # of rewards and costs
+        self.scales: list[tuple[float, Any]] = []  # of rewards and costs; a list if costs are vectors
         ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
         for place, (name, bandit) in enumerate(self.bandits.items()):
             where = f"bandits[{name!r}]"
             made = is_ours(bandit, BANDITS)
-            _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "cost_mean", ())) > 1)
+            _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "reward_mean", ())) > 1)
             if not made or kind_of(bandit) not in checked:  # built-in ones were checked, except for shapes
                 with _about(where):
-                    game.check(POLICIES["uniform"](), bandit, ends[-1], ends, self.longest)
+                    several = num_resources(bandit) is not None
+                    game.check(POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
             means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
-            self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.cost_mean.shape[-1]))
+            self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.reward_mean.shape[-1]))
             found = scales(bandit) or (1.0, 1.0)
-            self.scales.append((float(found[0]), float(found[1])))
+            self.scales.append((float(found[0]), np.asarray(found[1], np.float64).tolist()))
+            if relative_to_min_cost and means.cost_mean.ndim > 1:
+                raise ValueError(f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, and budgets are relative to the "
+                                 "smallest expected cost, which is defined for one cost: leave relative_to_min_cost out")
             if relative_to_min_cost:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
@@ -84,8 +88,13 @@ class Grid:
             if self.in_rounds and "budget" in side_info(policy):
                 raise ValueError(f"policies[{name!r}] requires the budget, and runs that end after a number of rounds have "
                                  "none: leave the policy out, or give budgets and max_rounds")
-            with _about(f"policies[{name!r}]"):
-                game.check(policy, self._bandits[0], self.amounts[0, -1], self.amounts[0], self.longest)
+            for bandit, of_bandit in zip(self._bandits, self.amounts, strict=True):
+                several = num_resources(bandit) is not None
+                with _about(f"policies[{name!r}]"):
+                    if bandit is self._bandits[0]:
+                        game.check(policy, bandit, of_bandit[-1], None if several else of_bandit, self.longest)
+                    elif several or "horizon" in side_info(policy):
+                        game.check_resources(policy, bandit)
         self.words = _words(self.bandits)
         self._count_work()
         self._sort_by_kind()
@@ -136,7 +145,7 @@ class Grid:
     def _count_work(self) -> None:
         """Estimates the pulls of a seed on each bandit, as if it pulled the best arm only, and its work: pulls times arms."""
         best_costs = np.array([float(best_cost(means)) for means in self.means])
-        arms = np.array([means.cost_mean.shape[-1] for means in self.means])
+        arms = np.array([len(means.reward_mean) for means in self.means])
         self.most_arms = int(arms.max())
         # By whether the policy requires the budget: if so it plays once with every budget, and otherwise once with the largest.
         budgets = {True: self.amounts.sum(1, dtype=np.float64), False: self.amounts[:, -1].astype(np.float64)}
@@ -217,7 +226,7 @@ class Grid:
         """A bandit as JSON, with its units and the names of its arms where it has some."""
         means, units = self.means[place], zip(("reward_scale", "cost_scale"), self.scales[place], strict=True)
         return entry_of(bandit, BANDITS, reward_mean=listed(means.reward_mean), cost_mean=listed(means.cost_mean),
-                        **{name: scale for name, scale in units if scale != 1},
+                        **{name: scale for name, scale in units if np.any(np.asarray(scale) != 1)},
                         **({"arms": list(self.names[place])} if self.names[place] else {}))
 
 

@@ -113,7 +113,7 @@ def _play_and_save(
             for i, (chunk, gap) in enumerate(zip(call.chunks, gaps, strict=True)):
                 run = jax.tree.map(lambda x, i=i, gap=gap: x[i, :, : len(gap.seeds)], runs)
                 means = [grid.means[place] for place in results.bandits(chunk)]
-                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes["arm"])
+                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes)
                 results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
     return outcome
@@ -158,9 +158,15 @@ def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int
     return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")  # type: ignore
 
 
-def _values(run: Run, bandit: Any, most_arms: int) -> dict[str, np.ndarray]:
-    """The results of a chunk from its runs [bandit, seed, budget], with seeds last, and 0 pulls where a bandit has no arm."""
-    pulls = np.pad(run.pulls, (*[(0, 0)] * 3, (0, most_arms - run.pulls.shape[-1])))
-    values = {"reward": run.reward, "cost": run.cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
+def _values(run: Run, bandit: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """The results of a chunk from its runs [bandit, seed, budget], with seeds last.
+
+    Where a bandit has no arm, there are 0 pulls. Where it has no resource, the cost is NaN.
+    """
+    pulls, cost = np.pad(run.pulls, (*[(0, 0)] * 3, (0, sizes["arm"] - run.pulls.shape[-1]))), run.cost
+    if "resource" in sizes:
+        cost = cost if cost.ndim == 4 else cost[..., None]
+        cost = np.pad(cost, (*[(0, 0)] * 3, (0, sizes["resource"] - cost.shape[-1])), constant_values=np.nan)
+    values = {"reward": run.reward, "cost": cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
               "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
     return {name: np.swapaxes(value, 1, 2) for name, value in values.items()}

@@ -184,13 +184,13 @@ class Results:
         return slice(chunk.part * self.chunk_size, min((chunk.part + 1) * self.chunk_size, self.sizes["seed"]))
 
     def put(self, chunk: Chunk, values: dict[str, np.ndarray]) -> None:
-        """Saves the results of a chunk, every array [bandit, budget, seed] or [bandit, budget, seed, arm].
+        """Saves the results of a chunk, every array [bandit, budget, seed], [..., arm] or [..., resource].
 
         The axis `bandit` may be left out if a group is one bandit.
         """
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
         if self.group == 1:
-            values = {name: value if value.ndim == len(axes_of(name)) - 1 else value[None] for name, value in values.items()}
+            values = {name: value if value.ndim == len(axes_of(name, self.sizes)) - 1 else value[None] for name, value in values.items()}
         # NaN has many bit patterns, and the store returns one of them.
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
@@ -229,7 +229,7 @@ class Results:
                         array[self._place(chunk)][mask] = values[name][mask]
 
     def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
-        """Reads a chunk: arrays [bandit, budget, seed] or [..., arm], or None unless it is complete and undamaged."""
+        """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource], or None unless it is complete and undamaged."""
         seeds = self.seeds(chunk)
         with contextlib.suppress(Exception):  # a decoder may raise anything if a file is damaged
             checksum = self._read("checksum", chunk).item()
@@ -271,13 +271,13 @@ class Results:
         labels, attributes = self.labels, self.attributes
         if self._part is not None:
             arrays, labels, attributes = self._part.of(arrays), self._part.labels, {**attributes, **self._part.attributes}
-        variables = {name: (axes_of(name), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
+        variables = {name: (axes_of(name, labels), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
         return xr.Dataset(variables, labels, _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))))
 
     def lazy(self) -> xr.Dataset:
         """The Dataset as in `dataset`, with arrays that are read when they are used. Nothing is checked."""
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
-        variables = {name: (axes_of(name), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
+        variables = {name: (axes_of(name, self.sizes), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
         return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
 
     def _state(self, missing: int) -> str:
@@ -303,7 +303,7 @@ class Results:
     def check_size(self) -> None:
         """Raises if the results would take much more memory than the files of the store can contain."""
         runs = math.prod(self.sizes[axis] for axis in AXES)
-        needed = runs * specification.bytes_of_a_run(self.sizes["arm"])
+        needed = runs * specification.bytes_of_a_run(self.sizes["arm"], self.sizes.get("resource", 1))
         if needed <= FREE:
             return
         found = sum(on_disk(file) for name in VARIABLES for file in (self.path / name).glob("c.*"))  # type: ignore
@@ -312,7 +312,7 @@ class Results:
                              f"{found:,} bytes: read it in parts, with xarray.open_zarr")
 
     def _blank(self) -> dict[str, np.ndarray]:
-        return {name: np.full([self.sizes[axis] for axis in axes_of(name)], fill, dtype)
+        return {name: np.full([self.sizes[axis] for axis in axes_of(name, self.sizes)], fill, dtype)
                 for name, (dtype, fill) in VARIABLES.items()}
 
     def _place(self, chunk: Chunk) -> tuple:
@@ -327,7 +327,7 @@ class Results:
     def _file(self, name: str, chunk: Chunk) -> Path:
         """The file of the store that has the part of an array that belongs to this chunk."""
         at = {"policy": chunk.policy, "bandit": chunk.bandit, "group": chunk.bandit, "seed": chunk.part, "range": chunk.part}
-        places = [at.get(axis, 0) for axis in axes_of(name)]
+        places = [at.get(axis, 0) for axis in axes_of(name, self.sizes)]
         return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
 
 
@@ -364,8 +364,16 @@ class Part:
 
     def of(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         chosen = np.ix_(self.policies, self.bandits, self.budgets, range(self.seeds))
-        arms = len(self.labels["arm"][1])
-        return {name: array[chosen][..., :arms] if name == "pulls" else array[chosen] for name, array in arrays.items()}
+        return {name: narrowed(name, array[chosen], self.labels, 4) for name, array in arrays.items()}
+
+
+def narrowed(name: str, array: np.ndarray, labels: dict[str, tuple], axes: int) -> np.ndarray:
+    """An array of a larger grid without the arms and resources that this grid lacks. They are after the first `axes` axes."""
+    if name == "pulls":
+        return array[..., : len(labels["arm"][1])]
+    if name == "cost" and array.ndim > axes:
+        return array[..., : len(labels["resource"][1])] if "resource" in labels else array[..., 0]
+    return array
 
 
 class Source:
@@ -401,8 +409,11 @@ class Source:
                 low, high = max(seeds.start, span.start), min(seeds.stop, span.stop)
                 here, away = slice(low - seeds.start, high - seeds.start), slice(low - span.start, high - span.start)
                 for name, value in values.items():
-                    arms = (slice(theirs.sizes["arm"]),) if name == "pulls" else ()
-                    value[row][(to, here, *arms)] = found[name][line][of, away]
+                    known = narrowed(name, found[name][line][of, away], self._mine.labels, 2)
+                    more = known.shape[2:]
+                    if not more and value.ndim > 3:  # a cost without resources in a grid that has some
+                        known, more = known[..., None], (1,)
+                    value[row][(to, here, *map(slice, more))] = known
                 mask[row][to, here] = True
 
     def _read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:

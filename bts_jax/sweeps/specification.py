@@ -30,7 +30,7 @@ MOST_CHUNKS = 2**20  # each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
-RESERVED = {"policy", "bandit", "budget", "seed", "arm", "requires", "family", "num_arms", "reward_mean", "cost_mean", "reward",
+RESERVED = {"policy", "bandit", "budget", "seed", "arm", "resource", "requires", "family", "num_arms", "reward_mean", "cost_mean", "reward",
             "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs",
             "arm_name"}
 AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or in Python with the call that started it"
@@ -66,7 +66,7 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
     A chunk has `chunk_size` seeds and `group` bandits, see `results`.
     """
     _table("specification", found, ("policies", "bandits", "budgets", "seeds", "seed"))
-    seeds, arms, names = checks.whole("seeds", found["seeds"], 1), 2, 0
+    seeds, arms, names, resources = checks.whole("seeds", found["seeds"], 1), 2, 0, 1
     checks.whole("seed", found["seed"], -(2**31))
     budgets = increasing(found["budgets"])
     if checks.whole("chunk_size", chunk_size, 1) > seeds:
@@ -87,7 +87,8 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
                 if not isinstance(entry["requires"], list) or not all(isinstance(name, str) for name in entry["requires"]):
                     raise ValueError(f"{where}.requires = {shown(entry['requires'])} is not a list of names")
                 continue
-            means = [_means(f"{where}.{mean}", entry[mean]) for mean in ("reward_mean", "cost_mean")]
+            means = [_means(f"{where}.{mean}", entry[mean], mean == "cost_mean") for mean in ("reward_mean", "cost_mean")]
+            resources = max(resources, *(len(cost) if isinstance(cost, list) else 1 for cost in means[1]))
             if len(means[0]) != len(means[1]):
                 raise ValueError(f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected costs")
             names = max(names, *map(len, _arm_names(where, entry, len(means[0]))), 0)
@@ -99,11 +100,11 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
     texts = (policies, (", ".join(entry["requires"]) for entry in policies.values()), bandits,
              (entry["class"] for entry in bandits.values()))
     columns = [list(map(len, column)) for column in texts]
-    labels = 8 * (seeds + arms + len(budgets)) + (16 + 4 * names) * len(bandits) * arms
+    labels = 8 * (seeds + arms + len(budgets)) + (8 + 8 * resources + 4 * names) * len(bandits) * arms
     columns += [[len(x) if isinstance(x, str) else 2 for x in column] for column in coords.values()]
     labels += sum(4 * len(sizes) * max(sizes) for sizes in columns)
     chunks = len(policies) * (len(bandits) // group) * -(-seeds // chunk_size)
-    of_a_chunk = group * chunk_size * len(budgets) * bytes_of_a_run(arms)
+    of_a_chunk = group * chunk_size * len(budgets) * bytes_of_a_run(arms, resources)
     in_a_chunk = f"{chunk_size:,} in a chunk" if group == 1 else f"{group:,} bandits and {chunk_size:,} seeds in a chunk"
     for what, size, most in (("labels", labels, LABEL_BYTES), ("results of a chunk", of_a_chunk, CHUNK_BYTES)):
         if size > most:
@@ -130,9 +131,9 @@ def check_coords(coords: Any, bandits: int) -> None:
             raise ValueError(f"{where} has a null character")
 
 
-def bytes_of_a_run(arms: int) -> int:
+def bytes_of_a_run(arms: int, resources: int = 1) -> int:
     """The bytes of memory that the results of one run with one budget take."""
-    return 4 * arms + 29
+    return 4 * arms + 4 * resources + 25
 
 
 def increasing(budgets: Any, name: str = "budgets") -> np.ndarray:
@@ -291,7 +292,9 @@ def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields")
 def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:
     """The names of the arms in the entry of a bandit. Raises a `ValueError` if they or the scales are invalid."""
     for name in ("reward_scale", "cost_scale"):
-        if type(scale := entry.get(name, 1.0)) not in (int, float) or not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        scale = entry.get(name, 1.0)
+        several = scale if name == "cost_scale" and isinstance(scale, list) and scale else [scale]
+        if not all(type(one) in (int, float) and SMALLEST_SCALE <= one <= LARGEST_SCALE for one in several):
             raise ValueError(f"{where}.{name} = {shown(scale)} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}")
     if "arms" not in entry:
         return []
@@ -314,8 +317,13 @@ def _numbers(value: Any, depth: int = 0) -> bool:
     return isinstance(value, (int, float))
 
 
-def _means(where: str, value: Any) -> list[float]:
-    good = isinstance(value, list) and all(type(mean) in (int, float) and abs(mean) < 1e30 for mean in value)
-    if not good or len(value) < 2:
+def _means(where: str, value: Any, vectors: bool = False) -> list:
+    """The expected rewards or costs in the entry of a bandit. If `vectors`, each may be a list, as long as the others."""
+
+    def finite(values: Any) -> bool:
+        return isinstance(values, list) and all(type(mean) in (int, float) and abs(mean) < 1e30 for mean in values)
+
+    rows = vectors and isinstance(value, list) and all(map(finite, value)) and len({len(row) for row in value} - {0}) == 1
+    if not (rows or finite(value)) or len(value) < 2:
         raise ValueError(f"{where} = {shown(value)} is not a list of at least two finite numbers")
     return value

@@ -6,6 +6,7 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from bts_jax.sweeps import specification
 from bts_jax.text import shown
 
 AXES = ("policy", "bandit", "budget", "seed")
-# The stored variables: dtype, and the value of missing entries. `pulls` has the arms as a further axis.
+# The stored variables: dtype, and the value of missing entries. `pulls` has the arms as a further axis. If a bandit has several
+# resources, `cost` has the resources as a further axis.
 VARIABLES = {
     "reward": (np.float32, np.nan),
     "cost": (np.float32, np.nan),
@@ -54,10 +56,16 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
     several = not named[0] or any(names != named[0] for names in named)
     rows = [[*names, *[""] * (most - len(names))] for names in named]
 
+    resources = [len(cost) for bandit in bandits.values() if isinstance(cost := bandit["cost_mean"][0], list)]
+
     def padded(name: str) -> np.ndarray:
-        means = np.full((len(bandits), most), np.nan)
+        axes = (max(resources),) if resources and name == "cost_mean" else ()
+        means = np.full((len(bandits), most, *axes), np.nan)
         for row, bandit in zip(means, bandits.values(), strict=True):
-            row[: len(bandit[name])] = bandit[name]
+            values = np.array(bandit[name])
+            if axes and values.ndim == 1:
+                values = values[:, None]
+            row[tuple(map(slice, values.shape))] = values
         return means
 
     return {
@@ -70,7 +78,8 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
         "family": ("bandit", _texts(bandit["class"] for bandit in bandits.values())),
         "num_arms": ("bandit", np.array(num_arms)),
         "reward_mean": (("bandit", "arm"), padded("reward_mean")),
-        "cost_mean": (("bandit", "arm"), padded("cost_mean")),
+        "cost_mean": (("bandit", "arm", "resource") if resources else ("bandit", "arm"), padded("cost_mean")),
+        **({"resource": ("resource", np.arange(max(resources)))} if resources else {}),
         **({"arm_name": (("bandit", "arm"), np.array(rows, str))} if several and any(named) else {}),
         **{name: ("policy", values) for name, values in _hyperparameters(described).items()},
         **{name: ("bandit", np.array(values)) for name, values in described.get("coords", {}).items()},
@@ -98,20 +107,23 @@ def _texts(values: Any) -> np.ndarray:
     return np.array(list(values), str)
 
 
-def axes_of(name: str) -> tuple[str, ...]:
+def axes_of(name: str, sizes: Container[str]) -> tuple[str, ...]:
+    """The axes of a stored array. `sizes` has an entry "resource" if a bandit has several resources."""
+    if name == "cost" and "resource" in sizes:
+        return (*AXES, "resource")
     return {"pulls": (*AXES, "arm"), "checksum": ("policy", "group", "range")}.get(name, AXES)
 
 
 def axis_sizes(labels: dict[str, tuple], chunk_size: int, group: int) -> dict[str, int]:
     """The lengths of all axes."""
-    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm")}
+    sizes = {axis: len(labels[axis][1]) for axis in (*AXES, "arm", "resource") if axis in labels}
     return {**sizes, "group": sizes["bandit"] // group, "range": -(-sizes["seed"] // chunk_size)}
 
 
 def chunk_shape(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> tuple[int, ...]:
     """The shape of the part of an array that belongs to a chunk of this many seeds and bandits."""
     of_a_chunk = {**sizes, "policy": 1, "bandit": bandits, "seed": seeds, "group": 1, "range": 1}
-    return tuple(of_a_chunk[axis] for axis in axes_of(name))
+    return tuple(of_a_chunk[axis] for axis in axes_of(name, sizes))
 
 
 def seal_of(attributes: dict[str, Any], chunk_size: int, group: int = 1) -> int:
@@ -143,13 +155,13 @@ def _frame(labels: dict[str, tuple], chunk_size: int, bandits: int) -> dict[str,
     for name, (dtype, fill) in STORED.items():
         group.create_array(
             name,
-            shape=[sizes[axis] for axis in axes_of(name)],
+            shape=[sizes[axis] for axis in axes_of(name, sizes)],
             chunks=chunk_shape(name, sizes, chunk_size, bandits),
             dtype=dtype,
             fill_value=fill,
             compressors=ZstdCodec(level=ZSTD.level),
             chunk_key_encoding={"name": "default", "separator": "."},  # files rather than folders
-            dimension_names=["bandit" if axis == "group" and bandits == 1 else axis for axis in axes_of(name)],
+            dimension_names=["bandit" if axis == "group" and bandits == 1 else axis for axis in axes_of(name, sizes)],
             attributes={"long_name": EXPLAINED[name]} if name in EXPLAINED else {},
         )
     return {name: buffer.to_bytes() for name, buffer in files.items() if name != "zarr.json"}
