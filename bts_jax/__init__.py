@@ -8,7 +8,9 @@ Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other c
             resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
             CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
-            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists all of them by name
+            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists all of them by name.
+            For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, Uniform;
+            KNAPSACK_POLICIES lists them by name
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their limits, bts_jax.statistics has
             more); regret_table in bts_jax.tables; figures in bts_jax.plots
@@ -45,6 +47,7 @@ from bts_jax.policies import (
     CUCB,
     IUCB,
     KLUCBSC,
+    KNAPSACK_POLICIES,
     KUBE,
     MUCB,
     POLICIES,
@@ -57,12 +60,18 @@ from bts_jax.policies import (
     FractionalKUBE,
     GaussianBTS,
     JointBTS,
+    KnapsackBTS,
+    LagrangeBwK,
     OmegaStarUCB,
     OmegaUCB,
     Oracle,
     PDBwK,
+    PrimalDualBwK,
     SoftElimination,
     TemperedBTS,
+    TSFixed,
+    TSUpdate,
+    UCBBwK,
     UCBSCPlus,
     Uniform,
 )
@@ -98,6 +107,7 @@ __all__ = [
     "CUCB",
     "IUCB",
     "KLUCBSC",
+    "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
     "POLICIES",
@@ -115,6 +125,8 @@ __all__ = [
     "FractionalKUBE",
     "GaussianBTS",
     "JointBTS",
+    "KnapsackBTS",
+    "LagrangeBwK",
     "Multinomial",
     "OmegaStarUCB",
     "OmegaUCB",
@@ -122,13 +134,17 @@ __all__ = [
     "PDBwK",
     "Policy",
     "Pricing",
+    "PrimalDualBwK",
     "Problem",
     "Run",
     "Scaled",
     "SoftElimination",
+    "TSFixed",
+    "TSUpdate",
     "TemperedBTS",
     "Timed",
     "Trace",
+    "UCBBwK",
     "UCBSCPlus",
     "Uniform",
     "WithNull",

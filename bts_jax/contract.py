@@ -64,6 +64,11 @@ def num_resources(bandit: Any) -> int | None:
     return costs[-1] if len(costs) > len(jnp.shape(bandit.reward_mean)) else None
 
 
+def is_timed(bandit: Any) -> bool:
+    """Whether the last resource of a bandit is time: every pull takes the same amount of it."""
+    return num_resources(bandit) is not None and getattr(bandit, "horizon", None) is not None
+
+
 def scales(bandit: Any) -> tuple[Any, Any] | None:
     """The largest reward and the largest cost of one pull. `None` if the bandit has no scales: both are 1."""
     found = [getattr(bandit, name, None) for name in ("reward_scale", "cost_scale")]
@@ -84,21 +89,21 @@ class Means(NamedTuple):
 class Problem:
     """The side information of a policy: everything that it may know before the first pull.
 
-    Every policy knows the numbers of arms and of resources. The other fields are `None` unless the policy's class names them in `requires`, so
+    Every policy knows the numbers of arms and of resources and, if the last resource is time, the time of a pull. The other fields are `None` unless the policy's class names them in `requires`, so
     that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
 
     Example:
         >>> Problem(num_arms=10, budget=100.0)  # for a class with requires = ("budget",)
-        Problem(num_arms=10, num_resources=None, budget=100.0, min_cost=None, cost_mean=None, best_arm=None, horizon=None)
+        Problem(num_arms=10, num_resources=None, time_cost=None, budget=100.0, min_cost=None, cost_mean=None, best_arm=None)
     """
 
     num_arms: int  # K, a Python int: shapes may depend on it
     num_resources: int | None = None  # d, a Python int; None if a cost is a number and not a vector
+    time_cost: Any = None  # how much of the last resource each pull takes, if that is time
     budget: Any = None  # B, or [d]
     min_cost: Any = None  # a lower bound on the expected costs: here the smallest of them
     cost_mean: Any = None  # [K] or [K, d] the expected costs
     best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
-    horizon: Any = None  # the largest number of rounds, if the last resource is time
 
 
 @runtime_checkable
@@ -106,7 +111,7 @@ class Policy(Protocol):
     """A policy: a pytree of hyperparameters that is also the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
-    `num_arms` and `num_resources`. Without it, the policy has no side information. A policy that can play with several
+    `num_arms` and `num_resources`; `time_cost` is among them if the policy cannot play without a time limit. Without it, the policy has no side information. A policy that can play with several
     resources says so with a class attribute `several_resources = True`; its `update` then receives costs [d]. Gradients through decisions need a method `logits`; see
     `bts_jax.learn`.
 

@@ -29,7 +29,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, num_resources, ratio, scales, side_info
+from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
 from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, looped
@@ -450,13 +450,13 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     known = {}
     if cost.ndim == 1:
         known["best_arm"] = lax.argmax(ratio(reward, cost), 0, jnp.int32)
-    elif getattr(bandit, "horizon", None) is not None:
-        known["horizon"] = round_product(budget[-1] * jnp.asarray(bandit.horizon, jnp.float32))  # type: ignore
     found = _scales(bandit)
     if found is not None:
         budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
     known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost}
-    known = {name: known[name] for name in side_info(policy)}
+    known = {name: known[name] for name in side_info(policy) if name != "time_cost"}
+    if is_timed(bandit):
+        known["time_cost"] = cost[0, -1]
 
     def init(policy: Policy, known: dict) -> State:
         d = None if cost.ndim == 1 else cost.shape[1]
@@ -623,9 +623,9 @@ def check_resources(policy: Any, bandit: Any) -> None:
     """Raises a `ValueError` unless the policy can play with the resources of the bandit."""
     d, named = num_resources(bandit), f"policy {type(policy).__name__}"
     if d is not None and not getattr(policy, "several_resources", False):
-        from bts_jax.policies import POLICIES
+        from bts_jax.policies import ALL_POLICIES
 
-        able = ", ".join(other.__name__ for other in POLICIES.values() if getattr(other, "several_resources", False))
+        able = ", ".join(other.__name__ for other in ALL_POLICIES.values() if getattr(other, "several_resources", False))
         raise ValueError(f"{named} plays with one resource, and bandit {type(bandit).__name__} has a vector of {d}: choose one "
                          f"of {able}; or, if the policy is yours and its update takes costs [{d}], set several_resources = "
                          "True in its class")
@@ -633,8 +633,8 @@ def check_resources(policy: Any, bandit: Any) -> None:
     if d is not None and scalar:
         raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose another policy")
-    if "horizon" in side_info(policy) and (d is None or getattr(bandit, "horizon", None) is None):
-        raise ValueError(f"{named} requires horizon, the largest number of rounds, and bandit {type(bandit).__name__} has none:"
+    if "time_cost" in side_info(policy) and not is_timed(bandit):
+        raise ValueError(f"{named} requires time_cost, the time of a pull, and bandit {type(bandit).__name__} has no time limit:"
                          " add time as a resource, with Timed(bandit, horizon)")
 
 

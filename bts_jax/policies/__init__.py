@@ -1,6 +1,7 @@
-"""Policies: one published algorithm, or one family of algorithms, per file. `POLICIES` lists all of them by name.
+"""Policies: one published algorithm, or one family of algorithms, per file.
 
-To add a policy, copy the file that is most similar and add a line to `POLICIES`. The contract tests then include it.
+`POLICIES` lists those for one resource by name, and `KNAPSACK_POLICIES` those for several resources. To add a policy, copy the
+file that is most similar and add a line to `POLICIES` or `KNAPSACK_POLICIES`. The contract tests then include it.
 """
 
 from bts_jax.policies.baselines import Oracle, Uniform
@@ -12,14 +13,19 @@ from bts_jax.policies.gaussian_bts import GaussianBTS
 from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
 from bts_jax.policies.joint_bts import JointBTS
 from bts_jax.policies.kl_ucb_sc import KLUCBSC
+from bts_jax.policies.knapsack_bts import KnapsackBTS
 from bts_jax.policies.kube import KUBE
+from bts_jax.policies.lagrange_bwk import LagrangeBwK
 from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
+from bts_jax.policies.primal_dual_bwk import PrimalDualBwK
 from bts_jax.policies.soft_elimination import SoftElimination
 from bts_jax.policies.tempered_bts import TemperedBTS
+from bts_jax.policies.thompson_lp import TSFixed, TSUpdate
 from bts_jax.policies.ucb_b2 import UCBB2
 from bts_jax.policies.ucb_bv1 import UCBBV1
 from bts_jax.policies.ucb_bv2 import UCBBV2
+from bts_jax.policies.ucb_bwk import UCBBwK
 from bts_jax.policies.ucb_sc import UCBSCPlus
 
 POLICIES = {
@@ -48,11 +54,25 @@ POLICIES = {
     "uniform": Uniform,
 }
 
+# Policies for several resources. They also play with one, except `LagrangeBwK`, which needs time as a resource.
+KNAPSACK_POLICIES = {
+    "knapsack-bts": KnapsackBTS,
+    "primal-dual-bwk": PrimalDualBwK,
+    "ucb-bwk": UCBBwK,
+    "ts-fixed": TSFixed,
+    "ts-update": TSUpdate,
+    "lagrange-bwk": LagrangeBwK,
+}
+
+ALL_POLICIES = POLICIES | KNAPSACK_POLICIES
+
 __all__ = [
+    "ALL_POLICIES",
     "BTS",
     "CUCB",
     "IUCB",
     "KLUCBSC",
+    "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
     "POLICIES",
@@ -65,12 +85,18 @@ __all__ = [
     "FractionalKUBE",
     "GaussianBTS",
     "JointBTS",
+    "KnapsackBTS",
+    "LagrangeBwK",
     "OmegaStarUCB",
     "OmegaUCB",
     "Oracle",
     "PDBwK",
+    "PrimalDualBwK",
     "SoftElimination",
+    "TSFixed",
+    "TSUpdate",
     "TemperedBTS",
+    "UCBBwK",
     "UCBSCPlus",
     "Uniform",
 ]

@@ -16,13 +16,15 @@ class ArmStatistics(NamedTuple):
     """The number of pulls of each arm, and the sums of its rewards and costs."""
 
     pulls: jax.Array  # [K] int32
-    totals: tuple[Sum, ...]  # [K] each: sums of rewards r and costs c; for variances also of r(1 − r) and c(1 − c)
+    # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c).
+    totals: tuple[Sum, ...]
     rounds: jax.Array  # int32, total number of pulls; t − 1 in round t
     side_info: Any = ()  # what the index needs from the side information
 
     @classmethod
-    def zeros(cls, num_arms: int, variances: bool = False) -> "ArmStatistics":
-        totals = tuple(Sum.zeros((num_arms,)) for _ in range(4 if variances else 2))
+    def zeros(cls, num_arms: int, variances: bool = False, resources: tuple[int, ...] = ()) -> "ArmStatistics":
+        """The statistics before the first pull. `resources` is (d,) if costs are vectors."""
+        totals = (Sum.zeros((num_arms,)), Sum.zeros((num_arms, *resources))) * (2 if variances else 1)
         return cls(jnp.zeros(num_arms, jnp.int32), totals, jnp.int32(0))
 
     @property
@@ -37,7 +39,7 @@ class ArmStatistics(NamedTuple):
 
     @property
     def cost_mean(self) -> jax.Array:
-        """c̄ [K]"""
+        """c̄ [K] or [K, d]"""
         return self._average(1)
 
     @property
@@ -51,7 +53,8 @@ class ArmStatistics(NamedTuple):
         return self._average(3)
 
     def _average(self, i: int) -> jax.Array:
-        return self.totals[i].value() / self.n
+        total = self.totals[i].value()
+        return total / self.n.reshape(-1, *[1] * (total.ndim - 1))
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
         """Returns the statistics after one more pull."""

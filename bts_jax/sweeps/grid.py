@@ -93,7 +93,7 @@ class Grid:
                 with _about(f"policies[{name!r}]"):
                     if bandit is self._bandits[0]:
                         game.check(policy, bandit, of_bandit[-1], None if several else of_bandit, self.longest)
-                    elif several or "horizon" in side_info(policy):
+                    elif several or "time_cost" in side_info(policy):
                         game.check_resources(policy, bandit)
         self.words = _words(self.bandits)
         self._count_work()

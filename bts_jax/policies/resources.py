@@ -1,0 +1,182 @@
+"""What policies for several resources share: costs as vectors, prices of the resources, and a small linear program.
+
+The policies also play with one resource. Their costs are then vectors of length 1.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bts_jax import random
+from bts_jax.contract import Problem
+
+
+def count(problem: Problem) -> int:
+    """The number of resources, d."""
+    return 1 if problem.num_resources is None else problem.num_resources
+
+
+def budgets(problem: Problem) -> jax.Array:
+    """The budgets as a vector. [d]"""
+    return jnp.reshape(problem.budget, (count(problem),)).astype(jnp.float32)
+
+
+def with_time(cost: jax.Array, time: jax.Array | None) -> jax.Array:
+    """Appends the cost of time, which is known, to the costs of the other resources. [K, d − 1] -> [K, d]"""
+    if time is None:
+        return cost
+    return jnp.concatenate([cost, jnp.broadcast_to(time, (cost.shape[0], 1))], -1)
+
+
+class Prices(NamedTuple):
+    """Prices of the resources by multiplicative weights: a resource whose budget is used up faster becomes more expensive.
+
+    The price of resource j is the product of (1 + ε)^(B c_j / B_j) over all pulls, where c_j is its cost, B_j its budget and B
+    the smallest budget, with ε = √(ln d / B) (Badanidiyuru, Kleinberg and Slivkins, FOCS 2013, Algorithm 2).
+    """
+
+    logs: jax.Array  # [d] the logarithms of the prices
+    rate: jax.Array  # [d] ln(1 + ε) · B / B_j
+    per_budget: jax.Array  # [d] B / B_j
+
+    @classmethod
+    def equal(cls, budget: jax.Array) -> "Prices":
+        """The prices before the first pull. `budget`: [d]"""
+        least = jnp.min(budget)
+        per_budget = least / budget
+        epsilon = jnp.sqrt(jnp.log(jnp.float32(len(budget))) / least)
+        return cls(jnp.zeros_like(budget), jnp.log1p(epsilon) * per_budget, per_budget)
+
+    def after(self, cost: jax.Array) -> "Prices":
+        """The prices after a pull with this cost. [d]"""
+        return self._replace(logs=self.logs + self.rate * cost)
+
+    def of(self, cost: jax.Array) -> jax.Array:
+        """The price of each arm's costs. [K, d] -> [K]"""
+        if cost.shape[-1] == 1:
+            return cost[:, 0]
+        weights = jnp.exp(self.logs - self.logs.max())
+        weights = weights / weights.sum() * self.per_budget
+        return (cost * weights).sum(-1)
+
+
+class Mix(NamedTuple):
+    """The solution of a small linear program: at most d arms, and how often each is to be pulled."""
+
+    arms: jax.Array  # [d] int32, K or more if an entry is not an arm
+    pulls: jax.Array  # [d] float32
+    prices: jax.Array  # [d] float32, the dual prices
+
+    def choose(self, word: jax.Array, reward: jax.Array) -> jax.Array:
+        """One of the arms at random, by its pulls. If there are none, the arm with the largest reward. `reward`: [K]"""
+        pulls = jnp.where(self.arms < len(reward), self.pulls, 0)
+        level, reached, arm = random.unit(word) * pulls.sum(), jnp.float32(0), jnp.argmax(reward).astype(jnp.int32)
+        for j in reversed(range(len(pulls))):
+            # From the last to the first, so that rounding cannot lead to an arm without pulls.
+            arm = jnp.where((level > reached) & (pulls[j] > 0), self.arms[j], arm)
+            reached = reached + pulls[j]
+        return arm
+
+
+MOST_PIVOTS = 100  # far more than are needed: about two for each resource
+TOLERANCE = 1e-6  # rewards are at most 1
+
+
+def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
+    """Maximizes Σ_i r_i x_i subject to Σ_i c_ij x_i ≤ B_j and x ≥ 0, by the simplex method.
+
+    The method walks from vertex to vertex, and ends at the optimum, up to rounding. A vertex has d arms or unused budgets (slack
+    variables), its basis. Each step replaces one of them. `gap` certifies a solution.
+
+    Args:
+        reward: at least 0. [K]
+        cost: at least 0, and something of each arm that earns. [K, d]
+        budget: positive. [d]
+    """
+    num_arms, d = cost.shape
+    part, unit = cost / budget, jnp.eye(d, dtype=jnp.float32)  # the part of each budget that a pull takes
+
+    class Vertex(NamedTuple):
+        basis: jax.Array  # [d] int32, arms, or K + j for the slack of resource j
+        worth: jax.Array  # [d] their rewards
+        inverse: jax.Array  # [d, d] the inverse of their columns
+        level: jax.Array  # [d] their values
+        steps: jax.Array
+        done: jax.Array
+
+    def prices(vertex: Vertex) -> jax.Array:
+        return (vertex.worth[:, None] * vertex.inverse).sum(0)
+
+    def step(vertex: Vertex) -> Vertex:
+        price = prices(vertex)
+        gains = reward - (part * price).sum(-1)
+        arm, slack = jnp.argmax(gains), jnp.argmin(price)
+        is_arm = gains[arm] >= -price[slack]
+        gain = jnp.where(is_arm, gains[arm], -price[slack])
+        column = (vertex.inverse * jnp.where(is_arm, part[arm], unit[slack])).sum(-1)
+        ratio = jnp.where(column > TOLERANCE, vertex.level / jnp.where(column > TOLERANCE, column, 1), jnp.inf)
+        leaves = jnp.arange(d) == jnp.argmin(ratio)
+        pivot = jnp.where(leaves, column, 0).sum()
+        row = jnp.where(leaves[:, None], vertex.inverse, 0).sum(0) / pivot
+        level = jnp.where(leaves, vertex.level, 0).sum() / pivot
+        done = (gain <= TOLERANCE) | ~jnp.isfinite(jnp.min(ratio)) | (vertex.steps >= MOST_PIVOTS)
+        new = Vertex(
+            basis=jnp.where(leaves, jnp.where(is_arm, arm, num_arms + slack).astype(jnp.int32), vertex.basis),
+            worth=jnp.where(leaves, jnp.where(is_arm, reward[arm], 0), vertex.worth),
+            inverse=jnp.where(leaves[:, None], row, vertex.inverse - column[:, None] * row),
+            level=jnp.where(leaves, level, jnp.maximum(vertex.level - column * level, 0)),
+            steps=vertex.steps + 1,
+            done=done,
+        )
+        return jax.tree.map(lambda new, old: jnp.where(done, old, new), new, vertex)._replace(done=done)
+
+    start = Vertex(num_arms + jnp.arange(d, dtype=jnp.int32), jnp.zeros(d), unit, jnp.ones(d), jnp.int32(0), jnp.bool_(False))
+    found = lax.while_loop(lambda vertex: ~vertex.done, step, start)
+    return Mix(found.basis, found.level, prices(found) / budget)
+
+
+def gap(mix: Mix, reward: jax.Array, cost: jax.Array, budget: jax.Array) -> jax.Array:
+    """How far the reward of a mix is at most from the optimum. Its prices, made feasible, are an upper bound on the optimum."""
+    price = jnp.maximum(mix.prices, 0)
+    worth = (cost * price).sum(-1)
+    factor = jnp.max(jnp.where(reward > 0, reward / jnp.where(worth > 0, worth, jnp.finfo(jnp.float32).tiny), 0))
+    earned = jnp.where(mix.arms < len(reward), mix.pulls * reward[jnp.minimum(mix.arms, len(reward) - 1)], 0).sum()
+    return factor * (price * budget).sum() - earned
+
+
+class Counts(NamedTuple):
+    """Successes of the random rounding of rewards and costs, for Beta posteriors."""
+
+    reward_successes: jax.Array  # [K] int32
+    cost_successes: jax.Array  # [K, d] int32; without time, which is known
+    pulls: jax.Array  # [K] int32
+
+    @classmethod
+    def zeros(cls, problem: Problem) -> "Counts":
+        unknown = count(problem) - (problem.time_cost is not None)
+        zeros = jnp.zeros(problem.num_arms, jnp.int32)
+        return cls(zeros, jnp.zeros((problem.num_arms, unknown), jnp.int32), zeros)
+
+    def draw(self, key: jax.Array, time: jax.Array | None, priors: tuple = (1.0, 1.0, 1.0, 1.0)) -> tuple[jax.Array, jax.Array]:
+        """Draws an expected reward [K] and expected costs [K, d] of each arm from their Beta posteriors.
+
+        `priors` are the prior successes and failures of rewards and of costs.
+        """
+        key_reward, key_cost = jax.random.split(key)
+        successes, failures = self.reward_successes, self.pulls - self.reward_successes
+        reward = random.beta(key_reward, successes.astype(jnp.float32) + priors[0], failures.astype(jnp.float32) + priors[1])
+        successes, failures = self.cost_successes, self.pulls[:, None] - self.cost_successes
+        cost = random.beta(key_cost, successes.astype(jnp.float32) + priors[2], failures.astype(jnp.float32) + priors[3])
+        return reward, with_time(cost, time)
+
+    def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> "Counts":
+        """The counts after a pull. A reward or cost in [0, 1] counts as a success with that probability. `cost`: [d]"""
+        unknown = self.cost_successes.shape[1]
+        words = random.several_bits(key, 1 + unknown)
+        return Counts(
+            reward_successes=self.reward_successes.at[arm].add(random.happens(words[0], reward).astype(jnp.int32)),
+            cost_successes=self.cost_successes.at[arm].add(random.happens(words[1:], cost[:unknown]).astype(jnp.int32)),
+            pulls=self.pulls.at[arm].add(1),
+        )
