@@ -8,8 +8,8 @@ Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other c
             resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
             CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
-            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists all of them by name.
-            For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, Uniform;
+            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists them by name. For
+            several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, Uniform;
             KNAPSACK_POLICIES lists them by name
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their limits, bts_jax.statistics has

@@ -178,8 +178,9 @@ def lay_out(
     """Checks the arguments of `simulate_batch` and returns a batch.
 
     With `budgets`, in place of `checkpoints`, all resources have the same budgets: `budget` is a number or [N], and `budgets`
-    are the checkpoints in units of cost. `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly` says whether to compile the program
-    quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of this kind so far.
+    are the checkpoints in units of cost. `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly`
+    says whether to compile the program quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of
+    this kind so far.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     d = num_resources(bandit)
@@ -328,10 +329,11 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
-    records = [Run(budget=None, reward=row, cost=table if kind.several else row, rounds=row,  # type: ignore
-                   pulls=table, truncated=row) for kind in kinds]
+    records: list[Any] = [{"reward": row, "cost": table if kind.several else row, "rounds": row, "pulls": table,
+                           "truncated": row} for kind in kinds]
     sharded = jax.shard_map(play_shard, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
-                            out_specs=[(record, each, each, each) for record in records], check_vma=False)
+                            out_specs=[(Run(budget=None, **record), each, each, each) for record in records],  # type: ignore
+                            check_vma=False)
     rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
     place = program_file([kind.structure for kind in kinds], devices, rest)
     disk = place and _OnDisk(place, kinds)
@@ -446,8 +448,9 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
     if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
         raise ValueError(f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of at least 1")
     sizes = {}
-    for name, axes, value in (("keys", 0, keys), ("budget", 0 if d is None else min(np.ndim(budget), 1), budget),
-                              ("bandit", 1, bandit.reward_mean), ("checkpoints", 1, checkpoints), ("max_rounds", 0, max_rounds)):
+    of_budget = 0 if d is None else min(np.ndim(budget), 1)
+    for name, axes, value in (("keys", 0, keys), ("budget", of_budget, budget), ("bandit", 1, bandit.reward_mean),
+                              ("checkpoints", 1, checkpoints), ("max_rounds", 0, max_rounds)):
         if value is None or np.ndim(value) == axes:
             continue
         if np.ndim(value) != axes + 1:

@@ -115,7 +115,7 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
         else:
             bandit = _default("--bandit", name, kind)
     where = name if classes.is_name(name) else f"{name} bandit"
-    return bandit, f"{where}, {np.shape(bandit.cost_mean)[-1]} arms", key_runs
+    return bandit, f"{where}, {np.shape(bandit.reward_mean)[-1]} arms", key_runs
 
 
 def _default(option: str, name: str, kind: type) -> Any:
@@ -136,38 +136,53 @@ def _run(arguments: argparse.Namespace) -> None:
     import jax
 
     from bts_jax.comparison import compare
-    from bts_jax.contract import ratio
+    from bts_jax.contract import is_timed, num_resources, ratio, side_info
     from bts_jax.engine.programs import quick_jit
-    from bts_jax.policies import POLICIES
+    from bts_jax.linear_program import lp_value
+    from bts_jax.policies import ALL_POLICIES, KNAPSACK_POLICIES, POLICIES
     from bts_jax.sweeps import classes
 
     if arguments.seeds < 1:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
-    wanted = arguments.policy or ["bts"]
-    names = [name for one in wanted for name in (POLICIES if one == "all" else [one])]
-    policies = {name: _default("--policy", name, classes.find(name, "policy", where="--policy")) if classes.is_name(name)
-                else POLICIES[name]() for name in dict.fromkeys(names)}
     bandit, what, key_runs = _bandit(arguments)
+    several = num_resources(bandit) is not None
+    field = [*KNAPSACK_POLICIES, "uniform"] if several else POLICIES
+    if several and not is_timed(bandit):
+        field = [name for name in field if "time_cost" not in side_info(ALL_POLICIES[name])]
+    wanted = arguments.policy or ["knapsack-bts" if several else "bts"]
+    names = [name for one in wanted for name in (field if one == "all" else [one])]
+    policies = {name: _default("--policy", name, classes.find(name, "policy", where="--policy")) if classes.is_name(name)
+                else ALL_POLICIES[name]() for name in dict.fromkeys(names)}
     budget = arguments.budget
     keys = quick_jit(jax.random.split, static_argnums=(1,))(key_runs, arguments.seeds)
     rows = compare(policies, bandit, budget, keys, quiet=arguments.quiet)
-    ratios = np.sort(ratio(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean), np))[::-1]
-    print(f"{what}, best ratios {ratios[0]:.4g} and {ratios[1]:.4g}; budget {budget:g}, {arguments.seeds} runs, "
+    if several:
+        optimum = float(lp_value(bandit, budget))
+        resources = counted(num_resources(bandit) or 1, "resource")
+        about = f"{resources}, optimum of the linear program {optimum:,.4g}"
+    else:
+        ratios = np.sort(ratio(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean), np))[::-1]
+        optimum, about = min(ratios[0], 1e3) * budget, f"best ratios {ratios[0]:.4g} and {ratios[1]:.4g}"
+    print(f"{what}, {about}; budget {budget:g}, {arguments.seeds} runs, "
           f"seed {arguments.seed}; on {jax.devices()[0].device_kind}")
     # The columns are as wide as the largest numbers to be expected, which are not known yet.
-    most = len(f"{min(ratios[0], 1e3) * budget:,.1f}")
+    most = len(f"{optimum:,.1f}")
     pulls = len(f"{budget / max(float(np.mean(bandit.cost_mean)), 1e-3):,.1f}")
     interval = most if arguments.seeds == 1 else 3 * most + 6
     head = {"policy": max(map(len, ["policy", *policies])), "regret": interval, "pseudo-regret": interval, "pulls/run": pulls,
-            "best arm": 8, "compile s": 9, "run s": 6, "pulls/s": 10, "truncated": 9}
+            **({} if several else {"best arm": 8}), "compile s": 9, "run s": 6, "pulls/s": 10, "truncated": 9}
     widths = [max(len(name), width) for name, width in head.items()]
     print(line(list(head), widths), flush=True)
     for row in rows:
-        print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", f"{row.best_arm:.1%}",
+        share = [] if several else [f"{row.best_arm:.1%}"]
+        print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", *share,
                     f"{row.compile_seconds:.1f}", f"{row.seconds:.2f}", f"{row.pulls_per_second:,.0f}", f"{row.truncated}"],
                    widths), flush=True)
-    print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}\n"
-          "best arm: its share of the pulls")
+    if several:
+        print("regret and pseudo-regret, against the optimum of the linear program: mean and 95% interval over the runs")
+    else:
+        print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}\n"
+              "best arm: its share of the pulls")
 
 
 def _theory(arguments: argparse.Namespace) -> None:
@@ -310,10 +325,10 @@ def _stored(store: str, imports: Sequence[str]) -> dict[str, Any]:
 def _all_ours(what: dict[str, Any]) -> bool:
     """Whether a sweep uses only classes in the registries."""
     from bts_jax.bandits import BANDITS
-    from bts_jax.policies import POLICIES
+    from bts_jax.policies import ALL_POLICIES
     from bts_jax.sweeps.specification import is_ours
 
-    return all(is_ours(thing, registry) for kind, registry in (("policies", POLICIES), ("bandits", BANDITS))
+    return all(is_ours(thing, registry) for kind, registry in (("policies", ALL_POLICIES), ("bandits", BANDITS))
                for thing in what[kind].values())
 
 
@@ -469,11 +484,11 @@ def _cache(arguments: argparse.Namespace) -> None:
 
 def _policies(arguments: argparse.Namespace) -> None:
     from bts_jax.contract import side_info
-    from bts_jax.policies import POLICIES
+    from bts_jax.policies import ALL_POLICIES
 
     _table(["policy", "class", "side information", "what it is"],
            [[name, policy.__name__, ", ".join(side_info(policy)) or "none", (policy.__doc__ or "").split("\n")[0]]
-            for name, policy in POLICIES.items()], left=True)
+            for name, policy in ALL_POLICIES.items()], left=True)
 
 
 def _interval(found: Any) -> str:

@@ -15,12 +15,12 @@ import numpy as np
 from bts_jax import checks, game, progress
 from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play, work_of
 from bts_jax.compiling import AHEAD, compiling, patiently
-from bts_jax.contract import Bandit, Policy, ratio
+from bts_jax.contract import Bandit, Policy, num_resources, ratio
 from bts_jax.game import Run
 from bts_jax.intervals import Interval, interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.names import named
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.statistics import lost_run
 from bts_jax.text import counted
 
@@ -32,7 +32,7 @@ class Compared(NamedTuple):
     regret: Interval  # its mean, and the interval over the runs
     pseudo_regret: Interval
     pulls: float  # per run
-    best_arm: float  # the best arm's share of the pulls
+    best_arm: float  # the best arm's share of the pulls; NaN if the bandit has several resources, and so no best arm
     truncated: int  # runs that hit the limit of rounds
     compile_seconds: float  # how long the caller waited for its program
     seconds: float  # spent on playing, while other programs may be compiled
@@ -58,9 +58,10 @@ def compare(
     runs are those of `simulate_batch(policy, bandit, budget, keys)`.
 
     Args:
-        policies: a dict of policies by name; or a list of names in `POLICIES`, for policies with their default settings.
+        policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
+            default settings.
         bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`.
-        budget: how much may be spent in a run.
+        budget: how much may be spent in a run, of each resource if there are several.
         keys: one typed JAX key for each run.
         level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.
         quiet: show no progress bar. It is shown only on a terminal or in a notebook.
@@ -73,7 +74,7 @@ def compare(
         >>> [row.policy for row in rows], bool(rows[0].regret.estimate < rows[1].regret.estimate)
         (['kube', 'uniform'], True)
     """
-    policies = named("policies", policies, POLICIES)
+    policies = named("policies", policies, ALL_POLICIES)
     checks.key(keys, batch=True)
     if keys.ndim != 1 or not len(keys):
         raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
@@ -87,15 +88,16 @@ def _compared(
 ) -> Iterator[Compared]:
     count = len(keys)
     reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
-    best = int(ratio(reward_mean, cost_mean, np).argmax())
-    lost = float(lost_run(reward_mean, cost_mean, [budget])[0])
+    several = num_resources(bandit) is not None  # no arm is the best then
+    best = -1 if several else int(ratio(reward_mean, cost_mean, np).argmax())
+    lost = np.nan if several else float(lost_run(reward_mean, cost_mean, [budget])[0])
     # One program serves all chunks: the last chunk is filled with runs that are then dropped.
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)
     data = np.asarray(jax.random.key_data(keys))
     data = np.resize(data, (chunks, size, data.shape[-1]))  # repeats the first ones
     filled = [jax.random.wrap_key_data(chunk, impl=jax.random.key_impl(keys)) for chunk in data]  # type: ignore
-    little = is_little(work_of(budget / float(best_cost(bandit)) * count, len(cost_mean)))
+    little = is_little(work_of(np.min(budget) / float(best_cost(bandit)) * count, len(cost_mean)))
 
     def batch(policy: Policy, keys: jax.Array) -> Batch:
         return lay_out(policy, bandit, budget, keys, quickly=little)
@@ -131,7 +133,7 @@ def _compared(
                 regret=found[0],
                 pseudo_regret=found[1],
                 pulls=float(rounds.mean()),
-                best_arm=float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
+                best_arm=np.nan if several else float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
                 truncated=int(runs.truncated.sum()),
                 compile_seconds=compiled - started,
                 seconds=ended - compiled,

@@ -13,7 +13,7 @@ import numpy as np
 
 from bts_jax import batch, game
 from bts_jax.bandits.arms import named_arms
-from bts_jax.contract import Bandit, Policy, scales, side_info
+from bts_jax.contract import Bandit, Policy, num_resources, scales, side_info
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.game import simulate
 from bts_jax.policies import Uniform
@@ -40,7 +40,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)
-    checkpoints = np.array([budget / 2, budget])
+    several = num_resources(bandit) is not None
+    checkpoints = np.array([0.5, 1.0]) if several else np.array([budget / 2, budget])
     runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
     if np.isnan(runs.reward).any():
         wrong.append("runs end with NaN: it returns an arm that does not exist, or a draw is rejected 65,536 times in a row "
@@ -49,14 +50,21 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
         wrong.append("runs hit the limit of rounds: if all arms have positive costs, this is practically impossible")
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
     if "budget" not in side_info(policy):
-        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=checkpoints[[0, 0]]))(keys)
+        end = checkpoints[[1, 1]] if several else checkpoints[[0, 0]]
+        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=end))(keys)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append("a run with half the budget is not the first half of the run, but it does not require the budget")
     wrong += _one_by_one(policy, bandit, budget)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    state, one = game.first_state(policy, bandit, jnp.float32(budget)), jnp.float32(1)
-    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, jnp.int32(0), one, one, keys[0]))
+    state, one = _first_state(policy, bandit, budget), jnp.float32(1)
+    cost = jnp.ones(np.shape(bandit.cost_mean)[1:], jnp.float32)
+    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, jnp.int32(0), one, cost, keys[0]))
+
+
+def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
+    amounts, _ = game.amounts_of(bandit, jnp.float32(budget), None)
+    return game.first_state(policy, bandit, jnp.asarray(amounts))
 
 
 def check_bandit(bandit: Bandit) -> None:
@@ -75,31 +83,38 @@ def check_bandit(bandit: Bandit) -> None:
     name, wrong = f"bandit {type(bandit).__name__}", []
     game.check_contracts(Uniform(), bandit)
     means = {"reward": np.asarray(bandit.reward_mean), "cost": np.asarray(bandit.cost_mean)}
-    if means["reward"].ndim != 1 or means["reward"].shape != means["cost"].shape or len(means["cost"]) < 2:
+    several = num_resources(bandit) is not None
+    if means["reward"].ndim != 1 or means["cost"].shape[: means["cost"].ndim - several] != means["reward"].shape or len(
+            means["cost"]) < 2:
         raise ValueError(f"{name}: reward_mean and cost_mean have shapes {means['reward'].shape} and {means['cost'].shape}: "
-                         "return [K] for both, of one bandit with at least 2 arms")
-    most = dict(zip(means, (float(scale) for scale in scales(bandit) or (1.0, 1.0)), strict=True))
+                         "return [K] for both, or [K, d] for the costs, of one bandit with at least 2 arms")
+    found = scales(bandit) or (1.0, 1.0)
+    most = {"reward": np.float64(found[0]), "cost": np.broadcast_to(np.float64(found[1]), means["cost"].shape[1:])}
     named_arms(getattr(bandit, "arms", None) or (), len(means["cost"]))
-    budget = 20 * most["cost"]
+    budget = 20 * float(most["cost"].max())
     keys, arms = jax.random.split(jax.random.key(0), _DRAWS), jnp.arange(len(means["cost"]))
     drawn = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))(keys, arms)
     for kind, draws in zip(means, drawn, strict=True):
-        if np.shape(draws) != (len(arms), _DRAWS):
-            wrong.append(f"pull returns a {kind} of shape {np.shape(draws)[2:]}: return scalars")
+        shape = means[kind].shape[1:]
+        if np.shape(draws) != (len(arms), _DRAWS, *shape):
+            wanted = f"{shape[0]} costs" if shape else "scalars"
+            wrong.append(f"pull returns a {kind} of shape {np.shape(draws)[2:]}: return {wanted}")
             continue
         draws = np.asarray(draws, np.float64)
-        for arm, (values, mean) in enumerate(zip(draws, means[kind], strict=True)):
-            outside = values[~((values >= 0) & (values <= np.float32(most[kind])))]
+        for arm, *resource in np.ndindex(means[kind].shape):
+            values, mean, top = draws[(arm, slice(None), *resource)], means[kind][(arm, *resource)], most[kind][tuple(resource)]
+            what = f"{kind} of resource {resource[0]}" if resource else kind
+            outside = values[~((values >= 0) & (values <= np.float32(top)))]
             if len(outside):
-                wrong.append(f"arm {arm}'s {kind} is not always a number in [0, {most[kind]:g}]: it is {outside[0]}"
-                             + (f"; set {kind}_scale to the largest value" if (outside > most[kind]).any() else ""))
-            elif abs(values.mean() - mean) > most[kind] * _error(float(mean) / most[kind]):
-                wrong.append(f"arm {arm}'s mean {kind} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
+                wrong.append(f"arm {arm}'s {what} is not always a number in [0, {top:g}]: it is {outside[0]}"
+                             + (f"; set {kind}_scale to the largest value" if (outside > top).any() else ""))
+            elif abs(values.mean() - mean) > top * _error(float(mean) / top):
+                wrong.append(f"arm {arm}'s mean {what} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
                              f"{mean:.4f}")
     if not wrong:
         if not _same(bandit.pull(keys[0], arms[0]), bandit.pull(keys[0], arms[0])):
             wrong.append("two pulls with the same key and arm give different results: take all randomness from the key")
-        keys, end = keys[:_RUNS], np.array([budget])
+        keys, end = keys[:_RUNS], np.array([1.0 if several else budget])
         runs = jax.vmap(lambda key: simulate(Uniform(), bandit, budget, key, checkpoints=end, max_rounds=1000))(keys)
         wrong += _differences(Uniform(), bandit, budget, keys, end, runs, max_rounds=1000)
     if wrong:
@@ -139,10 +154,10 @@ def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     """The errors that single calls reveal, in a state after some pulls."""
     wrong, key = [], jax.random.key(1)
     policy, bandit = jax.tree.map(lambda leaf: jnp.asarray(game.canonicalize(leaf)), (policy, bandit))
-    num_arms = np.shape(bandit.cost_mean)[0]
-    state = game.first_state(policy, bandit, jnp.float32(budget))
+    num_arms, *resources = np.shape(bandit.cost_mean)
+    state = _first_state(policy, bandit, budget)
     for i in range(2 * num_arms):
-        reward, cost = jnp.float32(i % 3 == 0), jnp.float32(i % 2 == 0)
+        reward, cost = jnp.float32(i % 3 == 0), jnp.full(resources, i % 2 == 0, jnp.float32)
         state = policy.update(state, jnp.int32(i % num_arms), reward, cost, jax.random.key(i))
     if not all(_same(policy(state, key), policy(state, key)) for _ in range(3)):
         wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "

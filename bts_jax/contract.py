@@ -89,8 +89,9 @@ class Means(NamedTuple):
 class Problem:
     """The side information of a policy: everything that it may know before the first pull.
 
-    Every policy knows the numbers of arms and of resources and, if the last resource is time, the time of a pull. The other fields are `None` unless the policy's class names them in `requires`, so
-    that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
+    Every policy knows the numbers of arms and of resources and, if the last resource is time, the time of a pull. The other
+    fields are `None` unless the policy's class names them in `requires`, so that no policy knows more than its documentation
+    says. Amounts are in multiples of the bandit's `cost_scale`.
 
     Example:
         >>> Problem(num_arms=10, budget=100.0)  # for a class with requires = ("budget",)
@@ -111,8 +112,9 @@ class Policy(Protocol):
     """A policy: a pytree of hyperparameters that is also the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
-    `num_arms` and `num_resources`; `time_cost` is among them if the policy cannot play without a time limit. Without it, the policy has no side information. A policy that can play with several
-    resources says so with a class attribute `several_resources = True`; its `update` then receives costs [d]. Gradients through decisions need a method `logits`; see
+    `num_arms` and `num_resources`; `time_cost` is among them if the policy cannot play without a time limit. Without it, the
+    policy has no side information. A policy that can play with several resources says so with a class attribute
+    `several_resources = True`; its `update` then receives costs [d]. Gradients through decisions need a method `logits`; see
     `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores

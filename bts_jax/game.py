@@ -282,7 +282,8 @@ def ordered(
 ) -> tuple[Checkpoints, jax.Array]:
     """The checkpoints of a run in ascending order, and the original position of each. [C]
 
-    If `several`, the last axis of each amount has one entry for each resource. `xp` is the array library to use, `jax.numpy` or `numpy`. In a batch of runs, the batch axis is first.
+    If `several`, the last axis of each amount has one entry for each resource. `xp` is the array library to use, `jax.numpy` or
+    `numpy`. In a batch of runs, the batch axis is first.
     """
     whole, sums = (_endless(sum, amount, max_rounds, xp) for amount, sum in (budget, checkpoints))
     total, whole = jax.tree.map(lambda x: xp.expand_dims(x, -2 if several else -1), (budget[0], whole))
@@ -415,8 +416,8 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
         if cost.shape != costs:
-            raise ValueError(f"bandit {type(bandit).__name__}: pull returns a cost of shape {cost.shape}, and cost_mean has shape "
-                             f"{jnp.shape(bandit.cost_mean)}: return {f'{costs[0]} costs' if costs else 'one number'}")
+            raise ValueError(f"bandit {type(bandit).__name__}: pull returns a cost of shape {cost.shape}, and cost_mean has "
+                             f"shape {jnp.shape(bandit.cost_mean)}: return {f'{costs[0]} costs' if costs else 'one number'}")
         seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
         updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
@@ -634,8 +635,8 @@ def check_resources(policy: Any, bandit: Any) -> None:
         raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose another policy")
     if "time_cost" in side_info(policy) and not is_timed(bandit):
-        raise ValueError(f"{named} requires time_cost, the time of a pull, and bandit {type(bandit).__name__} has no time limit:"
-                         " add time as a resource, with Timed(bandit, horizon)")
+        raise ValueError(f"{named} requires time_cost, the time of a pull, and bandit {type(bandit).__name__} has no time "
+                         "limit: add time as a resource, with Timed(bandit, horizon)")
 
 
 def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
@@ -703,8 +704,8 @@ def _check_several(bandit, budget, checkpoints, max_rounds, per_unit) -> None:
         per_unit = np.expand_dims(per_unit, -2) if np.ndim(per_unit) else per_unit
         nothing = np.argwhere(~(np.asarray(bandit.cost_mean, np.float64) * per_unit >= 0.5).any(-1))
         if len(nothing):
-            raise ValueError(f"arm {nothing[0][-1]} of bandit {type(bandit).__name__} consumes nothing of any resource, so that "
-                             "a run may never end: add time as a resource, with Timed(bandit, horizon), or give max_rounds")
+            raise ValueError(f"arm {nothing[0][-1]} of bandit {type(bandit).__name__} consumes nothing of any resource, so "
+                             "that a run may never end: add time as a resource, with Timed(bandit), or give max_rounds")
 
 
 def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:

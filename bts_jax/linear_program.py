@@ -43,7 +43,8 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
         (41.666667, [66.666667, 33.333333], [0.666667, 0.083333])
     """
     if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
-        raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it outside")
+        raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it "
+                         "outside")
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
     d = num_resources(bandit)
     cost = cost[..., None] if d is None else cost
@@ -51,7 +52,7 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
     remedy = f"give positive numbers, one for all resources or {d}"
     amounts = checks.numbers("budget", budget, remedy)
     checks.require("budget", amounts, amounts > 0, remedy)
-    if amounts.ndim == 0 or d == 1 and amounts.shape[-1] != 1:
+    if amounts.ndim == 0 or (d == 1 and amounts.shape[-1] != 1):
         amounts = amounts[..., None]
     if amounts.shape[-1] not in (1, d):
         raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: {remedy}")
@@ -131,7 +132,8 @@ def _closed_form(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     lowest[first[i] + slope[i] * w > lowest * (1 + 1e-12)] = 0  # a third line is below the two that cross
     best = np.array([first.min(), part[:, 0].min(), *lowest])
     chosen, x = int(best.argmax()), np.zeros(len(part))
-    if chosen < 2:  # one budget alone limits the reward: of the arms that take least of it, the one that takes least of the other
+    if chosen < 2:  # one budget alone limits the reward
+        # Of the arms that take least of it, the one that takes least of the other.
         limiting, other = (first, part[:, 0]) if chosen == 0 else (part[:, 0], first)
         arm = min(np.flatnonzero(limiting == limiting.min()), key=lambda arm: other[arm])
         x[arm] = 1 / limiting[arm]
@@ -149,4 +151,4 @@ def _highs(reward: np.ndarray, cost: np.ndarray, budget: np.ndarray) -> LinearPr
     found = linprog(-reward, A_ub=(cost / budget).T, b_ub=np.ones(len(budget)), method="highs")
     if found.status != 0:
         raise RuntimeError(f"the linear program was not solved: {found.message}")
-    return LinearProgram(float(-found.fun), found.x, -found.ineqlin.marginals / budget)
+    return LinearProgram(float(-found.fun), found.x, np.maximum(-found.ineqlin.marginals, 0) / budget)  # 0 up to rounding

@@ -80,7 +80,7 @@ def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
     batch, finite = reward.shape[:-1], np.isfinite(budget).all(-1)
     size = np.where(finite, budget.max(-1), 1)
-    shape = np.where(finite[..., None], budget / size[..., None], 1)
+    shape = np.where(np.expand_dims(finite, -1), budget / np.expand_dims(size, -1), 1)
     values = np.empty(size.shape)
     for place in np.ndindex(*batch):
         shapes, which = np.unique(np.float32(shape[place]).reshape(-1, shape.shape[-1]), axis=0, return_inverse=True)

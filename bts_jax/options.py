@@ -7,7 +7,7 @@ from typing import Any
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.names import suggestion
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import classes
 from bts_jax.text import shown
 
@@ -68,9 +68,11 @@ plays, the programs of the next are compiled. The bandit is drawn at random, or 
 """, """
 bts-jax run --policy bts kube --arms 10 --budget 1000
 bts-jax run --policy all --reward 0.5 0.9 --cost 0.3 0.8
+bts-jax run --policy all --bandit timed --budget 500
 bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""")
-    run.add_argument("--policy", nargs="+", action="extend", type=name_in(POLICIES, "policy", "all"), metavar="NAME",
-                     help=f"one or several of {', '.join(POLICIES)}; or all (default: bts); or classes of your own, as "
+    run.add_argument("--policy", nargs="+", action="extend", type=name_in(ALL_POLICIES, "policy", "all"), metavar="NAME",
+                     help=f"one or several of {', '.join(ALL_POLICIES)}; or all that are made for the bandit's number of "
+                          "resources (default: bts, or knapsack-bts for several resources); or classes of your own, as "
                           "my_module:MyPolicy, with their default settings")
     add_bandit(run)
     run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
@@ -170,11 +172,12 @@ bts-jax figure1 --scale paper --instances 20 --out twenty""")
     study = add("study", "run a study beyond the paper: a comparison of all policies, or an open question of the paper", """
 Runs a study beyond the paper, and writes figures, a table, a report and all runs into a folder. omega: all policies on random
 problems. tails: lost runs and heavy tails. priors: priors of BTS. correlated: correlated rewards and costs. worst-case: hard
-problems. After an interruption, the same command continues.
+problems. knapsacks: several resources. After an interruption, the same command continues.
 """, """
 bts-jax study tails
 bts-jax study omega --scale full --instances 1000""")
-    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case"], help="which study")
+    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case", "knapsacks"],
+                       help="which study")
     study.add_argument("--scale", default="quick", choices=["quick", "full"],
                        help="up to three minutes on two cores, or as large as a GPU can handle (default: %(default)s)")
     study.add_argument("--instances", type=int, metavar="N",

@@ -176,7 +176,8 @@ def _default_rounds(bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError("rounds = None is not allowed if bandit or budget are traced (under jit, vmap or grad), because "
                          "arrays need a length: give a whole number, such as rounds=1000")
-    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(game.amounts_of(bandit, budget, None)[0])
+    budget, _ = game.amounts_of(bandit, budget, None)
+    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(budget)
     rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed if the run may have {rounds:,} rounds, more than "
@@ -253,7 +254,8 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     """What is stored of the round between two states of a run."""
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
-    over_budget = game.any_resource(new.goal, 0, ~new.goal.reaches(new.spent))  # the last pull cost more than the remaining budget: it earns and costs nothing
+    # The last pull cost more than the remaining budget: it earns and costs nothing.
+    over_budget = game.any_resource(new.goal, 0, ~new.goal.reaches(new.spent))
     counts = played & ~over_budget
     paid = jax.tree.map(partial(jnp.where, over_budget), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)

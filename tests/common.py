@@ -23,7 +23,16 @@ INSTANCES = {
 }
 INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.75, 0.25, 0],
                                shift=[0.125, 0.25, 0.125, 0.75, 0.5])
-assert set(INSTANCES) == set(bj.BANDITS), "add an instance for each family in the registry"
+# Families for several resources, and families that can have several.
+SEVERAL = {
+    "bernoulli": bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[[0.4, 0.1], [0.6, 0.9], [0.3, 0.3]]),
+    "multinomial": bj.Multinomial(reward_probs=[[0.1, 0.9], [0.4, 0.6]],
+                                  cost_probs=[[[0.3, 0.7], [0.1, 0.9]], [[0.5, 0.5], [0.8, 0.2]]]),
+    "pricing": bj.Pricing(prices=[[0.5, 1], [2, 0.25], [1, 3]], demand=[[0.9, 0.5], [0.2, 0.8], [0.5, 0.25]], inventory=[1, 4]),
+}
+SEVERAL["timed"] = bj.Timed(bandit=INSTANCES["scaled"], horizon=4)
+SEVERAL["with-null"] = bj.WithNull(bandit=bj.Timed(bandit=SEVERAL["pricing"], horizon=2))
+assert set(INSTANCES) | set(SEVERAL) == set(bj.BANDITS), "add an instance for each family in the registry"
 
 
 def batch(policy, bandit, budget, keys, **options):

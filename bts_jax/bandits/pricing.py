@@ -46,7 +46,8 @@ class Pricing(Arms):
         self._canonicalize("probabilities", demand=2)
         shape = jnp.shape(self.prices)
         if jnp.shape(self.demand) != shape:
-            raise ValueError(f"demand has shape {jnp.shape(self.demand)}, and prices have {shape}: give one probability for each")
+            raise ValueError(f"demand has shape {jnp.shape(self.demand)}, and prices have {shape}: give one probability for "
+                             "each price")
         if checks.is_concrete(self.inventory):
             remedy = "give the number of units per unit of budget, from 1 to 10⁶, one for each product or one for all"
             inventory = checks.numbers("inventory", self.inventory, remedy)

@@ -85,19 +85,19 @@ def limits(found: Interval, form: str = ",.2f") -> str:
     return f"{float(found.estimate):{form}} ({float(found.low):{form}} … {float(found.high):{form}})"
 
 
-def standing(part: "Dataset") -> str:
+def standing(part: "Dataset", reference: str = "bts") -> str:
     """A table of the policies at the largest budget, sorted by mean rank."""
     ranks = ranking(last(part), metric=METRIC).isel(budget=0).sortby("mean_rank")
-    base = on_instances(part, "bts")
+    base = on_instances(part, reference)
     rows = []
     for name in map(str, ranks.policy.values):
         row, mine = ranks.sel(policy=name), on_instances(part, name)
         rows.append([name, str(part.requires.sel(policy=name).item()), f"{row['mean_rank']:.1f}", f"{row['mean']:,.1f}",
                      f"{row['low']:,.1f} … {row['high']:,.1f}", f"{row['median']:,.1f}",
-                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(part, name, "bts")),
+                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(part, name, reference)),
                      limits(median_ratio(mine, base)), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
-    return table(["policy", "side information", "rank", "mean", "95% interval", "median", "95% interval", "mean ÷ bts",
-                  "median of ÷ bts", "worst 1%", "best"], rows)
+    return table(["policy", "side information", "rank", "mean", "95% interval", "median", "95% interval", f"mean ÷ {reference}",
+                  f"median of ÷ {reference}", "worst 1%", "best"], rows)
 
 
 def regret_table(dataset: "Dataset") -> "DataFrame":

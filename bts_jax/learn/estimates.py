@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from bts_jax import checks, game, metrics, random
-from bts_jax.contract import Bandit, ratio, scales
+from bts_jax.contract import Bandit, num_resources, ratio, scales
 from bts_jax.learn.space import Space, Values
 
 
@@ -34,6 +34,9 @@ def check_arguments(policy, bandits, budget, key, objective, **positive: float) 
     game.check_contracts(policy, bandits)
     check_objective(objective)
     checks.key(key)
+    if num_resources(bandits) is not None:
+        raise ValueError(f"bandit_batch has {num_resources(bandits)} resources, and learning is for bandits with one: give a "
+                         "batch of instances whose costs are numbers")
     shape = np.shape(bandits.cost_mean)
     if len(shape) != 2 or shape[0] < 2:
         raise ValueError(f"bandit_batch has costs of shape {shape}: give a batch of at least two instances along its first axis"

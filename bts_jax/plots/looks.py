@@ -17,6 +17,14 @@ KNOWN = {
     "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
     "oracle": ("#000000", "*", ":"), "uniform": ("#8A8A8A", "X", ":"),
 }
+# Policies for several resources are never in one figure with these. They have the colours of the paper's five policies, in long
+# dashes: the extension of BTS that of BTS, and PD-BwK that of its variant.
+_DASHES = (0, (7, 1.5))
+KNAPSACKS = {
+    "knapsack-bts": ("#0072B2", "o", _DASHES), "primal-dual-bwk": ("#009E73", "^", _DASHES),
+    "ucb-bwk": ("#CC79A7", "D", _DASHES), "ts-fixed": ("#E69F00", "s", _DASHES), "ts-update": ("#D55E00", "v", _DASHES),
+    "lagrange-bwk": ("#56B4E9", "X", _DASHES),
+}
 _OTHERS = "#0045C4 #F54E6C #4CC99A #45004E #A7A776 #934ECE #008000 #CE62E2 #934E80".split()  # of policies not in the registry
 _MARKERS = "o s ^ D v P X < >".split()
 _ARMS = list(dict.fromkeys(["#0072B2", "#D55E00", "#009E73", "#E69F00", "#000000", *(color for color, _, _ in KNOWN.values())]))
@@ -26,7 +34,8 @@ def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each policy, as matplotlib's arguments.
 
     A policy of the registry has the same look in every figure; its name may be in capitals. No two of them have the same
-    colour, nor the same marker and line. The lines of the baselines `oracle` and `uniform` are dotted.
+    colour, nor the same marker and line. The lines of the baselines `oracle` and `uniform` are dotted. Policies for several
+    resources have long dashes, and colours that others have, too.
 
     Other policies have dashed lines, and colours that no policy of the registry has. Their colour and marker depend on the
     name. If two policies of one figure would have the same colour, the one whose name sorts later takes the next free colour.
@@ -38,8 +47,8 @@ def styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     result, taken = {}, set()
     for name in sorted(policies):
-        if name.lower() in KNOWN:
-            color, marker, line = KNOWN[name.lower()]
+        if found := KNOWN.get(name.lower()) or KNAPSACKS.get(name.lower()):
+            color, marker, line = found
         else:
             start, count = zlib.crc32(name.encode()), len(_OTHERS)
             places = [(start + i) % count for i in range(count)] + [(start + i) % count**2 for i in range(count**2)]

@@ -75,7 +75,8 @@ def run(
     panels = _stacked([min(0.5 + 0.17 * count, 2.2), 1.3, *([1.6] if drawn else [])], axes, check_width(width, axes, PAGE))
     budget = left[0].astype(float) + cost[0]  # [] or [d]
     _draw_arms(panels, rounds, arm, names, colors)
-    _draw_spending(panels, np.append(0, rounds), np.concatenate([budget[None], left]), np.append(0, np.cumsum(reward, dtype=float)))
+    earned = np.append(0, np.cumsum(reward, dtype=float))
+    _draw_spending(panels, np.append(0, rounds), np.concatenate([budget[None], left]), earned)
     if drawn:
         _draw_bands(panels, rounds, drawn, names, colors)
     panels.axes[-1].set_xlabel("round", **panels.text)
@@ -83,8 +84,8 @@ def run(
     panels.axes[-1].set_xlim(0, rounds[-1] + 0.5)
     most = int(np.bincount(arm).argmax())
     spent = cost.sum(0, dtype=float)
-    panels.note(f"{counted(len(rounds), 'round')} with a budget of {_amounts(budget, 'g')}: cost {_amounts(spent, '.4g')}, reward "
-                f"{reward.sum(dtype=float):,.4g}; pulled most often: {names[most]} ({(arm == most).mean():.0%})",
+    panels.note(f"{counted(len(rounds), 'round')} with a budget of {_amounts(budget, 'g')}: cost {_amounts(spent, '.4g')}, "
+                f"reward {earned[-1]:,.4g}; pulled most often: {names[most]} ({(arm == most).mean():.0%})",
                 "; the trace ends before the run does" if bool(trace.truncated) else "")
     return panels.figure
 

@@ -30,8 +30,8 @@ class LagrangeBwK:
 
         L(i, j) = r_i + 1 − (T / B_j) c_ij,
 
-    which the first player wants to be large, and the second small. The first chooses arms by EXP3.P, and sees the payoff of what
-    was chosen. The second chooses resources by Hedge, and sees the payoffs of all resources. Time is one of the resources.
+    which the first player wants to be large, and the second small. The first chooses arms by EXP3.P, and sees the payoff of
+    what was chosen. The second chooses resources by Hedge, and sees the payoffs of all resources. Time is one of the resources.
 
     Reference: Immorlica, Sankararaman, Schapire and Slivkins, "Adversarial Bandits with Knapsacks", FOCS 2019. EXP3.P with the
     constants of Bubeck and Cesa-Bianchi (2012, Theorem 3.3), and Hedge with the rate √(8 ln d / T).

@@ -3,7 +3,6 @@
 from typing import ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks

@@ -87,8 +87,8 @@ TOLERANCE = 1e-6  # rewards are at most 1
 def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
     """Maximizes Σ_i r_i x_i subject to Σ_i c_ij x_i ≤ B_j and x ≥ 0, by the simplex method.
 
-    The method walks from vertex to vertex, and ends at the optimum, up to rounding. A vertex has d arms or unused budgets (slack
-    variables), its basis. Each step replaces one of them. `gap` certifies a solution.
+    The method walks from vertex to vertex, and ends at the optimum, up to rounding. A vertex has d arms or unused budgets
+    (slack variables), its basis. Each step replaces one of them. `gap` certifies a solution.
 
     Args:
         reward: at least 0. [K]

@@ -55,9 +55,9 @@ class TSFixed(ThompsonLP):
 
     Guarantee: Bayesian regret O(√(TK log K)) for the game of the source, with Bernoulli demand.
 
-    Deviations from the source: the source knows the prices, and learns demand only. Here rewards and costs are learned apart, so
-    that the policy fits every bandit. Rewards and costs in [0, 1] become successes with that probability, as in BTS. The source
-    pulls no arm with probability 1 − Σ x; here such rounds are left out.
+    Deviations from the source: the source knows the prices, and learns demand only. Here rewards and costs are learned apart,
+    so that the policy fits every bandit. Rewards and costs in [0, 1] become successes with that probability, as in BTS. The
+    source pulls no arm with probability 1 − Σ x; here such rounds are left out.
 
     Example:
         >>> TSFixed()  # nothing to choose

@@ -38,9 +38,9 @@ class UCBBwK:
 
     Deviations from the source: the source leaves constants open; here ν = scale · log(dKB). It reduces all budgets except time
     by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten arms and a budget of 1,000 this ε is about 1/2, and
-    half of the budget would be lost. Here `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls no
-    arm with probability 1 − Σ x; here such rounds are left out, and `WithNull` adds an arm that does nothing. Arms whose bounds on
-    all costs are 0 are pulled first, the one with the fewest pulls before the others.
+    half of the budget would be lost. Here `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls
+    no arm with probability 1 − Σ x; here such rounds are left out, and `WithNull` adds an arm that does nothing. Arms whose
+    bounds on all costs are 0 are pulled first, the one with the fewest pulls before the others.
 
     Args:
         scale: the factor in ν.

@@ -24,7 +24,7 @@ import jax
 from bts_jax import checks
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import worker
 from bts_jax.sweeps.bar import StoreBar
 from bts_jax.sweeps.grid import Grid
@@ -98,7 +98,7 @@ def _workers(executor: Any) -> int:
 def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, worker.Classes]:
     """The user-defined classes in a grid. A worker creates their instances from the specification."""
     found = []
-    for kind, things, registry in (("policies", grid.policies, POLICIES), ("bandits", grid.bandits, BANDITS)):
+    for kind, things, registry in (("policies", grid.policies, ALL_POLICIES), ("bandits", grid.bandits, BANDITS)):
         own: dict[str, type] = {}
         for name, thing in things.items():
             if thing is None or is_ours(thing, registry):

@@ -17,7 +17,7 @@ from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
 from bts_jax.names import named
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps.results import Chunk, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
 from bts_jax.text import counted, shown
@@ -42,7 +42,7 @@ class Grid:
         device: Any = None, bandit_coords: Any = None, max_rounds: Any = None, rounds: Any = None,
     ):
         self.device = jax.local_devices()[0] if device is None else device  # one of the devices that play
-        self.policies: dict[str, Policy] = named("policies", policies, POLICIES)
+        self.policies: dict[str, Policy] = named("policies", policies, ALL_POLICIES)
         self.bandits: dict[str, Bandit] = named("bandits", bandits, {})
         self.num_seeds, self.seed = checks.whole("num_seeds", num_seeds, 1), checks.whole("seed", seed, -(2**31))
         self._set_ends(budgets, max_rounds, rounds, relative_to_min_cost)
@@ -63,7 +63,7 @@ class Grid:
             if not made or kind_of(bandit) not in checked:  # built-in ones were checked, except for shapes
                 with _about(where):
                     several = num_resources(bandit) is not None
-                    game.check(POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
+                    game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
             means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
@@ -72,8 +72,8 @@ class Grid:
             found = scales(bandit) or (1.0, 1.0)
             self.scales.append((float(found[0]), np.asarray(found[1], np.float64).tolist()))
             if relative_to_min_cost and means.cost_mean.ndim > 1:
-                raise ValueError(f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, and budgets are relative to the "
-                                 "smallest expected cost, which is defined for one cost: leave relative_to_min_cost out")
+                raise ValueError(f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, and budgets are relative to "
+                                 "the smallest expected cost, which is defined for one cost: leave relative_to_min_cost out")
             if relative_to_min_cost:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
@@ -198,7 +198,7 @@ class Grid:
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Dataset."""
         specification = {
-            "policies": {name: entry_of(policy, POLICIES, requires=list(side_info(policy)))
+            "policies": {name: entry_of(policy, ALL_POLICIES, requires=list(side_info(policy)))
                          for name, policy in self.policies.items()},
             "bandits": {name: self._bandit_entry(place, bandit) for place, (name, bandit) in enumerate(self.bandits.items())},
             "budgets": [float(budget) for budget in self.budgets],

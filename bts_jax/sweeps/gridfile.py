@@ -19,7 +19,7 @@ from bts_jax import checks, files
 from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
 from bts_jax.names import suggestion
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import classes
 from bts_jax.sweeps.specification import DEEPEST
 from bts_jax.text import printable, shown
@@ -57,7 +57,7 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     policies, bandits, folder = {}, {}, Path(path).parent
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)
-        policies[name] = _made(where, _kind(where, options, POLICIES, folder), options)
+        policies[name] = _made(where, _kind(where, options, ALL_POLICIES, folder), options)
     for name, entry in _tables("bandits", table["bandits"]).items():
         where, options = f"bandits.{name}", dict(entry)
         for label, bandit in _bandits(name, where, _kind(where, options, BANDITS, folder), options, folder):
@@ -137,7 +137,7 @@ def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
 
 def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], folder: Path) -> Any:
     _known(where, options, None, needed=("kind",))
-    kind, what = options.pop("kind"), "policy" if registry is POLICIES else "bandit"
+    kind, what = options.pop("kind"), "policy" if registry is ALL_POLICIES else "bandit"
     if isinstance(kind, str) and kind in registry:
         return registry[kind]
     if classes.is_name(kind):
@@ -147,7 +147,7 @@ def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], fold
 
 
 def _own(kind: type) -> bool:
-    return kind not in (*POLICIES.values(), *BANDITS.values())
+    return kind not in (*ALL_POLICIES.values(), *BANDITS.values())
 
 
 def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:

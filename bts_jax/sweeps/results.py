@@ -190,7 +190,8 @@ class Results:
         """
         values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
         if self.group == 1:
-            values = {name: value if value.ndim == len(axes_of(name, self.sizes)) - 1 else value[None] for name, value in values.items()}
+            values = {name: value if value.ndim == len(axes_of(name, self.sizes)) - 1 else value[None]
+                      for name, value in values.items()}
         # NaN has many bit patterns, and the store returns one of them.
         values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
                   for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
@@ -229,7 +230,7 @@ class Results:
                         array[self._place(chunk)][mask] = values[name][mask]
 
     def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
-        """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource], or None unless it is complete and undamaged."""
+        """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource]. None unless complete and undamaged."""
         seeds = self.seeds(chunk)
         with contextlib.suppress(Exception):  # a decoder may raise anything if a file is damaged
             checksum = self._read("checksum", chunk).item()

@@ -28,7 +28,7 @@ from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, Policy
 from bts_jax.deprecated import renamed
 from bts_jax.devices import check_fork
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import executors
 from bts_jax.sweeps.bar import progress_bar, store_bar
 from bts_jax.sweeps.grid import Grid
@@ -69,7 +69,8 @@ def sweep(
     computation or an interruption.
 
     Args:
-        policies: a dict of policies by name; or a list of names in `POLICIES`, for policies with their default settings.
+        policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
+            default settings.
         bandits: a dict of bandits by name. They may differ in family and number of arms.
         budgets: in increasing order, in the unit of the bandits' costs.
         num_seeds: the number of runs of each policy on each bandit with each budget.
@@ -208,7 +209,7 @@ def stored(
     path: str | os.PathLike, own: tuple[Mapping[str, type], Mapping[str, type]] = ({}, {})
 ) -> dict[str, Any]:
     """The sweep in a store, as arguments of `sweep`. `own`: user-defined policies and bandits, which are in no registry."""
-    return arguments(read_specification(path), POLICIES, BANDITS, own)
+    return arguments(read_specification(path), ALL_POLICIES, BANDITS, own)
 
 
 def _devices(devices: Any) -> list[Any]:

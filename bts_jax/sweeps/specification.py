@@ -30,9 +30,9 @@ MOST_CHUNKS = 2**20  # each is eight files
 CHUNK_BYTES = 2**29  # of the results in a chunk
 LABEL_BYTES = 2**27  # of all coordinates
 MOST_TABLES = 2**20  # lists and tables in the root: an empty one takes three bytes of text, and twenty times as much memory
-RESERVED = {"policy", "bandit", "budget", "seed", "arm", "resource", "requires", "family", "num_arms", "reward_mean", "cost_mean", "reward",
-            "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group", "range", "lost_run", "runs",
-            "arm_name"}
+RESERVED = {"policy", "bandit", "budget", "seed", "arm", "resource", "requires", "family", "num_arms", "reward_mean",
+            "cost_mean", "reward", "cost", "rounds", "truncated", "pulls", "regret", "pseudo_regret", "checksum", "group",
+            "range", "lost_run", "runs", "arm_name"}
 AGAIN = "go on with bts-jax sweep grid.toml --out STORE, or in Python with the call that started it"
 DEEPEST = 8  # nesting of lists, and of bandits that wrap another
 
@@ -293,7 +293,7 @@ def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:
     """The names of the arms in the entry of a bandit. Raises a `ValueError` if they or the scales are invalid."""
     for name in ("reward_scale", "cost_scale"):
         scale = entry.get(name, 1.0)
-        several = scale if name == "cost_scale" and isinstance(scale, list) and scale else [scale]
+        several: list = scale if name == "cost_scale" and isinstance(scale, list) and scale else [scale]
         if not all(type(one) in (int, float) and SMALLEST_SCALE <= one <= LARGEST_SCALE for one in several):
             raise ValueError(f"{where}.{name} = {shown(scale)} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}")
     if "arms" not in entry:

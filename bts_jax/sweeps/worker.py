@@ -19,7 +19,7 @@ from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import on_the_host
 from bts_jax.devices import check_fork
-from bts_jax.policies import POLICIES
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import classes
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.growth import with_sources
@@ -128,7 +128,7 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
     with on_the_host():
         try:
             own = tuple({name: made if isinstance(made, type) else _found(*made) for name, made in kind} for kind in order.own)
-            what = arguments(described, POLICIES, BANDITS, own)  # type: ignore
+            what = arguments(described, ALL_POLICIES, BANDITS, own)  # type: ignore
         except ValueError as error:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
         asked = Grid(what["policies"], what["bandits"], what["budgets"], what["num_seeds"], what["seed"],

@@ -1,0 +1,362 @@
+"""Several resources: the rules of the game, bandits, the linear program, sweeps, and what is refused."""
+
+import json
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from common import SEVERAL, assert_same_bits, batch, keys, take
+from scipy.optimize import linprog
+
+import bts_jax as bj
+from bts_jax import conformance, plots, random, tables, theory
+from bts_jax.cli import main
+from bts_jax.contract import Means
+from bts_jax.pytrees import pytree
+from bts_jax.sweeps.gridfile import read_toml
+from bts_jax.sweeps.run import stored
+from bts_jax.sweeps.specification import entry_of, remade
+
+THREE = bj.Bernoulli(reward=[0.3, 0.9, 0.5, 0.7], cost=[[0.4, 0.1, 0.3], [0.9, 0.5, 0.2], [0.2, 0.6, 0.6], [0.5, 0.5, 0.01]])
+BUDGET = [20, 12.5, 9]
+FRACTIONS = [0.25, 1, 0.5]  # in any order
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return bj.simulate_batch(bj.Uniform(), THREE, BUDGET, keys(40), checkpoints=FRACTIONS)
+
+
+def played(pull, key, arms, budget):
+    """The game as a plain loop: reward, cost and rounds of a run that pulls these arms."""
+    spent, earned = np.zeros(len(budget)), 0.0
+    for number, arm in enumerate(arms):
+        reward, cost = pull(random.derive(random.key_words(key), number, 1), arm)
+        if (spent + np.asarray(cost, float) > np.asarray(budget) + 1e-6).any():
+            return earned, spent, number + 1
+        spent, earned = spent + np.asarray(cost, float), earned + float(reward)
+        if (spent >= np.asarray(budget) - 1e-6).any():
+            return earned, spent, number + 1
+    raise AssertionError("the run did not end")
+
+
+# The game.
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_rules_are_those_of_a_plain_loop(runs, place):
+    """Three resources; each checkpoint is a run with that part of the budgets."""
+    pull = jax.jit(THREE.pull)
+    for i in range(5):
+        found = bj.trace(bj.Uniform(), THREE, BUDGET, keys(40)[i], rounds=200)
+        arms = np.asarray(found.arm)[: int(found.length)]
+        plain = played(pull, keys(40)[i], arms, np.float32(BUDGET) * np.float32(FRACTIONS[place]))
+        for mine, theirs in zip((runs.reward, runs.cost, runs.rounds), plain, strict=True):
+            np.testing.assert_allclose(mine[i, place], theirs, rtol=1e-6)
+        assert runs.pulls[i, place].sum() == runs.rounds[i, place]
+
+
+def test_a_run_ends_with_the_first_budget_that_is_used_up():
+    """Hand-computed: arm 0 costs (1, 0.5) and arm 1 costs (0.25, 1)."""
+    bandit = bj.Multinomial(reward_probs=[[0, 0, 0, 0, 1]] * 2,
+                            cost_probs=[[[0, 0, 0, 0, 1], [0, 0, 1, 0, 0]], [[0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]])
+
+    @pytree
+    class First(bj.Uniform):
+        def __call__(self, state, key):
+            return jnp.int32(0), state
+
+    run = bj.simulate(First(), bandit, [3, 100], jax.random.key(0))
+    assert run.reward.tolist() == [3] and run.cost.tolist() == [[3, 1.5]] and run.rounds.tolist() == [3]
+    run = bj.simulate(First(), bandit, [3.5, 100], jax.random.key(0))  # the fourth pull would cost too much of the first
+    assert run.reward.tolist() == [3] and run.cost.tolist() == [[3, 1.5]] and run.rounds.tolist() == [4]
+    run = bj.simulate(First(), bandit, [100, 0.75], jax.random.key(0))  # and here the second pull of the second
+    assert run.reward.tolist() == [1] and run.cost.tolist() == [[1, 0.5]] and run.rounds.tolist() == [2]
+
+
+def test_a_checkpoint_is_the_run_with_that_budget(runs):
+    for place in range(3):
+        budget = np.asarray(runs.budget[0, place])
+        assert_same_bits(take(batch(bj.Uniform(), THREE, budget, keys(40)), (slice(None), 0)), take(runs, (slice(None), place)))
+
+
+def test_runs_do_not_depend_on_the_batch(runs):
+    one = bj.simulate(bj.Uniform(), THREE, BUDGET, keys(40)[7], checkpoints=FRACTIONS)
+    assert_same_bits(one, take(runs, 7))
+    few = bj.simulate_batch(bj.Uniform(), THREE, BUDGET, keys(40), checkpoints=FRACTIONS, lanes=4, devices=jax.devices()[:1])
+    assert_same_bits(few, runs)
+    each = jax.tree.map(lambda x: np.stack([x] * 40), THREE)  # a batch of bandits, of budgets and of checkpoints
+    budgets, fractions = np.tile(np.float32(BUDGET), (40, 1)), np.tile(FRACTIONS, (40, 1))
+    assert_same_bits(bj.simulate_batch(bj.Uniform(), each, budgets, keys(40), checkpoints=fractions), runs)
+
+
+def test_one_number_is_the_budget_of_every_resource():
+    assert_same_bits(bj.simulate(bj.Uniform(), THREE, 9, keys(1)[0]), bj.simulate(bj.Uniform(), THREE, [9, 9, 9], keys(1)[0]))
+
+
+def test_a_vector_of_one_cost_is_the_game_with_one_resource():
+    plain = bj.Bernoulli(reward=[0.5, 0.9, 0.4], cost=[0.25, 0.9, 0.1])
+    vector = bj.Bernoulli(reward=plain.reward, cost=np.asarray(plain.cost)[:, None])
+    one, other = (bj.simulate_batch(bj.Uniform(), bandit, 20, keys(12)) for bandit in (plain, vector))
+    for name in ("reward", "rounds", "pulls", "truncated"):
+        assert_same_bits(getattr(one, name), getattr(other, name))
+    assert_same_bits(one.cost[..., None], other.cost)
+    np.testing.assert_allclose(bj.regret(one, plain), bj.regret(other, vector), rtol=1e-6)
+
+
+def test_a_trace_is_the_run(runs):
+    found = jax.vmap(lambda key: bj.trace(bj.Uniform(), THREE, BUDGET, key, rounds=150))(keys(40))
+    assert found.cost.shape == (40, 150, 3) and found.remaining.shape == (40, 150, 3)
+    np.testing.assert_allclose(found.cost.sum(1), runs.cost[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(found.remaining[:, -1], np.float32(BUDGET) - runs.cost[:, 1], atol=1e-5)
+    assert_same_bits(found.length, runs.rounds[:, 1])
+
+
+def test_other_units(runs):
+    """Rewards and costs in other units, a scale for each resource, and time."""
+    bandit = bj.Timed(bj.Scaled(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9]), scale=5, worth=3), horizon=4)
+    assert np.asarray(bandit.cost_scale).tolist() == [5, 1] and float(bandit.reward_scale) == 3
+    run = bj.simulate_batch(bj.Uniform(), bandit, [60, 5], keys(20))
+    assert (run.cost <= run.budget).all() and (np.asarray(run.cost)[..., 0] % 5 == 0).all()
+    late = np.asarray(run.rounds - run.cost[..., 1] * 4)  # 1 if the last pull would have cost too much
+    assert set(np.unique(late)) <= {0, 1} and run.rounds.max() == 20 > run.rounds.min()
+
+
+def test_a_run_without_a_budget_ends_after_its_rounds():
+    run = bj.simulate(bj.Uniform(), bj.WithNull(THREE), np.inf, jax.random.key(0), max_rounds=50)
+    assert run.rounds.tolist() == [50] and run.truncated.all()
+
+
+# Bandits.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_families_keep_the_contract(name):
+    conformance.check_bandit(SEVERAL[name])
+
+
+def test_the_null_arm_costs_only_time():
+    bandit = bj.WithNull(bj.Timed(THREE, horizon=2))
+    reward, cost = bandit.pull(jax.random.key(0), jnp.int32(4))
+    assert float(reward) == 0 and cost.tolist() == [0, 0, 0, 0.5] == bandit.cost_mean[4].tolist()
+    inner = bj.Timed(THREE, horizon=2)
+    assert_same_bits(bandit.pull(jax.random.key(0), jnp.int32(2)), inner.pull(jax.random.key(0), jnp.int32(2)))
+    assert bj.WithNull(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])).cost_mean[2] == 0
+
+
+def test_revenue_is_what_was_sold():
+    shop = bj.Pricing(prices=[[1, 4], [2, 3]], demand=[[0.8, 0.2], [0.4, 0.3]], inventory=[1, 2])
+    reward, cost = jax.vmap(lambda key: shop.pull(key, jnp.int32(1)))(keys(200))
+    assert set(np.unique(cost[:, 0])) == {0, 1} and set(np.unique(cost[:, 1])) == {0, 0.5}
+    np.testing.assert_array_equal(reward, 2 * cost[:, 0] + 3 * 2 * cost[:, 1])
+    assert abs(np.corrcoef(cost.T)[0, 1]) < 0.35, "products are sold independently"  # 5 standard errors
+
+
+def test_costs_of_different_resources_are_independent():
+    for bandit in (bj.Bernoulli(reward=[0.5] * 2, cost=[[0.5] * 3] * 2),
+                   bj.Multinomial(reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[[0.5, 0.5]] * 3] * 2)):
+        reward, cost = jax.vmap(lambda key, bandit=bandit: bandit.pull(key, jnp.int32(0)))(keys(5000))
+        correlation = np.corrcoef(np.column_stack([reward, cost]).T)
+        assert (abs(correlation[~np.eye(4, dtype=bool)]) < 6 / 5000**0.5).all()
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_store_keeps_bandits_with_several_resources(name):
+    again = remade("bandits", json.loads(json.dumps(entry_of(SEVERAL[name], bj.BANDITS))), bj.BANDITS)
+    assert_same_bits(again, SEVERAL[name])
+
+
+# The linear program, and regret.
+
+
+def program(reward, cost, budget):
+    found = linprog(-reward, A_ub=cost.T, b_ub=budget, method="highs")
+    return -found.fun
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_the_linear_program_is_that_of_scipy(d, coarse):
+    """Value, feasibility of pulls and prices, and strong duality, on 60 random instances; coarse ones have many ties."""
+    rng = np.random.default_rng(d)
+    for arms in np.repeat([2, 5, 20], 20):
+        reward, cost, budget = rng.random(arms), 0.01 + 0.99 * rng.random((arms, d)), 1 + 99 * rng.random(d)
+        if coarse:
+            reward, cost, budget = np.round(4 * reward) / 4, np.ceil(4 * cost) / 4, np.round(budget)
+        found = theory.lp(Means(reward, cost), budget)
+        np.testing.assert_allclose(found.value, program(reward, cost, budget), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose([found.pulls @ reward, found.prices @ budget], found.value, rtol=1e-9, atol=1e-9)
+        assert (found.pulls @ cost <= budget * (1 + 1e-9)).all() and (found.pulls >= 0).all()
+        assert (found.pulls > 1e-9).sum() <= d
+        assert (cost @ found.prices >= reward - 1e-9).all() and (found.prices >= 0).all()
+        np.testing.assert_allclose(theory.lagrangian(Means(reward, cost), budget, found.pulls, found.prices), found.value)
+
+
+def test_with_one_resource_the_program_is_the_best_ratio():
+    bandit = bj.Bernoulli(reward=[0.5, 0.75, 0.2], cost=[0.25, 0.75, 0.4])
+    assert theory.lp_value(bandit, 100) == pytest.approx(2 * 100)
+    np.testing.assert_allclose(theory.lp_value(bandit, [[10], [20]]), [20, 40])
+
+
+def test_the_lagrangian_is_a_saddle():
+    """Other prices can only raise its maximum over pulls, and other pulls can only lower its minimum over prices."""
+    found, rng = theory.lp(THREE, BUDGET), np.random.default_rng(0)
+    cost = np.asarray(THREE.cost_mean, float)
+    for _ in range(50):
+        prices = rng.random(3)
+        prices = prices / (cost @ prices / np.asarray(THREE.reward_mean)).min()  # feasible, so that no pull helps
+        assert theory.lagrangian(THREE, BUDGET, found.pulls, prices) >= found.value - 1e-9
+        pulls = rng.random(4)
+        pulls = pulls / (pulls @ cost / np.asarray(BUDGET)).max()
+        assert theory.lagrangian(THREE, BUDGET, pulls, found.prices) <= found.value + 1e-9
+
+
+def test_arms_that_earn_nothing_or_cost_nothing():
+    assert theory.lp_value(Means(np.zeros(3), np.ones((3, 2))), 5) == 0
+    assert theory.lp_value(Means(np.array([0.5, 0.1]), np.array([[0.0, 0], [0.5, 1]])), 5) == np.inf
+    assert theory.lp_value(Means(np.array([0.5, 0.0]), np.array([[0.5, 1], [0.0, 0]])), 5) == pytest.approx(2.5)
+
+
+def test_regret_is_measured_against_the_program(runs):
+    optimum = np.array([theory.lp_value(THREE, np.asarray(runs.budget[0, place], float)) for place in range(3)])
+    np.testing.assert_allclose(bj.regret(runs, THREE), optimum - np.asarray(runs.reward, float), rtol=1e-6)
+    expected = np.asarray(runs.pulls, float) @ np.asarray(THREE.reward_mean, float)
+    np.testing.assert_allclose(bj.pseudo_regret(runs, THREE), optimum - expected, rtol=1e-6)
+    many = jax.tree.map(lambda x: np.stack([x] * 2), THREE)
+    both = jax.tree.map(lambda x: np.stack([x, x]), runs)
+    np.testing.assert_allclose(bj.regret(both, many)[1], bj.regret(runs, THREE))
+
+
+# Sweeps.
+
+
+@pytest.fixture(scope="module")
+def grid():
+    timed = bj.Timed(bj.Bernoulli(reward=[0.5, 0.9, 0.4], cost=[0.25, 0.9, 0.1]), horizon=2)
+    return {"three": THREE, "timed": timed}
+
+
+def test_a_sweep_with_several_resources(grid, tmp_path):
+    """The runs are those of `simulate`. A store is read, resumed and grown, also by a bandit with one resource."""
+    whole = bj.sweep(["uniform", "primal-dual-bwk"], grid, [6, 12], 4, out=tmp_path / "store", chunk_size=2)
+    assert whole.cost.dims == ("policy", "bandit", "budget", "seed", "resource") and whole.sizes["resource"] == 3
+    assert np.isnan(whole.cost.sel(bandit="timed").values[..., 2]).all()
+    assert whole.cost_mean.dims == ("bandit", "arm", "resource")
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), zlib.crc32(b"three")), 1)
+    for policy in ("uniform", "primal-dual-bwk"):
+        run = bj.simulate((bj.Uniform if policy == "uniform" else bj.PrimalDualBwK)(), THREE, 12, key)
+        found = whole.sel(policy=policy, bandit="three", budget=12, seed=1)
+        assert_same_bits(found.cost.values, run.cost[0])
+        assert_same_bits(found.pulls.values, run.pulls[0])
+        assert float(found.regret) == pytest.approx(theory.lp_value(THREE, 12) - float(run.reward[0]))
+    assert bj.open_results(tmp_path / "store").identical(whole)
+    (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
+    assert bj.sweep(**stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
+    plain = {"plain": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])}
+    more = bj.sweep(["uniform", "primal-dual-bwk"], {**grid, **plain}, [6, 12], 4, out=tmp_path / "store", chunk_size=2)
+    np.testing.assert_array_equal(more.cost.sel(bandit=list(grid)), whole.cost)
+    alone = bj.sweep(["uniform"], plain, [6, 12], 4, out=tmp_path / "store", chunk_size=2)
+    assert alone.cost.dims == ("policy", "bandit", "budget", "seed")
+    np.testing.assert_array_equal(alone.cost[0, 0], more.cost.sel(policy="uniform", bandit="plain")[..., 0])
+
+
+def test_a_store_with_one_resource_grows_by_several(grid, tmp_path):
+    plain = {"plain": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])}
+    before = bj.sweep(["uniform"], plain, [6, 12], 4, out=tmp_path / "store")
+    after = bj.sweep(["uniform"], {**plain, **grid}, [6, 12], 4, out=tmp_path / "store")
+    np.testing.assert_array_equal(after.cost.sel(bandit="plain")[..., 0], before.cost[:, 0])
+
+
+def test_figures_and_tables(grid):
+    results = bj.sweep(["uniform", "primal-dual-bwk"], grid, [6, 12], 4)
+    assert len(tables.regret_table(results)) == 2 * 2 * 2
+    for draw in (plots.regret, plots.pulls, plots.final_regret):
+        draw(results)
+    trace = bj.trace(bj.Uniform(), THREE, BUDGET, jax.random.key(0))
+    labels = [line.get_label() for axes in plots.run(trace).axes for line in axes.get_lines()]
+    assert [label for label in labels if "left" in str(label)] == [f"budget left of resource {j}" for j in range(3)]
+    with pytest.raises(ValueError, match="theory is about one resource"):
+        plots.regret(results, theory="slope")
+
+
+def test_a_grid_file(tmp_path):
+    (tmp_path / "grid.toml").write_text("""
+num_seeds = 3
+budgets = [5, 10]
+[policies.mine]
+kind = "knapsack-bts"
+[bandits.shop]
+kind = "timed"
+horizon = 3
+bandit = { kind = "pricing", prices = [[1, 2], [2, 1]], demand = [[0.5, 0.5], [0.25, 0.75]] }
+[bandits.drawn]
+kind = "bernoulli"
+random = { num_arms = 4, num_resources = 3 }
+""", encoding="utf-8")
+    arguments = read_toml(tmp_path / "grid.toml")
+    assert arguments["bandits"]["shop"].num_resources == 3 and arguments["bandits"]["drawn"].cost_mean.shape == (4, 3)
+    assert isinstance(arguments["policies"]["mine"], bj.KnapsackBTS)
+
+
+# What is refused.
+
+TWO = bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25], [0.25, 0.5]])
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: bj.simulate(bj.BTS(), TWO, 5, KEY), "policy BTS plays with one resource.*vector of 2.*KnapsackBTS"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, [5, 5, 5], KEY), r"budget has shape \(3,\), and the bandit has 2 resources"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, [5, 0], KEY), r"budget\[1\] = 0"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, [-5, 5], KEY), r"budget\[0\] = -5"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, [5, np.nan], KEY), r"budget\[1\] = nan"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, 5, KEY, checkpoints=[1, 5]), r"checkpoints\[1\] = 5.*fractions of the budget"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, 5, KEY, checkpoints=[0.0]), r"checkpoints\[0\] = 0.*fractions"),
+    (lambda: bj.simulate(bj.Uniform(), bj.WithNull(TWO), 5, KEY), "arm 2 of bandit WithNull consumes nothing of any resource"),
+    (lambda: bj.simulate_batch(bj.Uniform(), TWO, [5, 5, 5], keys(3)), r"budget has shape \(3,\).*2 resources"),
+    (lambda: bj.simulate_batch(bj.Uniform(), TWO, [[5, 5]] * 2, keys(3)), "keys 3, budget 2"),
+    (lambda: bj.simulate(bj.LagrangeBwK(), TWO, 5, KEY), r"LagrangeBwK requires time_cost.*Timed\(bandit, horizon\)"),
+    (lambda: bj.simulate(bj.LagrangeBwK(), bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]), 5, KEY), "no time limit"),
+    (lambda: bj.sweep(["kube"], {"two": TWO}, [5], 2), r"policies\['kube'\]: policy KUBE plays with one resource"),
+    (lambda: bj.sweep(["uniform"], {"two": TWO}, [5], 2, relative_to_min_cost=True), "has 2 resources.*relative_to_min_cost"),
+    (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25]]), "differ in shape"),
+    (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=np.zeros((2, 0))), "no resource"),
+    (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 1.25], [0.5, 0.5]]), r"cost\[0, 1\] = 1.25"),
+    (lambda: bj.Timed(TWO, horizon=0.5), "horizon = 0.5"),
+    (lambda: bj.Timed(bj.Timed(TWO)), "has time as a resource already"),
+    (lambda: bj.Pricing(prices=[[1, -2], [1, 1]], demand=[[0.5, 0.5]] * 2), r"prices\[0, 1\] = -2"),
+    (lambda: bj.Pricing(prices=[[1, 2], [1, 1]], demand=[[0.5], [0.5]]), r"demand has shape \(2, 1\)"),
+    (lambda: bj.Pricing(prices=[[1, 2], [1, 1]], demand=[[0.5, 0.5]] * 2, inventory=[1, 2, 3]), r"inventory has shape \(3,\)"),
+    (lambda: TWO.ratio, "no ratio and no best arm"),
+    (lambda: theory.gaps(TWO), "bandit has 2 resources"),
+    (lambda: theory.lp(TWO, [5, 5, 5]), r"budget has shape \(3,\)"),
+    (lambda: theory.lp(TWO, [5, 0]), r"budget\[1\] = 0"),
+    (lambda: bj.learn.score_gradient(bj.BTS(), jax.tree.map(lambda x: np.stack([x] * 3), TWO), 5, KEY), "one resource"),
+])
+def test_what_is_refused(call, message):
+    import bts_jax.learn  # noqa: F401  for the last case
+
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_pull_of_another_shape_is_refused():
+    class Wrong(bj.Bernoulli):
+        def pull(self, key, arm):
+            return jnp.float32(1), jnp.float32(1)
+
+    with pytest.raises(ValueError, match=r"a cost of shape \(\), and cost_mean has shape \(2, 2\): return 2 costs"):
+        bj.simulate(bj.Uniform(), pytree(Wrong)(reward=TWO.reward, cost=TWO.cost), 5, KEY)
+
+
+def test_the_command_line(capsys):
+    main(["run", "--policy", "uniform", "primal-dual-bwk", "--bandit", "timed", "--arms", "4", "--budget", "20", "--seeds", "5",
+          "--quiet"])
+    out = capsys.readouterr().out
+    assert "2 resources, optimum of the linear program" in out and "best arm" not in out and "primal-dual-bwk" in out
+    with pytest.raises(SystemExit):
+        main(["run", "--policy", "bts", "--bandit", "timed", "--quiet"])
+    assert "plays with one resource" in capsys.readouterr().err
