@@ -476,7 +476,8 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
     broken = jnp.bool_(False)
     resources = setting.checkpoints.whole.shape[1:]
     if setting.units is not None:
-        broken = ~(setting.units.reward.possible & setting.units.cost.possible.all())
+        costs = setting.units.cost.possible
+        broken = ~(setting.units.reward.possible & (costs.all() if costs.ndim else costs))
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
         words=random.derived_words(setting.key, zero, _DECIDE),
@@ -517,9 +518,8 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     again = active & ~attempt.complete & ~beyond
     hopeless = again & (now.attempt >= MOST_ATTEMPTS)
     most = (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
-    affordable = (cost >= 0) & (cost <= most[1])
-    possible = (reward >= 0) & (reward <= most[0]) & (affordable.all() if cost.ndim else affordable)
-    possible = possible & (arm >= 0) & (arm < now.pulls.shape[0])
+    low, high = (flags.all() if cost.ndim else flags for flags in (cost >= 0, cost <= most[1]))
+    possible = (reward >= 0) & (reward <= most[0]) & low & high & (arm >= 0) & (arm < now.pulls.shape[0])
     counts = active & attempt.complete & possible
     broken = (active & attempt.complete & ~possible) | hopeless | beyond
     count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)

@@ -85,12 +85,12 @@ def report(dataset: "Dataset") -> str:
             for name in policies]
     budgets = dataset.budget.values
     below = [name for name in policies if all(found[name][2] < 1 for _, found in growing)]
-    parts.append(f"Growth of the mean regret with the budget, from {budgets[0]:,g} to {budgets[-1]:,g}: the exponent x of a fit "
-                 "by B^x, with its 95% interval\n" + table(["policy", *(title for title, _ in growing)], rows)
+    parts.append(f"Growth of the mean regret with the budget, from {budgets[0]:,g} to {budgets[-1]:,g}: the exponent x of a "
+                 "fit by B^x, with its 95% interval\n" + table(["policy", *(title for title, _ in growing)], rows)
                  + f"\nSUBLINEAR (the interval is below 1 on every kind): {', '.join(below) or 'none'}")
     parts.append("regret: the optimum of the linear program minus the expected reward of the pulls. The optimum is an upper "
-                 "bound for every policy.\nworst 1%: the share of the regret that the worst hundredth of the problems has; best: "
-                 "the share of the problems on which the policy has the least regret")
+                 "bound for every policy.\nworst 1%: the share of the regret that the worst hundredth of the problems has; "
+                 "best: the share of the problems on which the policy has the least regret")
     return "\n\n".join(parts)
 
 

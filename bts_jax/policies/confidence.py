@@ -15,7 +15,8 @@ class Bounds(NamedTuple):
     """The averages of the arms, and the bounds r̄ + φ(r̄, n) and c̄ − φ(c̄, n) with φ(x, n) = √(νx/n) + ν/n.
 
     The radius is that of Badanidiyuru, Kleinberg and Slivkins (FOCS 2013) and of Agrawal and Devanur (EC 2014). Their ν is of
-    the order log(dKT) with an open constant. Here ν = scale · log(dKB), where B is the smallest budget.
+    the order log(dKT) with an open constant. Here ν = scale · log(dKB), where B is the smallest budget; that of time counts as
+    the number of rounds.
     """
 
     arms: ArmStatistics
@@ -24,7 +25,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def zeros(cls, problem: Problem, scale: ArrayLike) -> "Bounds":
-        d, least = resources.count(problem), jnp.min(resources.budgets(problem))
+        d, least = resources.count(problem), resources.least_budget(problem)
         nu = jnp.maximum(scale * jnp.log(least * (problem.num_arms * d)), 0).astype(jnp.float32)
         return cls(ArmStatistics.zeros(problem.num_arms, resources=(d,)), nu, problem.time_cost)
 

@@ -24,7 +24,8 @@ class ArmStatistics(NamedTuple):
     @classmethod
     def zeros(cls, num_arms: int, variances: bool = False, resources: tuple[int, ...] = ()) -> "ArmStatistics":
         """The statistics before the first pull. `resources` is (d,) if costs are vectors."""
-        totals = (Sum.zeros((num_arms,)), Sum.zeros((num_arms, *resources))) * (2 if variances else 1)
+        shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1)
+        totals = tuple(Sum.zeros(shape) for shape in shapes)
         return cls(jnp.zeros(num_arms, jnp.int32), totals, jnp.int32(0))
 
     @property

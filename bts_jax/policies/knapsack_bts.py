@@ -28,8 +28,8 @@ class KnapsackBTS:
         θ_i^r / Σ_j λ_j θ_ij^c / B_j.
 
     λ_j are the prices of the resources. They begin equal. After each pull they are multiplied by (1 + ε)^(B c_j / B_j), where
-    c_j is the cost that was paid and B the smallest budget, with ε = √(ln d / B), as in PD-BwK. With one resource the price
-    cancels, and the policy is BTS, bit for bit.
+    c_j is the cost that was paid and B the smallest budget, with ε = √(ln d / B), as in PD-BwK. The budget of time counts as
+    the number of rounds. With one resource the price cancels, and the policy is BTS, bit for bit.
 
     Reference: Xia et al., IJCAI 2015, for the draws, and Badanidiyuru et al., "Bandits with Knapsacks", FOCS 2013, for the
     prices.
@@ -65,8 +65,7 @@ class KnapsackBTS:
             checks.hyperparameter(self, name, 0.5, 1e7)
 
     def init(self, problem: Problem) -> KnapsackBTSState:
-        prices = resources.Prices.equal(resources.budgets(problem))
-        return KnapsackBTSState(resources.Counts.zeros(problem), prices, problem.time_cost)
+        return KnapsackBTSState(resources.Counts.zeros(problem), resources.Prices.equal(problem), problem.time_cost)
 
     def __call__(self, state: KnapsackBTSState, key: jax.Array) -> tuple[jax.Array, KnapsackBTSState]:
         priors = self.reward_alpha, self.reward_beta, self.cost_alpha, self.cost_beta

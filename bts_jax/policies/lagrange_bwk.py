@@ -41,7 +41,9 @@ class LagrangeBwK:
     Guarantee: regret O((T/B) √(KT)) up to logarithms on stationary bandits, and a constant competitive ratio, up to logarithms,
     against an adversary.
 
-    Deviations from the source: payoffs are scaled to [0, 1] before they are learned from. The confidence of EXP3.P is 1/T.
+    Deviations from the source: payoffs are scaled to [0, 1] before they are learned from. The confidence of EXP3.P is 1/T. Its
+    share of random pulls, 1.05 √(K ln K / T), is at most 1/2: with T below 4.4 K ln K, or with another scale, the guarantee
+    does not apply.
 
     Args:
         scale: a factor of the learning rates of both players.
@@ -60,8 +62,7 @@ class LagrangeBwK:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> LagrangeBwKState:
-        budget, k = resources.budgets(problem), problem.num_arms
-        rounds = budget[-1] / problem.time_cost
+        budget, k, rounds = resources.budgets(problem), problem.num_arms, resources.rounds(problem)
         return LagrangeBwKState(
             arm_scores=jnp.zeros(k),
             resource_scores=jnp.zeros(len(budget)),
@@ -73,7 +74,7 @@ class LagrangeBwK:
 
     def __call__(self, state: LagrangeBwKState, key: jax.Array) -> tuple[jax.Array, LagrangeBwKState]:
         k = len(state.arm_scores)
-        explore = jnp.minimum(1.05 * jnp.sqrt(k * jnp.log(jnp.float32(k)) / state.rounds), 1)
+        explore = jnp.minimum(1.05 * jnp.sqrt(k * jnp.log(jnp.float32(k)) / state.rounds), 0.5)
         probs = (1 - explore) * _softmax(state.arm_scores) + explore / k
         words = random.bits(key)
         arm, resource = _draw(words[0], probs), _draw(words[1], _softmax(state.resource_scores))
@@ -83,7 +84,7 @@ class LagrangeBwK:
         self, state: LagrangeBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> LagrangeBwKState:
         k, d = len(state.arm_scores), len(state.resource_scores)
-        most = state.per_budget.max()
+        most = jnp.maximum(state.per_budget[:-1].max(), 1)  # time always takes 1
         payoffs = (reward + most - state.per_budget * cost) / (1 + most)  # L, from 1 − T/B to 2, scaled to [0, 1]. [d]
         log_k = jnp.log(jnp.float32(k))
         rate = self.scale * 0.95 * jnp.sqrt(log_k / (k * state.rounds))

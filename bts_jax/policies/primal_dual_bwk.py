@@ -3,6 +3,7 @@
 from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from bts_jax import checks
@@ -28,7 +29,8 @@ class PrimalDualBwK:
         min{r̄_i + φ(r̄_i, n_i), 1} / Σ_j λ_j max{c̄_ij − φ(c̄_ij, n_i), 0} / B_j,   φ(x, n) = √(νx/n) + ν/n.
 
     The prices λ_j begin equal. After each pull they are multiplied by (1 + ε)^(B ℓ_j / B_j), where ℓ_j is the lower confidence
-    bound on the cost of the pulled arm and B the smallest budget, with ε = √(ln d / B). Each arm is pulled once first.
+    bound on the cost of the pulled arm and B the smallest budget, with ε = √(ln d / B). The budget of time counts as the number
+    of rounds. Each arm is pulled once first, while the prices stay equal.
 
     Reference: Badanidiyuru, Kleinberg and Slivkins, "Bandits with Knapsacks", FOCS 2013 (Journal of the ACM 2018).
 
@@ -37,7 +39,8 @@ class PrimalDualBwK:
     Guarantee: regret O(√(K OPT) + OPT √(K/B)) up to logarithms, for the ν of the source.
 
     Deviations from the source: the source has ν = Θ(log(dKT)) and leaves the constant open. Here ν = scale · log(dKB), with the
-    factor that Xia et al. (IJCAI 2015) chose. With one resource the policy is their variant, `PDBwK`. Arms whose price is 0 are
+    factor that Xia et al. (IJCAI 2015) chose. With one resource the policy is their variant, `PDBwK`. The source multiplies
+    costs by B / B_j before it bounds them, and here the bounds are multiplied, which are closer. Arms whose price is 0 are
     pulled first, the one with the fewest pulls before the others.
 
     Args:
@@ -57,7 +60,7 @@ class PrimalDualBwK:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> PrimalDualBwKState:
-        return PrimalDualBwKState(Bounds.zeros(problem, self.scale), resources.Prices.equal(resources.budgets(problem)))
+        return PrimalDualBwKState(Bounds.zeros(problem, self.scale), resources.Prices.equal(problem))
 
     def __call__(self, state: PrimalDualBwKState, key: jax.Array) -> tuple[jax.Array, PrimalDualBwKState]:
         index = over(state.bounds.reward, state.prices.of(state.bounds.cost))
@@ -66,4 +69,5 @@ class PrimalDualBwK:
     def update(
         self, state: PrimalDualBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> PrimalDualBwKState:
-        return PrimalDualBwKState(state.bounds.record(arm, reward, cost), state.prices.after(state.bounds.cost[arm]))
+        known = jnp.where(state.bounds.arms.pulls[arm] > 0, state.bounds.cost[arm], 0)  # prices rise after the first pulls
+        return PrimalDualBwKState(state.bounds.record(arm, reward, cost), state.prices.after(known))

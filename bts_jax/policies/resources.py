@@ -23,6 +23,17 @@ def budgets(problem: Problem) -> jax.Array:
     return jnp.reshape(problem.budget, (count(problem),)).astype(jnp.float32)
 
 
+def least_budget(problem: Problem) -> jax.Array:
+    """The smallest budget, B. That of time counts as its number of rounds, T, so that the unit of time does not matter."""
+    amounts = budgets(problem)
+    return jnp.min(amounts if problem.time_cost is None else amounts.at[-1].set(rounds(problem)))
+
+
+def rounds(problem: Problem) -> jax.Array:
+    """T, the number of rounds for which the time is enough."""
+    return budgets(problem)[-1] / problem.time_cost
+
+
 def with_time(cost: jax.Array, time: jax.Array | None) -> jax.Array:
     """Appends the cost of time, which is known, to the costs of the other resources. [K, d − 1] -> [K, d]"""
     if time is None:
@@ -42,9 +53,9 @@ class Prices(NamedTuple):
     per_budget: jax.Array  # [d] B / B_j
 
     @classmethod
-    def equal(cls, budget: jax.Array) -> "Prices":
-        """The prices before the first pull. `budget`: [d]"""
-        least = jnp.min(budget)
+    def equal(cls, problem: Problem) -> "Prices":
+        """The prices before the first pull."""
+        budget, least = budgets(problem), least_budget(problem)
         per_budget = least / budget
         epsilon = jnp.sqrt(jnp.log(jnp.float32(len(budget))) / least)
         return cls(jnp.zeros_like(budget), jnp.log1p(epsilon) * per_budget, per_budget)
@@ -81,14 +92,25 @@ class Mix(NamedTuple):
 
 
 MOST_PIVOTS = 100  # far more than are needed: about two for each resource
-TOLERANCE = 1e-6  # rewards are at most 1
+TOLERANCE = 1e-6  # of gains and of pivots, which are of the order of 1
+
+
+class Vertex(NamedTuple):
+    """A vertex of the linear program: as many variables as there are resources, its basis, and their values."""
+
+    basis: jax.Array  # [d] int32, arms, or K + j for what is left of budget j
+    inverse: jax.Array  # [d, d] the inverse of their columns
+    level: jax.Array  # [d] their values
+    steps: jax.Array  # int32
+    done: jax.Array  # bool
 
 
 def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
     """Maximizes Σ_i r_i x_i subject to Σ_i c_ij x_i ≤ B_j and x ≥ 0, by the simplex method.
 
-    The method walks from vertex to vertex, and ends at the optimum, up to rounding. A vertex has d arms or unused budgets
-    (slack variables), its basis. Each step replaces one of them. `gap` certifies a solution.
+    The method walks from vertex to vertex. Each step replaces one variable of the basis, and ends at the optimum, up to
+    rounding. An arm is measured by the largest part of a budget that a pull takes, and rewards by the largest of them, so that
+    all numbers are of the order of 1. `gap` certifies a solution.
 
     Args:
         reward: at least 0. [K]
@@ -96,54 +118,51 @@ def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
         budget: positive. [d]
     """
     num_arms, d = cost.shape
-    part, unit = cost / budget, jnp.eye(d, dtype=jnp.float32)  # the part of each budget that a pull takes
-
-    class Vertex(NamedTuple):
-        basis: jax.Array  # [d] int32, arms, or K + j for the slack of resource j
-        worth: jax.Array  # [d] their rewards
-        inverse: jax.Array  # [d, d] the inverse of their columns
-        level: jax.Array  # [d] their values
-        steps: jax.Array
-        done: jax.Array
+    part, unit = cost / budget, jnp.eye(d, dtype=jnp.float32)
+    size = part.max(-1)
+    size = jnp.where(size > 0, size, 1)
+    worth = reward / size
+    top = jnp.max(worth)
+    top = jnp.where(top > 0, top, 1)
+    columns = jnp.concatenate([part / size[:, None], unit])  # [K + d, d]
+    worth = jnp.concatenate([worth / top, jnp.zeros(d)])
 
     def prices(vertex: Vertex) -> jax.Array:
-        return (vertex.worth[:, None] * vertex.inverse).sum(0)
+        return (worth[vertex.basis][:, None] * vertex.inverse).sum(0)
 
     def step(vertex: Vertex) -> Vertex:
-        price = prices(vertex)
-        gains = reward - (part * price).sum(-1)
-        arm, slack = jnp.argmax(gains), jnp.argmin(price)
-        is_arm = gains[arm] >= -price[slack]
-        gain = jnp.where(is_arm, gains[arm], -price[slack])
-        column = (vertex.inverse * jnp.where(is_arm, part[arm], unit[slack])).sum(-1)
-        ratio = jnp.where(column > TOLERANCE, vertex.level / jnp.where(column > TOLERANCE, column, 1), jnp.inf)
-        leaves = jnp.arange(d) == jnp.argmin(ratio)
-        pivot = jnp.where(leaves, column, 0).sum()
-        row = jnp.where(leaves[:, None], vertex.inverse, 0).sum(0) / pivot
-        level = jnp.where(leaves, vertex.level, 0).sum() / pivot
-        done = (gain <= TOLERANCE) | ~jnp.isfinite(jnp.min(ratio)) | (vertex.steps >= MOST_PIVOTS)
-        new = Vertex(
-            basis=jnp.where(leaves, jnp.where(is_arm, arm, num_arms + slack).astype(jnp.int32), vertex.basis),
-            worth=jnp.where(leaves, jnp.where(is_arm, reward[arm], 0), vertex.worth),
-            inverse=jnp.where(leaves[:, None], row, vertex.inverse - column[:, None] * row),
-            level=jnp.where(leaves, level, jnp.maximum(vertex.level - column * level, 0)),
-            steps=vertex.steps + 1,
-            done=done,
-        )
+        gains = worth - (columns * prices(vertex)).sum(-1)
+        gains = jnp.where((jnp.arange(num_arms + d)[:, None] == vertex.basis).any(-1), -jnp.inf, gains)
+        enters = jnp.argmax(gains).astype(jnp.int32)
+        column = (vertex.inverse * columns[enters]).sum(-1)
+        usable = column > 10 * TOLERANCE * jnp.abs(column).max()
+        ratio = jnp.where(usable, vertex.level / jnp.where(usable, column, 1), jnp.inf)
+        tied = usable & (ratio <= jnp.min(ratio) + TOLERANCE)
+        leaves = jnp.arange(d) == jnp.argmax(jnp.where(tied, column, -1))  # of tied variables, that with the largest pivot
+        row = jnp.where(leaves[:, None], vertex.inverse, 0).sum(0) / jnp.where(leaves, column, 0).sum()
+        inverse = jnp.where(leaves[:, None], row, vertex.inverse - column[:, None] * row)
+        done = (gains[enters] <= TOLERANCE) | ~usable.any() | (vertex.steps >= MOST_PIVOTS)
+        new = Vertex(jnp.where(leaves, enters, vertex.basis), inverse, jnp.maximum(inverse.sum(-1), 0), vertex.steps + 1, done)
         return jax.tree.map(lambda new, old: jnp.where(done, old, new), new, vertex)._replace(done=done)
 
-    start = Vertex(num_arms + jnp.arange(d, dtype=jnp.int32), jnp.zeros(d), unit, jnp.ones(d), jnp.int32(0), jnp.bool_(False))
+    start = Vertex(num_arms + jnp.arange(d, dtype=jnp.int32), unit, jnp.ones(d), jnp.int32(0), jnp.bool_(False))
     found = lax.while_loop(lambda vertex: ~vertex.done, step, start)
-    return Mix(found.basis, found.level, prices(found) / budget)
+    sizes = jnp.concatenate([size, jnp.ones(d)])
+    return Mix(found.basis, found.level / sizes[found.basis], prices(found) * top / budget)
 
 
 def gap(mix: Mix, reward: jax.Array, cost: jax.Array, budget: jax.Array) -> jax.Array:
-    """How far the reward of a mix is at most from the optimum. Its prices, made feasible, are an upper bound on the optimum."""
+    """How far the reward of a mix is at most from the optimum. Infinite if the mix exceeds a budget by more than rounding.
+
+    The prices of the mix, made feasible, are an upper bound on the optimum.
+    """
+    arms, is_arm = jnp.minimum(mix.arms, len(reward) - 1), mix.arms < len(reward)
+    pulls = jnp.where(is_arm, mix.pulls, 0)
+    fits = ((pulls[:, None] * cost[arms]).sum(0) <= budget * (1 + 1e-4)).all()
     price = jnp.maximum(mix.prices, 0)
-    worth = (cost * price).sum(-1)
-    factor = jnp.max(jnp.where(reward > 0, reward / jnp.where(worth > 0, worth, jnp.finfo(jnp.float32).tiny), 0))
-    earned = jnp.where(mix.arms < len(reward), mix.pulls * reward[jnp.minimum(mix.arms, len(reward) - 1)], 0).sum()
-    return factor * (price * budget).sum() - earned
+    charge = (cost * price).sum(-1)
+    factor = jnp.max(jnp.where(reward > 0, reward / jnp.where(charge > 0, charge, jnp.finfo(jnp.float32).tiny), 0))
+    return jnp.where(fits, factor * (price * budget).sum() - (pulls * reward[arms]).sum(), jnp.inf)
 
 
 class Counts(NamedTuple):

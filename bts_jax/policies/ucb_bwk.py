@@ -34,7 +34,8 @@ class UCBBwK:
 
     Side information: the budgets. The time of a pull is known, if time is a resource.
 
-    Guarantee: regret O(√(K OPT) + OPT √(K/B)) up to logarithms, for the ν and the shrink of the source.
+    Guarantee: none known to us for the default `shrink`. With the ν and the shrink of the source the regret is O(√(K OPT) +
+    OPT √(K/B)) up to logarithms.
 
     Deviations from the source: the source leaves constants open; here ν = scale · log(dKB). It reduces all budgets except time
     by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten arms and a budget of 1,000 this ε is about 1/2, and
