@@ -287,10 +287,10 @@ def bounds_of(state):
 
 
 def same_counts(counts, slow):
-    known = counts.cost_successes.shape[1]
+    known = len(counts.cost_successes)
     np.testing.assert_array_equal(counts.pulls, slow.n[0])
     np.testing.assert_array_equal(counts.reward_successes, slow.rewards[0])
-    np.testing.assert_array_equal(counts.cost_successes, slow.costs[0, :, :known])
+    np.testing.assert_array_equal(np.stack(counts.cost_successes, -1), slow.costs[0, :, :known])
     assert known == len(slow.budget) - (slow.time is not None), "the time of a pull is not learned"
 
 
@@ -405,11 +405,17 @@ def allowed(chance, slow_draws=SLOW_DRAWS):
 PULLS, REWARDS, COSTS = np.array([6, 9, 4]), np.array([2, 6, 3]), np.array([[2, 4], [5, 3], [3, 3]])
 
 
+def counted(rewards, costs, pulls):
+    """[K], [K, d], [K]"""
+    return resources.Counts(jnp.array(rewards, jnp.int32), tuple(jnp.array(np.transpose(costs), jnp.int32)),
+                            jnp.array(pulls, jnp.int32))
+
+
 def posterior(policy, budget, time):
     """A posterior of three arms in both versions: the state, and a slow version with many copies of it."""
     problem = Problem(num_arms=3, num_resources=2, time_cost=time, budget=jnp.array(budget, jnp.float32))
     unknown = 2 - (time is not None)
-    counts = resources.Counts(*(jnp.array(x, jnp.int32) for x in (REWARDS, COSTS[:, :unknown], PULLS)))
+    counts = counted(REWARDS, COSTS[:, :unknown], PULLS)
     slow = slowly(policy, SLOW_DRAWS, 3, budget, time)
     slow.n += PULLS
     slow.rewards += REWARDS
@@ -460,8 +466,9 @@ def test_rewards_and_costs_become_successes_independently():
     amounts = jnp.float32(0.3), jnp.array([0.6, 0.25])
     after = jax.jit(jax.vmap(lambda key: counts.record(jnp.int32(1), *amounts, key)))(jax.random.split(KEY, DRAWS))
     assert (np.asarray(after.pulls) == [0, 1, 0]).all()
-    assert not after.reward_successes[:, [0, 2]].any() and not after.cost_successes[:, [0, 2]].any()
-    outcome = after.reward_successes[:, 1] * 4 + after.cost_successes[:, 1] @ jnp.array([2, 1])
+    costs = jnp.stack(after.cost_successes, -1)  # [runs, K, d]
+    assert not after.reward_successes[:, [0, 2]].any() and not costs[:, [0, 2]].any()
+    outcome = after.reward_successes[:, 1] * 4 + costs[:, 1] @ jnp.array([2, 1])
     chance = np.array([r * a * b for r in (0.7, 0.3) for a in (0.4, 0.6) for b in (0.75, 0.25)])
     assert (np.abs(frequencies(outcome, 8) - chance) < allowed(chance, np.inf)).all()
 
@@ -497,7 +504,7 @@ def certain(policy, reward, cost, budget, time=None):
     """The state of a Thompson sampler that knows the expected rewards and costs, up to 10⁻³."""
     many, reward, cost = 4_000_000, np.array(reward), np.array(cost)
     problem = Problem(num_arms=len(reward), num_resources=len(budget), time_cost=time, budget=jnp.array(budget, jnp.float32))
-    counts = resources.Counts(*(jnp.array(x * many, jnp.int32) for x in (reward, cost, np.ones(len(reward)))))
+    counts = counted(*(np.asarray(x) * many for x in (reward, cost, np.ones(len(reward)))))
     return policy.init(problem)._replace(counts=counts)
 
 
@@ -532,7 +539,7 @@ def test_primal_dual_bwk_by_hand():
     assert after.bounds.arms.pulls.tolist() == [5, 4]
     np.testing.assert_allclose(after.bounds.cost, [[0.6, 0.4], [0.25, 1]], rtol=1e-6)
     expensive = state._replace(prices=state.prices._replace(logs=jnp.log(jnp.array([3.0, 1.0]))))
-    np.testing.assert_allclose(expensive.prices.of(state.bounds.cost), [0.40625, 0.3125], rtol=1e-6)
+    np.testing.assert_allclose(expensive.prices.of(list(state.bounds.cost.T)), [0.40625, 0.3125], rtol=1e-6)
     assert (arms_of(policy, expensive) == 1).all()
     unseen = seen(policy, [4, 0], [4, 0], [[1, 1], [0, 0]], [50, 100])
     assert (arms_of(policy, unseen) == 1).all(), "each arm once first"

@@ -40,7 +40,7 @@ class Bounds(NamedTuple):
         """The lower bounds on the costs, at least 0. The cost of time is known. [K, d]"""
         mean = self.arms.cost_mean
         bound = jnp.maximum(mean - self._radius(mean, self.arms.n[:, None]), 0)
-        return bound if self.time is None else resources.with_time(bound[:, :-1], self.time)
+        return bound if self.time is None else bound.at[:, -1].set(self.time)
 
     def _radius(self, mean: jax.Array, n: jax.Array) -> jax.Array:
         return jnp.sqrt(self.nu * mean / n) + self.nu / n

@@ -69,8 +69,8 @@ class KnapsackBTS:
 
     def __call__(self, state: KnapsackBTSState, key: jax.Array) -> tuple[jax.Array, KnapsackBTSState]:
         priors = self.reward_alpha, self.reward_beta, self.cost_alpha, self.cost_beta
-        reward, cost = state.counts.draw(key, state.time, priors)
-        return jnp.argmax(reward / state.prices.of(cost)), state
+        reward, costs = state.counts.draw(key, state.time, priors)
+        return jnp.argmax(reward / state.prices.of(costs)), state
 
     def update(
         self, state: KnapsackBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

@@ -63,7 +63,7 @@ class PrimalDualBwK:
         return PrimalDualBwKState(Bounds.zeros(problem, self.scale), resources.Prices.equal(problem))
 
     def __call__(self, state: PrimalDualBwKState, key: jax.Array) -> tuple[jax.Array, PrimalDualBwKState]:
-        index = over(state.bounds.reward, state.prices.of(state.bounds.cost))
+        index = over(state.bounds.reward, state.prices.of(list(state.bounds.cost.T)))
         return choose(index, state.bounds.arms.pulls), state
 
     def update(

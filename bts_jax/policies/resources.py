@@ -3,11 +3,14 @@
 The policies also play with one resource. Their costs are then vectors of length 1.
 """
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from bts_jax import random
 from bts_jax.contract import Problem
@@ -34,13 +37,6 @@ def rounds(problem: Problem) -> jax.Array:
     return budgets(problem)[-1] / problem.time_cost
 
 
-def with_time(cost: jax.Array, time: jax.Array | None) -> jax.Array:
-    """Appends the cost of time, which is known, to the costs of the other resources. [K, d − 1] -> [K, d]"""
-    if time is None:
-        return cost
-    return jnp.concatenate([cost, jnp.broadcast_to(time, (cost.shape[0], 1))], -1)
-
-
 class Prices(NamedTuple):
     """Prices of the resources by multiplicative weights: a resource whose budget is used up faster becomes more expensive.
 
@@ -64,13 +60,13 @@ class Prices(NamedTuple):
         """The prices after a pull with this cost. [d]"""
         return self._replace(logs=self.logs + self.rate * cost)
 
-    def of(self, cost: jax.Array) -> jax.Array:
-        """The price of each arm's costs. [K, d] -> [K]"""
-        if cost.shape[-1] == 1:
-            return cost[:, 0]
+    def of(self, costs: Sequence[jax.Array]) -> jax.Array:
+        """The price of each arm's costs, which are one array [K] for each resource. [K]"""
+        if len(costs) == 1:
+            return costs[0]
         weights = jnp.exp(self.logs - self.logs.max())
         weights = weights / weights.sum() * self.per_budget
-        return (cost * weights).sum(-1)
+        return reduce(jnp.add, [cost * weight for cost, weight in zip(costs, weights, strict=True)])
 
 
 class Mix(NamedTuple):
@@ -141,7 +137,7 @@ def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
         leaves = jnp.arange(d) == jnp.argmax(jnp.where(tied, column, -1))  # of tied variables, that with the largest pivot
         row = jnp.where(leaves[:, None], vertex.inverse, 0).sum(0) / jnp.where(leaves, column, 0).sum()
         inverse = jnp.where(leaves[:, None], row, vertex.inverse - column[:, None] * row)
-        done = (gains[enters] <= TOLERANCE) | ~usable.any() | (vertex.steps >= MOST_PIVOTS)
+        done = ~(gains[enters] > TOLERANCE) | ~usable.any() | (vertex.steps >= MOST_PIVOTS)  # also if a number is NaN
         new = Vertex(jnp.where(leaves, enters, vertex.basis), inverse, jnp.maximum(inverse.sum(-1), 0), vertex.steps + 1, done)
         return jax.tree.map(lambda new, old: jnp.where(done, old, new), new, vertex)._replace(done=done)
 
@@ -169,33 +165,42 @@ class Counts(NamedTuple):
     """Successes of the random rounding of rewards and costs, for Beta posteriors."""
 
     reward_successes: jax.Array  # [K] int32
-    cost_successes: jax.Array  # [K, d] int32; without time, which is known
+    cost_successes: tuple[jax.Array, ...]  # [K] int32 for each resource; without time, which is known
     pulls: jax.Array  # [K] int32
 
     @classmethod
     def zeros(cls, problem: Problem) -> "Counts":
         unknown = count(problem) - (problem.time_cost is not None)
         zeros = jnp.zeros(problem.num_arms, jnp.int32)
-        return cls(zeros, jnp.zeros((problem.num_arms, unknown), jnp.int32), zeros)
+        return cls(zeros, (zeros,) * unknown, zeros)
 
-    def draw(self, key: jax.Array, time: jax.Array | None, priors: tuple = (1.0, 1.0, 1.0, 1.0)) -> tuple[jax.Array, jax.Array]:
-        """Draws an expected reward [K] and expected costs [K, d] of each arm from their Beta posteriors.
+    def draw(
+        self, key: jax.Array, time: jax.Array | None, priors: tuple = (1.0, 1.0, 1.0, 1.0)
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """Draws an expected reward of each arm, and an expected cost for each resource, from their Beta posteriors. [K] each
 
-        `priors` are the prior successes and failures of rewards and of costs.
+        `priors` are the prior successes and failures of rewards and of costs. The cost of time is not drawn, but known.
         """
+
+        def draw(key: jax.Array, successes: jax.Array, alpha: ArrayLike, beta: ArrayLike) -> jax.Array:
+            failures = self.pulls - successes
+            return random.beta(key, successes.astype(jnp.float32) + alpha, failures.astype(jnp.float32) + beta)
+
         key_reward, key_cost = jax.random.split(key)
-        successes, failures = self.reward_successes, self.pulls - self.reward_successes
-        reward = random.beta(key_reward, successes.astype(jnp.float32) + priors[0], failures.astype(jnp.float32) + priors[1])
-        successes, failures = self.cost_successes, self.pulls[:, None] - self.cost_successes
-        cost = random.beta(key_cost, successes.astype(jnp.float32) + priors[2], failures.astype(jnp.float32) + priors[3])
-        return reward, with_time(cost, time)
+        reward = draw(key_reward, self.reward_successes, *priors[:2])
+        costs = [draw(jax.random.fold_in(key_cost, j) if j else key_cost, successes, *priors[2:])
+                 for j, successes in enumerate(self.cost_successes)]
+        return reward, costs if time is None else [*costs, jnp.full_like(reward, time)]
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> "Counts":
         """The counts after a pull. A reward or cost in [0, 1] counts as a success with that probability. `cost`: [d]"""
-        unknown = self.cost_successes.shape[1]
-        words = random.several_bits(key, 1 + unknown)
+        words = random.several_bits(key, 1 + len(self.cost_successes))
+
+        def added(successes: jax.Array, word: jax.Array, amount: jax.Array) -> jax.Array:
+            return successes.at[arm].add(random.happens(word, amount).astype(jnp.int32))
+
         return Counts(
-            reward_successes=self.reward_successes.at[arm].add(random.happens(words[0], reward).astype(jnp.int32)),
-            cost_successes=self.cost_successes.at[arm].add(random.happens(words[1:], cost[:unknown]).astype(jnp.int32)),
+            reward_successes=added(self.reward_successes, words[0], reward),
+            cost_successes=tuple(added(one, words[1 + j], cost[j]) for j, one in enumerate(self.cost_successes)),
             pulls=self.pulls.at[arm].add(1),
         )

@@ -28,8 +28,8 @@ class ThompsonLP:
 
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         key_draw, key_arm = jax.random.split(key)
-        reward, cost = state.counts.draw(key_draw, state.time)
-        mix = resources.solve(reward, cost, state.budget)
+        reward, costs = state.counts.draw(key_draw, state.time)
+        mix = resources.solve(reward, jnp.stack(costs, -1), state.budget)
         return mix.choose(random.bits(key_arm)[0], reward), state
 
     def update(
