@@ -47,6 +47,7 @@ def documented():
                 module = match[2]
             elif match := re.match(r"\.\. (?:auto(?:function|class)|py:data):: (\S+)", line):
                 names.add(match[1] if match[1].startswith("bts_jax.") else f"{module}.{match[1]}")
+                listing = False
             elif line.startswith(".. "):
                 listing = line == ".. autosummary::"
             elif listing and line.strip() == ":toctree: names":

@@ -99,6 +99,15 @@ def test_constructs_run_with_the_bits_of_vmap(name, place):
     assert_same_bits(batch(policy, BANDIT, 20, keys(40)), runs)
 
 
+@pytest.mark.parametrize("name", bj.KNAPSACK_POLICIES)
+def test_several_resources_have_the_bits_of_vmap(name):
+    policy, bandit = bj.KNAPSACK_POLICIES[name](), bj.Timed(BANDIT, horizon=2)
+    runs = bj.simulate_batch(policy, bandit, [20, 30], keys(40))
+    assert np.isfinite(runs.reward).all() and (runs.cost <= runs.budget).all()
+    assert_same_bits(bj.simulate_batch(policy, bandit, [20, 30], keys(40), lanes=7), runs)
+    assert_same_bits(batch(policy, bandit, [20, 30], keys(40)), runs)
+
+
 def test_three_of_them_in_one_sweep():
     policies = {name: deciding(CONSTRUCTS[name]) for name in ("jax.random.beta", "jax.random.gamma", "jax.random.dirichlet")}
     together = bj.sweep(policies, {"arms": BANDIT}, [10, 20], 40)

@@ -67,7 +67,6 @@ KNAPSACK_POLICIES = {
 ALL_POLICIES = POLICIES | KNAPSACK_POLICIES
 
 __all__ = [
-    "ALL_POLICIES",
     "BTS",
     "CUCB",
     "IUCB",

@@ -72,7 +72,8 @@ def sweep(
         policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
             default settings.
         bandits: a dict of bandits by name. They may differ in family and number of arms.
-        budgets: in increasing order, in the unit of the bandits' costs.
+        budgets: in increasing order, in the unit of the bandits' costs. If a bandit has several resources, each of them has
+            this budget. (`Timed` and `Pricing` take the time and the stock per unit of budget.)
         num_seeds: the number of runs of each policy on each bandit with each budget.
         max_rounds: the largest number of rounds in a run. If a run reaches it before its budget is spent, its regret is NaN.
         rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
@@ -109,10 +110,11 @@ def sweep(
         quiet: show no progress bar. It is shown only on a terminal or in a notebook.
 
     Returns:
-        An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`): `reward`, `cost`, `rounds`,
-        `truncated`, `pulls`, `regret`, `pseudo_regret`. Its attributes say what it was computed from. If a user-defined policy
-        or bandit broke the rules in a run, its rewards, costs and regrets are NaN, and a `RuntimeWarning` says so. Amounts are
-        in the units of the bandits. Names of arms are the coordinate `arm` if all bandits have the same, else `arm_name`.
+        An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`; and resource, for `cost`, if a
+        bandit has several): `reward`, `cost`, `rounds`, `truncated`, `pulls`, `regret`, `pseudo_regret`. Its attributes say
+        what it was computed from. If a user-defined policy or bandit broke the rules in a run, its rewards, costs and regrets
+        are NaN, and a `RuntimeWarning` says so. Amounts are in the units of the bandits. Names of arms are the coordinate `arm`
+        if all bandits have the same, else `arm_name`.
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
