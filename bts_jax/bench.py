@@ -24,7 +24,7 @@ from bts_jax.bandits import Bernoulli
 from bts_jax.batch import Report, lay_out, lower, simulate_batch
 from bts_jax.bench_policies import PlainKUBE, PlainThompson, PlainThompsonJax
 from bts_jax.contract import Policy
-from bts_jax.policies import POLICIES
+from bts_jax.policies import POLICIES, KnapsackBTS
 
 RUNS = 500
 ENOUGH = 2.0  # seconds of play for a measurement
@@ -44,12 +44,17 @@ SIZES_FOR_USERS_ON_A_GPU = (
     (10, 20_000, (20_000, 10_000, 1_000)), (100, 4_000, (20_000, 3_000, 500)), (10, 500, (20_000, 10_000, 1_000)),
 )
 
+# Arms, runs and budget, for KnapsackBTS with two resources beside BTS with one.
+TWO_RESOURCES = ((10, 500, 2000), (100, 500, 400))
+TWO_RESOURCES_ON_A_GPU = ((10, 20_000, 2000), (100, 4_000, 2000))
+
 
 def bench(progress: Callable[[str], Any] = lambda text: None) -> dict:
     """Runs all measurements. Returns rows of numbers, with the device and the versions."""
     device = jax.devices()[0]
     on_cpu = device.platform == "cpu"
     rows = _on_cpu(progress) if on_cpu else _on_gpu(progress)
+    rows += _with_two_resources(TWO_RESOURCES if on_cpu else TWO_RESOURCES_ON_A_GPU, progress)
     rows += _by_users(SIZES_FOR_USERS if on_cpu else SIZES_FOR_USERS_ON_A_GPU, progress)
     memory = device.memory_stats() or {}
     return {
@@ -102,6 +107,19 @@ def _on_gpu(progress: Callable[[str], Any]) -> list[dict]:
 
 def _problem(num_arms: int) -> Bernoulli:
     return Bernoulli.random(jax.random.key(2015), num_arms, cost_range=(0.2, 1.0))
+
+
+def _with_two_resources(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:
+    rows = []
+    for num_arms, runs, budget in sizes:
+        progress(f"knapsack-bts, two resources, {num_arms} arms, {runs} runs")
+        two = Bernoulli.random(jax.random.key(2015), num_arms, cost_range=(0.2, 1.0), num_resources=2)
+        (ours,) = _measured({"knapsack-bts, d = 2": KnapsackBTS()}, two, budget, runs)
+        (base,) = _measured({"bts": POLICIES["bts"]()}, _problem(num_arms), budget, runs)
+        rates = {"bts, one resource": base["pulls per second"]}
+        rows.append({**ours, "written by": "bts_jax", "others": rates,
+                     "ratios": {name: ours["pulls per second"] / rate for name, rate in rates.items()}})
+    return rows
 
 
 def _by_users(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:

@@ -461,7 +461,7 @@ def _bench(arguments: argparse.Namespace) -> None:
                 f"{row['utilisation']:.0%}", f"{row['calls per pull']:.2f}"]
 
     _table(["policy", *columns, *(f"× {other}" for other in others)],
-           [[*numbers(row), *(f"{row['ratios'][p]:.1f}" if p in row["ratios"] else "" for p in others)] for row in ours])
+           [[*numbers(row), *(f"{row['ratios'][p]:.3g}" if p in row["ratios"] else "" for p in others)] for row in ours])
     print("µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on live runs"
           + ("; × name: our pulls per second divided by those of that program, both measured now" if others else ""))
     if users:

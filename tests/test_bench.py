@@ -52,6 +52,8 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
     monkeypatch.setattr(bench, "NAMES", ("bts", "kube"))
     monkeypatch.setattr(bench, "SIZES", ((3, 5, 6, 3),))
     monkeypatch.setattr(bench, "ON_A_GPU", ((3, 6, 5),))
+    monkeypatch.setattr(bench, "TWO_RESOURCES", ((3, 6, 5),))
+    monkeypatch.setattr(bench, "TWO_RESOURCES_ON_A_GPU", ((3, 6, 5),))
     monkeypatch.setattr(bench, "WRITTEN_BY_USERS", bench.WRITTEN_BY_USERS[:1])  # for all: `test_bench_policies.py`
     monkeypatch.setattr(bench, "SIZES_FOR_USERS", ((3, 6, (6,)),))
     monkeypatch.setattr(bench, "SIZES_FOR_USERS_ON_A_GPU", ((3, 6, (6,)),))
