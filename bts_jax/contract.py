@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from bts_jax.pytrees import pytree
@@ -60,8 +61,8 @@ class Bandit(Protocol):
 
 def num_resources(bandit: Any) -> int | None:
     """The number d of resources if a pull returns a vector of costs. `None` if it returns a number, as in the paper."""
-    costs = jnp.shape(bandit.cost_mean)
-    return costs[-1] if len(costs) > len(jnp.shape(bandit.reward_mean)) else None
+    rewards, costs = (np.shape(getattr(bandit, name, ())) for name in ("reward_mean", "cost_mean"))
+    return costs[-1] if len(costs) > len(rewards) else None
 
 
 def is_timed(bandit: Any) -> bool:

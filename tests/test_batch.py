@@ -500,10 +500,10 @@ def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
     @jax.jit
     @jax.vmap
     def of_one_run(budget, checkpoints, record):
-        ordered = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), max_rounds)
+        ordered = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), max_rounds, False)
         return ordered, game.finish(record, *ordered)
 
-    ours = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), limits, np)
+    ours = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), limits, False, np)
     runs = game.finish(record, *ours, np)
     np.testing.assert_array_equal(runs.budget, checkpoints)
     theirs = of_one_run(budget, checkpoints, record)

@@ -81,7 +81,7 @@ def test_a_reader_that_stops_is_no_error():
 def test_policies_lists_the_registry(capsys):
     main(["policies"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(bj.POLICIES)
+    assert [line.split()[0] for line in lines[1:]] == [*bj.POLICIES, *bj.KNAPSACK_POLICIES]
     assert "budget" in lines[2] and "none" in lines[1]
 
 

@@ -33,7 +33,7 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "pd-bwk": "scaled", "uniform": "correlated"}
 PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
 PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
-assert {family for _, family in PAIRS} == set(bj.BANDITS), "add a pair for each family in the registry"
+assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"
 # What is played by `simulate`, too. Every operation that rounds is in one of these: `test_every_operation_is_played_alone`.
 ALONE = {pair for pair in PAIRS if pair[0] in ("pd-bwk", "kube", "omega-star-ucb", "kl-ucb-sc", "gaussian-bts", "joint-bts")}
 ALONE.add(("bts", "bernoulli"))
