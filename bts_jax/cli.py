@@ -363,7 +363,8 @@ def _print_table(arguments: argparse.Namespace) -> None:
         return
     comment = "% " * arguments.latex
     groups = [rows for _, rows in found.groupby("bandits", sort=False)]
-    allowing = f"; {ALLOWANCE}" if arguments.statistic == "mean" else ""
+    where = "with one resource, " if "resource" in results.dims else ""
+    allowing = f"; {where}{ALLOWANCE}" if arguments.statistic == "mean" else ""
     notes = [f"{comment}95% intervals {sample_in_words(rows)}{allowing}" if max(rows["count"]) > 1 else "" for rows in groups]
     for rows, note, following in zip(groups, notes, [*notes[1:], ""], strict=True):
         print(f"{comment}{arguments.statistic} regret, {printable(group_in_words(rows, by))}, {counted(seeds, 'run')} each")

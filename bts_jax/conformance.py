@@ -41,6 +41,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)
     several = num_resources(bandit) is not None
+    budget = np.asarray(budget) if several else budget  # type: ignore
     checkpoints = np.array([0.5, 1.0]) if several else np.array([budget / 2, budget])
     runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
     if np.isnan(runs.reward).any():

@@ -115,8 +115,8 @@ class Policy(Protocol):
     The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
     `num_arms` and `num_resources`; `time_cost` is among them if the policy cannot play without a time limit. Without it, the
     policy has no side information. A policy that can play with several resources says so with a class attribute
-    `several_resources = True`; its `update` then receives costs [d]. Gradients through decisions need a method `logits`; see
-    `bts_jax.learn`.
+    `several_resources = True`; its `update` then receives costs [d], and `problem.num_resources` is d. (With one resource this
+    is `None`, and costs are numbers.) Gradients through decisions need a method `logits`; see `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
     values that are used several times, updates statistics in place, and turns draws by rejection into single proposals without

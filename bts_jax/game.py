@@ -49,7 +49,7 @@ _DECIDE, _PULL, _UPDATE = range(3)
 
 @pytree
 class Run:
-    """The result of a run at each of C checkpoints, in the bandit's units. `d` is the number of resources, if it is given.
+    """The result of a run at each of C checkpoints, in the bandit's units. With several resources, d is their number.
 
     Under `vmap`, batch axes precede the axes named here.
 
@@ -342,21 +342,25 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
     Consider m = (2b + 200)/μ pulls with an expected cost of at least μ each. By Bernstein's inequality, they cost less than b
     in total with a probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). Expected costs below half a quantum count as 0.
     If no arm has a positive expected cost, μ is 1. With d resources, this holds for the sums of all budgets and costs, divided
-    by d.
+    by d; and if one of them is time, it also limits the rounds.
     """
     _, cost = _means(bandit)
+    most = jnp.float32(2**31 - 128)
     if cost.ndim == 2:
         d, scale, per_unit = cost.shape[1], 1.0, UNIT
         if units is not None:
             scale, per_unit = units.cost.scale, units.cost.per_unit
-        cost = _total(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
-        amounts, smallest, beyond = _total(amounts / scale), jnp.min(jnp.where(cost > 0, cost, 1)), 200 * d
+        total = _total(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
+        if is_timed(bandit):  # the time of a pull, as it is counted; a little more, because of rounding
+            pull = jnp.maximum(jnp.round(cost[0, -1] * UNIT), 1)
+            most = jnp.minimum(most, jnp.ceil(round_product(amounts[..., -1] * jnp.float32(1.000001 * UNIT)) / pull) + 1)
+        amounts, smallest, beyond = _total(amounts / scale), jnp.min(jnp.where(total > 0, total, 1)), 200 * d
     elif units is None:
         smallest, beyond = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1)), 200
     else:
         smallest = jnp.min(jnp.where(cost * units.cost.per_unit >= 0.5, cost, units.cost.scale))
         beyond = round_product(200 * units.cost.scale)
-    return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), jnp.float32(2**31 - 128)).astype(jnp.int32)
+    return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), most).astype(jnp.int32)
 
 
 def _total(amounts: jax.Array) -> jax.Array:
@@ -634,6 +638,11 @@ def check_resources(policy: Any, bandit: Any) -> None:
     if d is not None and scalar:
         raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose another policy")
+    if is_timed(bandit) and checks.is_concrete((bandit.cost_mean, bandit.horizon)):
+        time = np.asarray(bandit.cost_mean, np.float64)[..., -1]
+        checks.require("cost_mean of the last resource of the bandit", time,
+                       abs(time * np.asarray(bandit.horizon, np.float64)[..., None] - 1) < 1e-5,
+                       "make it 1 / horizon for all arms, because a bandit with a horizon has time as its last resource")
     if "time_cost" in side_info(policy) and not is_timed(bandit):
         raise ValueError(f"{named} requires time_cost, the time of a pull, and bandit {type(bandit).__name__} has no time "
                          "limit: add time as a resource, with Timed(bandit, horizon)")
@@ -647,6 +656,8 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
             raise ValueError(f"policy has {jax.tree_util.keystr(path)[1:]} of shape {jnp.shape(leaf)}, a batch of policies: "
                              "map over it with jax.vmap, or pass it to simulate_batch")
     d, shape = num_resources(bandit), np.shape(bandit.cost_mean)
+    if isinstance(budget, (list, tuple)) and checks.is_concrete(budget):
+        checks.numbers("budget", budget, "give one number for all resources, or one for each")
     if len(shape) != (1 if d is None else 2):
         raise ValueError(f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or pass it to "
                          "simulate_batch")
@@ -660,9 +671,14 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
-    if checks.is_concrete(budget) and "budget" in side_info(policy) and np.any(budget == np.inf):
-        raise ValueError(f"budget = inf, but policy {type(policy).__name__} requires the budget: give a finite one")
+    check_finite(policy, budget)
     check_values(bandit, budget, checkpoints, max_rounds)
+
+
+def check_finite(policy: Any, budget: Any) -> None:
+    """Raises a `ValueError` if a budget is infinite and the policy requires it."""
+    if checks.is_concrete(budget) and "budget" in side_info(policy) and np.any(np.asarray(budget) == np.inf):
+        raise ValueError(f"budget = {shown(budget)}, but policy {type(policy).__name__} requires the budget: give a finite one")
 
 
 def check_values(bandit, budget, checkpoints, max_rounds) -> None:
@@ -728,6 +744,8 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
         if not checks.is_concrete(scale):
             continue
         remedy = f"give the largest {name} of one pull, one number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
+        if name == "cost" and num_resources(bandit) is not None:
+            remedy += f", or {num_resources(bandit)} numbers"
         number = checks.numbers(f"{name}_scale of the bandit", scale, remedy)
         vector = name == "cost" and num_resources(bandit) is not None
         if number.shape not in ((), (np.shape(mean)[:-2] + np.shape(mean)[-1:]) if vector else np.shape(mean)[:-1]):

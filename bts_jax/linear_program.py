@@ -26,15 +26,15 @@ class LinearProgram(NamedTuple):
 def lp(bandit: Any, budget: Any) -> LinearProgram:
     """Solves the linear program of a bandit: the best expected numbers of pulls, their reward, and the prices of the resources.
 
-    With one or two resources the solution is computed in closed form, and otherwise by SciPy's HiGHS.
+    With one or two resources the solution is computed in closed form and certified; otherwise by SciPy's HiGHS.
 
     Args:
         bandit: the bandit, or a batch of bandits.
-        budget: one number for all resources, or one for each; with batch axes first. [d]
+        budget: one number for all resources, or one for each; with batch axes first. Infinite if a resource has no limit. [d]
 
     Returns:
-        The `LinearProgram`, float64. If an arm earns something and consumes nothing, the value is infinite, and pulls and
-        prices are NaN. If the cost of the bandit is a number, it counts as d = 1.
+        The `LinearProgram`, float64. If an arm earns something and consumes nothing of a limited resource, the value is
+        infinite, and pulls and prices are NaN. If the cost of the bandit is a number, it counts as d = 1.
 
     Example:
         >>> from bts_jax import Bernoulli, Timed
@@ -42,6 +42,7 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
         >>> round(found.value, 6), found.pulls.round(6).tolist(), found.prices.round(6).tolist()
         (41.666667, [66.666667, 33.333333], [0.666667, 0.083333])
     """
+    checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
         raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it "
                          "outside")
@@ -95,60 +96,74 @@ def lagrangian(bandit: Any, budget: Any, pulls: Any, prices: Any) -> Any:
     """
     reward, cost, x, price = (np.asarray(part, np.float64) for part in (bandit.reward_mean, bandit.cost_mean, pulls, prices))
     cost = cost.reshape(len(reward), -1)
+    for name, found, shape in (("pulls", x, reward.shape), ("prices", price, cost.shape[1:])):
+        if found.shape != shape:
+            raise ValueError(f"{name} has shape {found.shape}: give {shape[0]} numbers, one for each "
+                             f"{'arm' if name == 'pulls' else 'resource'}")
     left = np.broadcast_to(np.asarray(budget, np.float64), cost.shape[1:]) - x @ cost
     return float(reward @ x + price @ left)
 
 
 def _solve(reward: np.ndarray, cost: np.ndarray, budget: np.ndarray) -> LinearProgram:
-    """The solution for one bandit. `reward`: [K], `cost`: [K, d], `budget`: [d]"""
+    """The solution for one bandit. `reward`: [K], `cost`: [K, d], `budget`: [d], infinite where a resource has no limit"""
     num_arms, d = cost.shape
-    if ((reward > 0) & ~(cost > 0).any(-1)).any():
-        return LinearProgram(np.inf, np.full(num_arms, np.nan), np.full(d, np.nan))
-    if not (reward > 0).any():
+    limited, used = np.flatnonzero(np.isfinite(budget)), np.flatnonzero(reward > 0)
+    if not len(used):
         return LinearProgram(0.0, np.zeros(num_arms), np.zeros(d))
-    if d > 2:
-        return _highs(reward, cost, budget)
-    used = np.flatnonzero(reward > 0)
-    part = cost[used] / budget / reward[used, None]  # the part of each budget that a unit of reward takes
-    x, prices = _closed_form(np.pad(part, ((0, 0), (0, 2 - d))))
-    pulls = np.zeros(num_arms)
-    pulls[used] = x / reward[used]
-    return LinearProgram(float(x.sum()), pulls, prices[:d] / budget)
+    part = cost[np.ix_(used, limited)] / budget[limited]  # of each budget, that a pull takes
+    if not (part > 0).any(-1).all():
+        return LinearProgram(np.inf, np.full(num_arms, np.nan), np.full(d, np.nan))
+    size = part.max(-1)  # an arm is measured by the largest part of a budget that a pull takes
+    worth = reward[used] / size
+    top = worth.max()
+    x, prices = _unit_program(worth / top, part / size[:, None])
+    pulls, all_prices = np.zeros(num_arms), np.zeros(d)
+    pulls[used] = x / size
+    all_prices[limited] = prices * top / budget[limited]
+    return LinearProgram(float(worth @ x), pulls, all_prices)
 
 
-def _closed_form(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Maximizes Σ x subject to Σ_i x_i part_ij ≤ 1 for two resources. Returns x and the prices. `part`: [K, 2]
-
-    By duality the optimum is 1 / max_w min_i (w part_i1 + (1 − w) part_i2). The function of w is concave and piecewise linear:
-    its maximum is at 0, at 1, or where two lines cross.
-    """
-    first, slope = part[:, 1], part[:, 0] - part[:, 1]
-    i, k = np.triu_indices(len(part), 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crossings = (first[k] - first[i]) / (slope[i] - slope[k])
-    opposite = (crossings > 0) & (crossings < 1) & (slope[i] * slope[k] < 0)
-    i, k, w = i[opposite], k[opposite], crossings[opposite]
-    lowest = (first + slope * w[:, None]).min(-1)
-    lowest[first[i] + slope[i] * w > lowest * (1 + 1e-12)] = 0  # a third line is below the two that cross
-    best = np.array([first.min(), part[:, 0].min(), *lowest])
-    chosen, x = int(best.argmax()), np.zeros(len(part))
-    if chosen < 2:  # one budget alone limits the reward
-        # Of the arms that take least of it, the one that takes least of the other.
-        limiting, other = (first, part[:, 0]) if chosen == 0 else (part[:, 0], first)
-        arm = min(np.flatnonzero(limiting == limiting.min()), key=lambda arm: other[arm])
-        x[arm] = 1 / limiting[arm]
-        weight = float(chosen)
-    else:  # two arms that use up both budgets
-        pair, weight = [i[chosen - 2], k[chosen - 2]], w[chosen - 2]
-        share = slope[pair[1]] / (slope[pair[1]] - slope[pair[0]])  # of the first arm, so that both budgets are used equally
-        x[pair] = np.array([share, 1 - share]) / best[chosen]
-    return x, np.array([weight, 1 - weight]) / best[chosen]
-
-
-def _highs(reward: np.ndarray, cost: np.ndarray, budget: np.ndarray) -> LinearProgram:
+def _unit_program(worth: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Maximizes worth · x subject to xᵀ part ≤ 1 and x ≥ 0. Returns x and the prices. The numbers are at most 1."""
+    if part.shape[1] <= 2:
+        found = _closed_form(worth, np.pad(part, ((0, 0), (0, 2 - part.shape[1]))))
+        x, prices = found[0], found[1][: part.shape[1]]
+        known = bool(np.isfinite(x).all() and np.isfinite(prices).all())
+        if known and (x @ part).max() <= 1 + 1e-9 and (part @ prices - worth).min() >= -1e-9 and (
+                prices.sum() <= worth @ x * (1 + 1e-9)):
+            return x, prices  # feasible, and as good as the upper bound
     from scipy.optimize import linprog
 
-    found = linprog(-reward, A_ub=(cost / budget).T, b_ub=np.ones(len(budget)), method="highs")
+    found = linprog(-worth, A_ub=part.T, b_ub=np.ones(part.shape[1]), method="highs")
     if found.status != 0:
         raise RuntimeError(f"the linear program was not solved: {found.message}")
-    return LinearProgram(float(-found.fun), found.x, np.maximum(-found.ineqlin.marginals, 0) / budget)  # 0 up to rounding
+    return found.x, np.maximum(-found.ineqlin.marginals, 0)  # 0 up to rounding
+
+
+def _closed_form(worth: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The solution for two resources, unless rounding or ties prevent it. `part`: [K, 2]
+
+    By duality the optimum is 1 / max_w min_i (w part_i1 + (1 − w) part_i2) / worth_i. The function of w is concave and
+    piecewise linear: its maximum is at 0, at 1, or where a line that does not rise crosses one that does not fall.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        first, last = part[:, 1] / worth, part[:, 0] / worth
+        slope = last - first
+        i, k = np.triu_indices(len(part), 1)
+        crossings = (first[k] - first[i]) / (slope[i] - slope[k])
+        within = (crossings > 0) & (crossings < 1) & (slope[i] * slope[k] <= 0)
+        i, k, w = i[within], k[within], crossings[within]
+        lowest = (first + slope * w[:, None]).min(-1)
+        lowest[first[i] + slope[i] * w > lowest + 1e-12 * (first[i] + np.abs(slope[i]))] = 0  # a third line is below the two
+        best = np.array([first.min(), last.min(), *lowest])
+        chosen, x = int(best.argmax()), np.zeros(len(part))
+        if chosen < 2:  # one budget alone limits the reward
+            # Of the arms that take least of it, the one that takes least of the other.
+            limiting, other = (first, last) if chosen == 0 else (last, first)
+            arm = min(np.flatnonzero(limiting == limiting.min()), key=lambda arm: other[arm])
+            x[arm], weight = 1 / limiting[arm], float(chosen)
+        else:  # two arms that use up both budgets
+            pair, weight = [i[chosen - 2], k[chosen - 2]], w[chosen - 2]
+            share = slope[pair[1]] / (slope[pair[1]] - slope[pair[0]])  # of the first, so that both budgets are used equally
+            x[pair] = np.array([share, 1 - share]) / best[chosen]
+        return x / worth, np.array([weight, 1 - weight]) / best[chosen]

@@ -43,8 +43,9 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     if checks.is_concrete((values, run.truncated)):
         truncated, size = np.asarray(run.truncated).sum(), np.size(run.truncated)
         if truncated:
+            other = ", or take pseudo_regret" if num_resources(bandit) is None else ""
             warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give a "
-                          "larger max_rounds to simulate, or take pseudo_regret", RuntimeWarning, stacklevel=2)
+                          f"larger max_rounds to simulate{other}", RuntimeWarning, stacklevel=2)
     return values
 
 
@@ -70,7 +71,7 @@ def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any
 
 
 def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
-    """The value of the linear program at each checkpoint, and 0 where the budget is infinite. `budget`: [..., C, d] -> [..., C]
+    """The value of the linear program at each checkpoint, NaN where all budgets are infinite. `budget`: [..., C, d] -> [..., C]
 
     Budgets that are multiples of each other, as those of all checkpoints of a run, need one solution.
     """
@@ -78,15 +79,15 @@ def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
         raise ValueError("the regret of a bandit with several resources needs values that are known (not under jit, vmap or "
                          "grad): call it outside, on the whole batch")
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
-    batch, finite = reward.shape[:-1], np.isfinite(budget).all(-1)
-    size = np.where(finite, budget.max(-1), 1)
-    shape = np.where(np.expand_dims(finite, -1), budget / np.expand_dims(size, -1), 1)
+    batch, known = reward.shape[:-1], np.isfinite(budget).any(-1)
+    size = np.where(known, np.where(np.isfinite(budget), budget, 0).max(-1), 1)
+    shape = np.where(np.expand_dims(known, -1), budget / np.expand_dims(size, -1), 1)
     values = np.empty(size.shape)
     for place in np.ndindex(*batch):
         shapes, which = np.unique(np.float32(shape[place]).reshape(-1, shape.shape[-1]), axis=0, return_inverse=True)
         found = theory.lp_value(Means(reward[place], cost[place]), shapes)
         values[place] = found[which.ravel()].reshape(size[place].shape)
-    return np.where(finite, values * size, 0)
+    return np.where(known, values * size, np.nan)
 
 
 def pseudo_regret(run: Run, bandit: Bandit) -> Any:

@@ -75,7 +75,8 @@ bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""")
                           "resources (default: bts, or knapsack-bts for several resources); or classes of your own, as "
                           "my_module:MyPolicy, with their default settings")
     add_bandit(run)
-    run.add_argument("--budget", type=float, default=1000, metavar="B", help="budget of a run (default: %(default)s)")
+    run.add_argument("--budget", type=float, default=1000, metavar="B",
+                     help="budget of a run, of each resource if there are several (default: %(default)s)")
     run.add_argument("--seeds", type=int, default=100, metavar="N", help="number of runs (default: %(default)s)")
     run.add_argument("--seed", type=int, default=0, metavar="S",
                      help="random seed of the bandit and of the runs (default: %(default)s)")

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.contract import ratio
 from bts_jax.intervals import Interval, interval, needed, ratio_interval, tail
+from bts_jax.text import counted
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -241,9 +242,10 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     if 0 in values.shape:
         raise ValueError(f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at least one")
     values = values.transpose(*axes)
-    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables} and "resource" not in dataset.dims:
-        means = [dataset[name].transpose("bandit", "arm").values for name in ("reward_mean", "cost_mean")]
-        best = np.nanmax(ratio(means[0], means[1], np), -1)[:, None]  # ρ*
+    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
+        means = [dataset["reward_mean"].transpose("bandit", "arm").values, _one_cost(dataset)]
+        ratios = ratio(means[0], means[1], np)
+        best = np.where(np.isnan(ratios), -np.inf, ratios).max(-1)[:, None]  # ρ*
         # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
         optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -251,9 +253,25 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     return values
 
 
+def _one_cost(dataset: "Dataset") -> np.ndarray:
+    """The expected costs of bandits with one resource. NaN for the others, on which no run is lost. [bandit, arm]"""
+    costs = dataset["cost_mean"].transpose("bandit", "arm", ...).values
+    if costs.ndim == 2:
+        return costs
+    several = np.asarray(~np.isnan(costs[..., 1:])).any((1, 2))
+    return np.where(np.expand_dims(several, -1), np.nan, costs[..., 0])
+
+
 def kinds(dataset: "Dataset") -> list[str]:
-    """The family and number of arms of each bandit, in words."""
-    return [f"{family}, {arms} arms" for family, arms in zip(dataset.family.values, dataset.num_arms.values, strict=True)]
+    """The family and number of arms of each bandit, in words; with its number of resources where that differs."""
+    titles = [f"{family}, {arms} arms" for family, arms in zip(dataset.family.values, dataset.num_arms.values, strict=True)]
+    if "resource" not in dataset.dims or "cost_mean" not in dataset.variables:
+        return titles
+    costs = dataset["cost_mean"].transpose("bandit", "arm", "resource").values
+    counts = (~np.isnan(costs).all(1)).sum(-1)
+    different = {title: {count for other, count in zip(titles, counts, strict=True) if other == title} for title in titles}
+    return [f"{title}, {counted(int(count), 'resource')}" if len(different[title]) > 1 else title
+            for title, count in zip(titles, counts, strict=True)]
 
 
 def by_kind(dataset: "Dataset") -> dict[str, "Dataset"]:

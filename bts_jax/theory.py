@@ -618,7 +618,7 @@ def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
     """
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     if num_resources(bandit) is not None:
-        raise ValueError(f"bandit has {num_resources(bandit)} resources, and this theory is about one: see lp and lp_value")
+        raise ValueError(f"bandit has {num_resources(bandit)} resources, and this theory is about one: see bts_jax.theory.lp")
     reward, cost = bandit.reward_mean, bandit.cost_mean
     concrete = checks.is_concrete((reward, cost))
     if not any_unit:

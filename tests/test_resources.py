@@ -15,6 +15,7 @@ from bts_jax import conformance, plots, random, tables, theory
 from bts_jax.cli import main
 from bts_jax.contract import Means
 from bts_jax.pytrees import pytree
+from bts_jax.statistics import kinds, measured
 from bts_jax.sweeps.gridfile import read_toml
 from bts_jax.sweeps.run import stored
 from bts_jax.sweeps.specification import entry_of, remade
@@ -129,6 +130,14 @@ def test_a_run_without_a_budget_ends_after_its_rounds():
     assert run.rounds.tolist() == [50] and run.truncated.all()
 
 
+def test_time_limits_the_rounds_of_a_trace():
+    for horizon in (1, 3, 7.3, 100, 9999):
+        bandit = bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.01, 0.01]), horizon=horizon)
+        found = bj.trace(bj.Uniform(), bandit, [1000, 2], jax.random.key(0))
+        assert not found.truncated and found.length <= len(found.arm) <= found.length + 3, horizon
+        assert abs(int(found.length) - 2 * horizon) <= 1 + 0.001 * horizon
+
+
 # Bandits.
 
 
@@ -145,6 +154,25 @@ def test_the_null_arm_costs_only_time():
     inner = bj.Timed(THREE, horizon=2)
     assert_same_bits(bandit.pull(jax.random.key(0), jnp.int32(2)), inner.pull(jax.random.key(0), jnp.int32(2)))
     assert bj.WithNull(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])).cost_mean[2] == 0
+
+
+def test_the_units_of_stock_and_time_do_not_matter():
+    """The same game in other units: policies see the same numbers, and runs have the same pulls."""
+    shop = {"prices": [[0.4, 0.9], [0.8, 0.5]], "demand": [[0.7, 0.2], [0.3, 0.4]]}
+    one, other = bj.Timed(bj.Pricing(**shop)), bj.Timed(bj.Pricing(**shop, inventory=[4, 8]), horizon=16)
+    for policy in (bj.KnapsackBTS(), bj.PrimalDualBwK()):
+        runs = [bj.simulate_batch(policy, bandit, budget, keys(8)) for bandit, budget in
+                ((one, [32, 32, 128]), (other, [8, 4, 8]))]
+        assert_same_bits(runs[0].pulls, runs[1].pulls)
+        np.testing.assert_allclose(bj.regret(runs[0], one), bj.regret(runs[1], other), rtol=1e-5)
+
+
+def test_kinds_differ_by_resources(grid):
+    plain = {"plain": bj.Bernoulli(reward=[0.5, 0.9, 0.2, 0.1], cost=[0.25, 0.9, 0.5, 0.5])}
+    results = bj.sweep(["uniform"], {**grid, **plain}, [6, 12], 4)
+    assert kinds(results) == ["Bernoulli, 4 arms, 3 resources", "Timed, 3 arms", "Bernoulli, 4 arms, 1 resource"]
+    lost = measured(results).lost_run.values
+    assert np.isnan(lost[:2]).all() and np.isfinite(lost[2]).all()
 
 
 def test_revenue_is_what_was_sold():
@@ -193,6 +221,38 @@ def test_the_linear_program_is_that_of_scipy(d, coarse):
         assert (found.pulls > 1e-9).sum() <= d
         assert (cost @ found.prices >= reward - 1e-9).all() and (found.prices >= 0).all()
         np.testing.assert_allclose(theory.lagrangian(Means(reward, cost), budget, found.pulls, found.prices), found.value)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_linear_program_with_costs_of_zero_and_uneven_budgets(d):
+    """Some arms take nothing of some resources, or the same part of all budgets; budgets differ by a factor of up to 10⁶."""
+    rng = np.random.default_rng(d)
+    for number in range(150):
+        reward, cost = rng.random(6), rng.random((6, d)) * (rng.random((6, d)) > 0.3)
+        if number % 3 == 0:
+            reward, cost = np.round(4 * reward) / 4, np.round(4 * cost) / 4
+        cost[(cost == 0).all(1), 0] = 0.5
+        budget = np.full(d, 100.0) * np.where(np.arange(d) == 0, 10 ** rng.uniform(0, 6) if number % 2 else 1, 1)
+        found, size = theory.lp(Means(reward, cost), budget), (cost / budget).max(-1)
+        worth = reward / size
+        best = program(worth / worth.max(), cost / budget / size[:, None], np.ones(d)) * worth.max()
+        np.testing.assert_allclose([found.value, found.pulls @ reward, found.prices @ budget], best, rtol=1e-7)
+        assert (found.pulls @ cost <= budget * (1 + 1e-7)).all() and (cost @ found.prices >= reward - 1e-7).all()
+
+
+def test_the_linear_program_of_arms_that_take_the_same_part_of_all_budgets():
+    """By hand: arm 1 earns 1/2 for a quarter of each. The mix of the others earns less."""
+    found = theory.lp(Means(np.array([0.5, 0.5, 0.75]), np.array([[0, 0.75], [0.25, 0.25], [0.5, 0.25]])), 1000)
+    assert found.value == pytest.approx(2000) and found.pulls.tolist() == pytest.approx([0, 4000, 0])
+
+
+def test_a_resource_without_a_limit_has_no_price():
+    found = theory.lp(THREE, [20, np.inf, np.inf])
+    ratio = np.asarray(THREE.reward_mean, float) / np.asarray(THREE.cost_mean, float)[:, 0]
+    assert found.value == pytest.approx(20 * ratio.max()) and found.prices[1:].tolist() == [0, 0]
+    assert theory.lp_value(THREE, np.inf) == np.inf
+    run = bj.simulate(bj.Uniform(), THREE, [10, np.inf, np.inf], jax.random.key(0), max_rounds=200)
+    assert bj.regret(run, THREE)[0] == pytest.approx(10 * ratio.max() - float(run.reward[0]))
 
 
 def test_with_one_resource_the_program_is_the_best_ratio():
@@ -278,6 +338,11 @@ def test_figures_and_tables(grid):
     trace = bj.trace(bj.Uniform(), THREE, BUDGET, jax.random.key(0))
     labels = [line.get_label() for axes in plots.run(trace).axes for line in axes.get_lines()]
     assert [label for label in labels if "left" in str(label)] == [f"budget left of resource {j}" for j in range(3)]
+    labels = [line.get_label() for axes in plots.run(trace, resources=list("abc")).axes for line in axes.get_lines()]
+    assert [label for label in labels if "left" in str(label)] == ["a left", "b left", "c left"]
+    for names in (["a"], "abc"):
+        with pytest.raises(ValueError, match="are not 3 names"):
+            plots.run(trace, resources=names)
     with pytest.raises(ValueError, match="theory is about one resource"):
         plots.regret(results, theory="slope")
 
@@ -304,6 +369,16 @@ random = { num_arms = 4, num_resources = 3 }
 # What is refused.
 
 TWO = bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25], [0.25, 0.5]])
+FREE = bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25], [0, 0]])
+
+
+@pytree
+class Late(bj.Bernoulli):
+    """Says that its last resource is time, but arms take different amounts of it."""
+
+    horizon = 5
+
+
 KEY = jax.random.key(0)
 
 
@@ -323,13 +398,23 @@ KEY = jax.random.key(0)
     (lambda: bj.sweep(["kube"], {"two": TWO}, [5], 2), r"policies\['kube'\]: policy KUBE plays with one resource"),
     (lambda: bj.sweep(["uniform"], {"two": TWO}, [5], 2, relative_to_min_cost=True), "has 2 resources.*relative_to_min_cost"),
     (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25]]), "differ in shape"),
-    (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=np.zeros((2, 0))), "no resource"),
+    (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=np.zeros((2, 0))), "without any resource"),
     (lambda: bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 1.25], [0.5, 0.5]]), r"cost\[0, 1\] = 1.25"),
     (lambda: bj.Timed(TWO, horizon=0.5), "horizon = 0.5"),
     (lambda: bj.Timed(bj.Timed(TWO)), "has time as a resource already"),
     (lambda: bj.Pricing(prices=[[1, -2], [1, 1]], demand=[[0.5, 0.5]] * 2), r"prices\[0, 1\] = -2"),
     (lambda: bj.Pricing(prices=[[1, 2], [1, 1]], demand=[[0.5], [0.5]]), r"demand has shape \(2, 1\)"),
     (lambda: bj.Pricing(prices=[[1, 2], [1, 1]], demand=[[0.5, 0.5]] * 2, inventory=[1, 2, 3]), r"inventory has shape \(3,\)"),
+    (lambda: bj.simulate(bj.KnapsackBTS(), TWO, [5, np.inf], KEY, max_rounds=9), "requires the budget: give a finite one"),
+    (lambda: bj.simulate_batch(bj.KnapsackBTS(), TWO, [5, np.inf], keys(3), max_rounds=9), "requires the budget"),
+    (lambda: bj.simulate(bj.Uniform(), TWO, [[1], [2, 3]], KEY), "budget = .* is not a number or an array of numbers"),
+    (lambda: bj.sweep(["uniform"], {"two": TWO}, rounds=[5], num_seeds=2), r"bandits\['two'\].*so no regret"),
+    (lambda: bj.sweep(["uniform"], {"two": TWO, "free": FREE}, [5], 2), r"bandits\['free'\]: arm 1 of bandit"),
+    (lambda: bj.Scaled(TWO, scale=5), r"has a vector of costs.*Timed\(Scaled"),
+    (lambda: bj.simulate(bj.Uniform(), Late(reward=TWO.reward, cost=TWO.cost), 5, KEY), "of the last resource.*1 / horizon"),
+    (lambda: bj.Pricing(prices=[1, 2], demand=[0.5, 0.5]), r"prices has shape \(2,\).*arm and product"),
+    (lambda: bj.WithNull.random(KEY, 2), "num_arms = 2 is too few"),
+    (lambda: theory.lagrangian(TWO, 5, [1, 2, 3], [1, 1]), r"pulls has shape \(3,\): give 2 numbers, one for each arm"),
     (lambda: TWO.ratio, "no ratio and no best arm"),
     (lambda: theory.gaps(TWO), "bandit has 2 resources"),
     (lambda: theory.lp(TWO, [5, 5, 5]), r"budget has shape \(3,\)"),

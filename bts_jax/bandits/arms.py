@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks
-from bts_jax.contract import num_resources, ratio
+from bts_jax.contract import num_resources, ratio, scales
 from bts_jax.pytrees import Names
 from bts_jax.text import shown
 
@@ -72,7 +72,7 @@ class Arms:
             shapes[name] = value.shape
             if name in vectors and value.ndim == len(shapes[next(iter(fields))]) + 1:
                 if value.shape[-axes] == 0:
-                    raise ValueError(f"{name} has shape {value.shape}, with no resource: give a cost of at least one")
+                    raise ValueError(f"{name} has shape {value.shape}, without any resource: give at least one cost per arm")
                 shapes[name] = value.shape[: value.ndim - axes] + value.shape[value.ndim - axes + 1 :]
             object.__setattr__(self, name, jnp.asarray(given, jnp.float32))
         if len(set(shapes.values())) > 1:
@@ -90,6 +90,30 @@ class Arms:
         if value.ndim and value.shape != shape:
             raise ValueError(f"{name} has shape {value.shape}, where the arms have {shape}: {remedy}")
         object.__setattr__(self, name, jnp.broadcast_to(jnp.asarray(given, jnp.float32), shape))
+
+
+class Wrapper(Arms):
+    """Base class of bandits that change another one, the field `bandit`."""
+
+    bandit: Any
+
+    def _check(self) -> None:
+        checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
+                        "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return getattr(self.bandit, "arms", ())
+
+    @property
+    def reward_scale(self) -> Any:
+        found = scales(self.bandit)
+        return None if found is None else found[0]
+
+    @property
+    def cost_scale(self) -> Any:
+        found = scales(self.bandit)
+        return None if found is None else found[1]
 
 
 def named_arms(value: Any, num_arms: int) -> Names:

@@ -42,6 +42,10 @@ class Pricing(Arms):
     inventory: ArrayLike = 1.0  # [d]
 
     def _check(self) -> None:
+        for name in ("prices", "demand"):
+            if np.ndim(getattr(self, name)) < 2:
+                raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one number for each arm and product "
+                                 "[K, d]; with one product [[2], [3]]")
         self._canonicalize("prices", 0, LARGEST_SCALE, prices=2)
         self._canonicalize("probabilities", demand=2)
         shape = jnp.shape(self.prices)
@@ -64,6 +68,11 @@ class Pricing(Arms):
     def reward_scale(self) -> jax.Array:
         """The largest revenue of one round, or 1 if that is smaller."""
         return jnp.maximum(_total(jnp.asarray(self.prices)).max(-1), 1)
+
+    @property
+    def cost_scale(self) -> jax.Array:
+        """One unit of each product. [d]"""
+        return 1 / jnp.asarray(self.inventory)
 
     @property
     def reward_mean(self) -> jax.Array:

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from bts_jax import checks
 from bts_jax.bandits.arms import Arms
 from bts_jax.bandits.bernoulli import Bernoulli
-from bts_jax.contract import scales
+from bts_jax.contract import num_resources, scales
 from bts_jax.engine.fixed_point import LARGEST_SCALE
 from bts_jax.pytrees import pytree
 
@@ -23,7 +23,7 @@ class Scaled(Arms):
     and `reward_scale` are the largest cost and reward of one pull, or 1 if that is smaller.
 
     Args:
-        bandit: the other bandit, of any family.
+        bandit: the other bandit, of any family with one resource.
         scale: the factor of the costs, for each arm or one number for all; at least 0. [K]
         shift: the number that is added to the costs, for each arm or one number for all; at least 0. [K]
         worth: the factor of the rewards, for each arm or one number for all; at least 0. By default rewards are unchanged. [K]
@@ -47,6 +47,9 @@ class Scaled(Arms):
     def _check(self) -> None:
         checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
                         "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+        if num_resources(self.bandit) is not None:
+            raise ValueError(f"bandit = {type(self.bandit).__name__} has a vector of costs, and Scaled multiplies one cost: "
+                             "scale the bandit inside, as in Timed(Scaled(bandit, scale=5))")
         names = ("scale", "shift") if self.worth is None else ("scale", "shift", "worth")
         for name in names:
             self._spread(name, jnp.shape(self.bandit.cost_mean))

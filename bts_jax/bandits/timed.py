@@ -8,14 +8,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bts_jax import checks
-from bts_jax.bandits.arms import Arms
+from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.bernoulli import Bernoulli
-from bts_jax.contract import num_resources, scales
+from bts_jax.contract import is_timed, num_resources
 from bts_jax.pytrees import pytree
 
 
 @pytree
-class Timed(Arms):
+class Timed(Wrapper):
     """The arms of another bandit, with time as one more resource, the last one.
 
     Args:
@@ -36,9 +36,8 @@ class Timed(Arms):
     horizon: ArrayLike = 1.0
 
     def _check(self) -> None:
-        checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
-                        "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
-        if getattr(self.bandit, "horizon", None) is not None:
+        super()._check()
+        if is_timed(self.bandit):
             raise ValueError(f"bandit = {type(self.bandit).__name__} has time as a resource already: leave Timed out")
         if checks.is_concrete(self.horizon):
             remedy = "give the number of rounds per unit of budget, from 1 to 10⁶"
@@ -50,21 +49,12 @@ class Timed(Arms):
         object.__setattr__(self, "horizon", jnp.broadcast_to(jnp.asarray(self.horizon, jnp.float32), batch))
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        return getattr(self.bandit, "arms", ())
-
-    @property
-    def reward_scale(self) -> Any:
-        found = scales(self.bandit)
-        return None if found is None else found[0]
-
-    @property
     def cost_scale(self) -> Any:
-        found = scales(self.bandit)
-        if found is None:
+        inner = super().cost_scale
+        if inner is None:
             return None
         batch, d = jnp.shape(self.horizon), num_resources(self.bandit)
-        scale = jnp.asarray(found[1], jnp.float32)
+        scale = jnp.asarray(inner, jnp.float32)
         scale = scale[..., None] if d is None else scale
         return jnp.concatenate([jnp.broadcast_to(scale, (*batch, d or 1)), jnp.ones((*batch, 1))], -1)
 

@@ -6,18 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from bts_jax import checks
-from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.timed import Timed
-from bts_jax.contract import num_resources, scales
+from bts_jax.contract import is_timed, num_resources
 from bts_jax.pytrees import Names, pytree
 
 
 @pytree
-class WithNull(Arms):
+class WithNull(Wrapper):
     """The arms of another bandit and one more, the last one, which earns nothing and costs nothing except time.
 
     The theory of bandits with knapsacks assumes such an arm, so that a policy can save its resources. It is of use only if time
-    passes meanwhile, as in `WithNull(Timed(bandit))`. If the bandit has no time, a run may never end, and needs `max_rounds`.
+    passes meanwhile, as in `WithNull(Timed(bandit))`. If a bandit with several resources has no time, a run may never end, and
+    needs `max_rounds`.
 
     Args:
         bandit: the other bandit, of any family.
@@ -30,28 +31,14 @@ class WithNull(Arms):
 
     bandit: Any
 
-    def _check(self) -> None:
-        checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
-                        "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
-
     @property
     def arms(self) -> tuple[str, ...]:
-        names = getattr(self.bandit, "arms", ())
+        names = super().arms
         return Names((*names, "null")) if names else ()
 
     @property
     def horizon(self) -> Any:
-        return getattr(self.bandit, "horizon", None)
-
-    @property
-    def reward_scale(self) -> Any:
-        found = scales(self.bandit)
-        return None if found is None else found[0]
-
-    @property
-    def cost_scale(self) -> Any:
-        found = scales(self.bandit)
-        return None if found is None else found[1]
+        return self.bandit.horizon if is_timed(self.bandit) else None
 
     @property
     def reward_mean(self) -> jax.Array:
@@ -72,7 +59,8 @@ class WithNull(Arms):
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, horizon: float = 2.0) -> "WithNull":
         """Draws a random instance of `num_arms` arms: those of `Timed.random`, and the arm that does nothing."""
-        check_num_arms(num_arms - 1)
+        if checks.whole("num_arms", num_arms, 1) < 3:
+            raise ValueError(f"num_arms = {num_arms} is too few: give at least 3, because one of them does nothing")
         return cls(bandit=Timed.random(key, num_arms - 1, horizon=horizon))
 
     def _idle(self) -> jax.Array:

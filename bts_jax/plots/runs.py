@@ -32,6 +32,7 @@ def run(
     *,
     bands: Any = None,
     labels: Sequence[str] | Mapping[int, str] | None = None,
+    resources: Sequence[str] | None = None,
     axes: Any = None,
     width: float | None = None,
 ) -> "Figure":
@@ -44,6 +45,7 @@ def run(
             NamedTuple with `low`, `high` and one more entry, the line. By default what the trace recorded, if it has this form,
             as with `record=lambda state: state.pulls`. False draws none.
         labels: names of the arms, a sequence or a mapping from their numbers.
+        resources: names of the resources, if there are several, such as ["stock", "time"].
         axes: matplotlib's Axes to draw in: two, or three with bands.
         width: the width of a new figure, in inches; by default the page's.
 
@@ -71,12 +73,13 @@ def run(
     count = max(int(arm.max()) + 1, drawn.middle.shape[1] if drawn else 0,
                 len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0)
     names, colors = _names(labels, count), looks.arms(count)
+    left_labels = _left_labels(resources, left)
 
     panels = _stacked([min(0.5 + 0.17 * count, 2.2), 1.3, *([1.6] if drawn else [])], axes, check_width(width, axes, PAGE))
     budget = left[0].astype(float) + cost[0]  # [] or [d]
     _draw_arms(panels, rounds, arm, names, colors)
     earned = np.append(0, np.cumsum(reward, dtype=float))
-    _draw_spending(panels, np.append(0, rounds), np.concatenate([budget[None], left]), earned)
+    _draw_spending(panels, np.append(0, rounds), np.concatenate([budget[None], left]), earned, left_labels)
     if drawn:
         _draw_bands(panels, rounds, drawn, names, colors)
     panels.axes[-1].set_xlabel("round", **panels.text)
@@ -126,14 +129,24 @@ def _draw_arms(panels: Panels, rounds: np.ndarray, arm: np.ndarray, names: list[
         text.set_color(color)
 
 
-def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray) -> None:
+def _left_labels(resources: Sequence[str] | None, left: np.ndarray) -> list[str]:
+    """The legend text of each line of a remaining budget. `left`: [n] or [n, d]"""
+    if left.ndim == 1:
+        if resources is not None:
+            raise ValueError(f"resources = {resources!r} are names of several resources, and the trace has one: leave it out")
+        return ["budget left"]
+    if resources is None:
+        return [f"budget left of resource {j}" for j in range(left.shape[1])]
+    if isinstance(resources, str) or len(resources) != left.shape[1]:
+        raise ValueError(f"resources = {resources!r} are not {left.shape[1]} names: give one for each resource")
+    return [f"{name} left" for name in resources]
+
+
+def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray, labels: list[str]) -> None:
     """Draws the remaining budget and the reward so far, from round 0 on."""
     axes = panels.axes[1]
-    several = left.ndim == 2
-    for j, line in enumerate(left.T if several else [left]):
-        style = ("-", ":", "-.", (0, (5, 1)))[j % 4]
-        axes.plot(rounds, line, color="#000000", linewidth=1.1, linestyle=style,
-                  label=f"budget left of resource {j}" if several else "budget left")
+    for j, (line, label) in enumerate(zip(left.T if left.ndim == 2 else [left], labels, strict=True)):
+        axes.plot(rounds, line, color="#000000", linewidth=1.1, linestyle=("-", ":", "-.", (0, (5, 1)))[j % 4], label=label)
     axes.plot(rounds, reward, color="#009E73", linewidth=1.1, linestyle="--", label="reward so far")
     axes.set_ylabel("amount", **panels.text)
     if min(left.min(), reward.min()) >= 0:

@@ -96,6 +96,8 @@ def caveats(dataset: "Dataset") -> str:
 
 def budget_words(dataset: "Dataset") -> str:
     """The label of an axis of budgets."""
+    if "resource" in dataset.dims:
+        return "budget of each resource (units of cost)"
     return f"budget ({'multiples of the smallest expected cost' if is_relative(dataset) else 'units of cost'})"
 
 

@@ -54,8 +54,8 @@ class ArmStatistics(NamedTuple):
         return self._average(3)
 
     def _average(self, i: int) -> jax.Array:
-        total = self.totals[i].value()
-        return total / self.n.reshape(-1, *[1] * (total.ndim - 1))
+        total, n = self.totals[i].value(), self.n
+        return total / (n if total.ndim == n.ndim else n[..., None])
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
         """Returns the statistics after one more pull."""

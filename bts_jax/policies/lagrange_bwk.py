@@ -84,7 +84,7 @@ class LagrangeBwK:
         self, state: LagrangeBwKState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> LagrangeBwKState:
         k, d = len(state.arm_scores), len(state.resource_scores)
-        most = jnp.maximum(state.per_budget[:-1].max(), 1)  # time always takes 1
+        most = jnp.max(state.per_budget[:-1], initial=1)  # time always takes 1
         payoffs = (reward + most - state.per_budget * cost) / (1 + most)  # L, from 1 − T/B to 2, scaled to [0, 1]. [d]
         log_k = jnp.log(jnp.float32(k))
         rate = self.scale * 0.95 * jnp.sqrt(log_k / (k * state.rounds))

@@ -40,8 +40,8 @@ class PrimalDualBwK:
 
     Deviations from the source: the source has ν = Θ(log(dKT)) and leaves the constant open. Here ν = scale · log(dKB), with the
     factor that Xia et al. (IJCAI 2015) chose. With one resource the policy is their variant, `PDBwK`. The source multiplies
-    costs by B / B_j before it bounds them, and here the bounds are multiplied, which are closer. Arms whose price is 0 are
-    pulled first, the one with the fewest pulls before the others.
+    costs by B / B_j and then takes confidence bounds. Here the bounds are multiplied by B / B_j, which makes them closer to the
+    average. Arms whose price is 0 are pulled first, the one with the fewest pulls before the others.
 
     Args:
         scale: the factor in ν.

@@ -10,6 +10,8 @@ from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.pytrees import pytree
 
+SMALLEST = 1e-6  # a positive budget, for the last round
+
 
 class ThompsonLPState(NamedTuple):
     counts: resources.Counts
@@ -91,5 +93,3 @@ class TSUpdate(ThompsonLP):
         left = jnp.maximum(state.budget - jnp.reshape(cost, (-1,)), SMALLEST)
         return super().update(state, arm, reward, cost, key)._replace(budget=left)
 
-
-SMALLEST = 1e-6  # a positive budget, for the last round

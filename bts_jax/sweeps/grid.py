@@ -66,6 +66,12 @@ class Grid:
                     game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
+            if num_resources(bandit) is not None:
+                if self.in_rounds:
+                    raise ValueError(f"{where} has several resources, and runs that end after a number of rounds have no "
+                                     "budget, so no regret: add time as a resource, with Timed(bandit), and give budgets")
+                with _about(where):
+                    game.check_values(bandit, ends[-1], None, self.longest)
             means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
             self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.reward_mean.shape[-1]))
