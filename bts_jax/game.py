@@ -18,7 +18,7 @@ only adds runs to this loop. This module defines what happens in one run.
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,7 @@ from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, U
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product
+from bts_jax.engine.summation import over_last_axis
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
 
@@ -350,22 +351,17 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
         d, scale, per_unit = cost.shape[1], 1.0, UNIT
         if units is not None:
             scale, per_unit = units.cost.scale, units.cost.per_unit
-        total = _total(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
+        total = over_last_axis(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
         if is_timed(bandit):  # the time of a pull, as it is counted; a little more, because of rounding
             pull = jnp.maximum(jnp.round(cost[0, -1] * UNIT), 1)
             most = jnp.minimum(most, jnp.ceil(round_product(amounts[..., -1] * jnp.float32(1.000001 * UNIT)) / pull) + 1)
-        amounts, smallest, beyond = _total(amounts / scale), jnp.min(jnp.where(total > 0, total, 1)), 200 * d
+        amounts, smallest, beyond = over_last_axis(amounts / scale), jnp.min(jnp.where(total > 0, total, 1)), 200 * d
     elif units is None:
         smallest, beyond = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1)), 200
     else:
         smallest = jnp.min(jnp.where(cost * units.cost.per_unit >= 0.5, cost, units.cost.scale))
         beyond = round_product(200 * units.cost.scale)
     return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), most).astype(jnp.int32)
-
-
-def _total(amounts: jax.Array) -> jax.Array:
-    """The sum over resources, the last axis, in a fixed order."""
-    return reduce(jnp.add, [amounts[..., j] for j in range(amounts.shape[-1])])
 
 
 @cache

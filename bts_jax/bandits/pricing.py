@@ -1,6 +1,6 @@
 """Dynamic pricing with limited inventory, the standard example of bandits with knapsacks."""
 
-from functools import partial, reduce
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.bandits.bernoulli import trial
 from bts_jax.engine.fixed_point import LARGEST_SCALE
 from bts_jax.engine.programs import quick_jit
+from bts_jax.engine.summation import over_last_axis
 from bts_jax.pytrees import pytree
 
 
@@ -67,7 +68,7 @@ class Pricing(Arms):
     @property
     def reward_scale(self) -> jax.Array:
         """The largest revenue of one round, or 1 if that is smaller."""
-        return jnp.maximum(_total(jnp.asarray(self.prices)).max(-1), 1)
+        return jnp.maximum(over_last_axis(jnp.asarray(self.prices)).max(-1), 1)
 
     @property
     def cost_scale(self) -> jax.Array:
@@ -76,7 +77,7 @@ class Pricing(Arms):
 
     @property
     def reward_mean(self) -> jax.Array:
-        return _total(jnp.asarray(self.prices) * jnp.asarray(self.demand))
+        return over_last_axis(jnp.asarray(self.prices) * jnp.asarray(self.demand))
 
     @property
     def cost_mean(self) -> jax.Array:
@@ -85,7 +86,7 @@ class Pricing(Arms):
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         demand = jnp.asarray(self.demand)[arm]
         sold = trial(random.several_bits(key, len(demand)), demand)
-        return _total(jnp.asarray(self.prices)[arm] * sold), sold / jnp.asarray(self.inventory)
+        return over_last_axis(jnp.asarray(self.prices)[arm] * sold), sold / jnp.asarray(self.inventory)
 
     @classmethod
     def random(
@@ -109,8 +110,3 @@ def _random_shop(key: jax.Array, num_arms: int, num_products: int) -> tuple[jax.
     size = jax.random.uniform(key_size, (num_products,), jnp.float32, 0.5, 1)
     slope = jax.random.uniform(key_slope, (num_products,), jnp.float32, 0.5, 4)
     return prices, size * jnp.exp(-slope * prices)
-
-
-def _total(x: jax.Array) -> jax.Array:
-    """The sum over products, the last axis, in a fixed order."""
-    return reduce(jnp.add, [x[..., j] for j in range(x.shape[-1])])

@@ -105,6 +105,11 @@ def _linear_solve(rules: Rules, inputs: Sequence, const_lengths: Any, jaxprs: An
     return core.jaxpr_as_fun(solve)(*consts, *right_hand_sides)
 
 
+def over_last_axis(x: jax.Array) -> jax.Array:
+    """The sum over the last axis, term by term, for code that `in_fixed_order` does not reach."""
+    return reduce(jnp.add, [x[..., j] for j in range(x.shape[-1])])
+
+
 def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
     """Combines the terms along the first axis in pairs, then pairs of pairs, and so on. Each level is one operation."""
     while (count := len(terms)) > 1:
