@@ -77,7 +77,7 @@ def pool(_):
 @contextlib.contextmanager
 def dask(_, workers=2):
     with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", memory_limit=0,
-                                  silence_logs=50) as cluster, distributed.Client(cluster) as client:
+                                  silence_logs=50) as cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client
 
 

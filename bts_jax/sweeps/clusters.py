@@ -31,7 +31,7 @@ def dask(address: str) -> Iterator[Any]:
         else:
             where = address
         try:
-            client = stack.enter_context(Client(where, timeout=20))
+            client = stack.enter_context(Client(where, timeout=20, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ValueError(f"--dask = {address!r} is not the address of a scheduler that answers ({error}): give one such as "
                              "tcp://scheduler:8786, or local") from None
