@@ -329,11 +329,13 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
     mesh = Mesh(np.array(devices), ("device",))
     each, same = PartitionSpec("device"), PartitionSpec()
     row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
-    records: list[Any] = [{"reward": row, "cost": table if kind.several else row, "rounds": row, "pulls": table,
-                           "truncated": row} for kind in kinds]
+
+    def record(kind: Kind) -> Run:
+        cost = table if kind.several else row
+        return Run(budget=None, reward=row, cost=cost, rounds=row, pulls=table, truncated=row)  # type: ignore
+
     sharded = jax.shard_map(play_shard, mesh=mesh, in_specs=([(each, same)] * len(kinds),),
-                            out_specs=[(Run(budget=None, **record), each, each, each) for record in records],  # type: ignore
-                            check_vma=False)
+                            out_specs=[(record(kind), each, each, each) for kind in kinds], check_vma=False)
     rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
     place = program_file([kind.structure for kind in kinds], devices, rest)
     disk = place and _OnDisk(place, kinds)

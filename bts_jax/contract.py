@@ -67,7 +67,7 @@ def num_resources(bandit: Any) -> int | None:
 
 def is_timed(bandit: Any) -> bool:
     """Whether the last resource of a bandit is time: every pull takes the same amount of it."""
-    return num_resources(bandit) is not None and getattr(bandit, "horizon", None) is not None
+    return getattr(bandit, "horizon", None) is not None and num_resources(bandit) is not None
 
 
 def scales(bandit: Any) -> tuple[Any, Any] | None:
@@ -113,10 +113,10 @@ class Policy(Protocol):
     """A policy: a pytree of hyperparameters that is also the pure function `(state, key) -> (arm, state)`.
 
     The class may have an attribute `requires`, a tuple with the names of the fields of `Problem` that it reads besides
-    `num_arms` and `num_resources`; `time_cost` is among them if the policy cannot play without a time limit. Without it, the
-    policy has no side information. A policy that can play with several resources says so with a class attribute
-    `several_resources = True`; its `update` then receives costs [d], and `problem.num_resources` is d. (With one resource this
-    is `None`, and costs are numbers.) Gradients through decisions need a method `logits`; see `bts_jax.learn`.
+    `num_arms` and `num_resources`. A policy that needs a time limit names `time_cost`. Without `requires`, the policy has no
+    side information. A policy that can play with several resources says so with a class attribute `several_resources = True`;
+    its `update` then receives costs [d], and `problem.num_resources` is d. (With one resource this is `None`, and costs are
+    numbers.) Gradients through decisions need a method `logits`; see `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
     values that are used several times, updates statistics in place, and turns draws by rejection into single proposals without

@@ -234,14 +234,18 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    several = num_resources(bandit) is not None
-    return finish(jax.tree.map(lambda x: x[..., 0], record), *ordered(budget, checkpoints, max_rounds, several))
+    return finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
     """The setting of one run."""
-    goals, _ = ordered(budget, checkpoints, max_rounds, num_resources(bandit) is not None)
+    goals, _ = in_one_run(budget, checkpoints, max_rounds)
     return setting_of(policy, bandit, budget[0], random.key_words(key), goals)
+
+
+def in_one_run(budget: tuple, checkpoints: tuple, max_rounds: Any) -> tuple[Checkpoints, jax.Array]:
+    """`ordered` for one run, whose budget is a number, or a vector if there are several resources."""
+    return ordered(budget, checkpoints, max_rounds, several=budget[0].ndim == 1)
 
 
 def setting_of(policy: Policy, bandit: Bandit, budget: jax.Array, key: random.Words, checkpoints: Checkpoints) -> Setting:
@@ -410,14 +414,14 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         arm, decided = _pair(f"policy {type(policy).__name__}: __call__", "arm, state", policy(state, random.as_key(words)))
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
-        num_arms, costs = jnp.shape(bandit.reward_mean)[0], jnp.shape(bandit.cost_mean)[1:]
+        num_arms, *costs = jnp.shape(bandit.cost_mean)
         pull = looped(bandit.pull, platform)
         outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
         reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
-        if cost.shape != costs:
+        if [*cost.shape] != costs:
             raise ValueError(f"bandit {type(bandit).__name__}: pull returns a cost of shape {cost.shape}, and cost_mean has "
-                             f"shape {jnp.shape(bandit.cost_mean)}: return {f'{costs[0]} costs' if costs else 'one number'}")
+                             f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
         seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
         updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
@@ -525,7 +529,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)
     won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
-    reached = counts & (any_resource(now.goal, 0, spent.reaches(now.goal)) | (rounds >= now.limit))
+    reached = counts & (any_resource(spent.reaches(now.goal), cost.ndim == 1) | (rounds >= now.limit))
     return _Progress(
         policy=jax.tree.map(lambda new, old: jnp.where(counts, new, old), state, now.policy),
         words=random.derived_words(setting.key, rounds, _DECIDE),
@@ -546,9 +550,9 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     )
 
 
-def any_resource(goals: Sum, axes: int, flags: jax.Array) -> jax.Array:
-    """Whether a flag holds for any resource. Goals for one resource have `axes` axes, and are not a vector."""
-    return flags if goals.whole.ndim == axes else flags.any(-1)
+def any_resource(flags: jax.Array, several: bool) -> jax.Array:
+    """Whether a flag holds for any resource. If there are `several`, they are the last axis."""
+    return flags.any(-1) if several else flags
 
 
 def _blank(setting: Setting) -> Run:
@@ -566,14 +570,15 @@ def _blank(setting: Setting) -> Run:
 def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, Run]:
     """Records the checkpoints that a waiting run has reached, and sets its next goal."""
     goals = setting.checkpoints
-    reached = any_resource(goals, 1, now.spent.reaches(goals))
+    several = goals.whole.ndim == 2
+    reached = any_resource(now.spent.reaches(goals), several)
     fresh = (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
     # If the last pull exceeds the checkpoint, it earns and costs nothing in a run with that budget.
-    beyond = reached & any_resource(goals, 1, ~goals.reaches(now.spent))
+    beyond = reached & any_resource(~goals.reaches(now.spent), several)
 
     def each(flags: jax.Array) -> jax.Array:
         """One flag for each checkpoint, repeated for each resource."""
-        return flags if goals.whole.ndim == 1 else flags[:, None]
+        return flags[:, None] if several else flags
 
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
     cost = jnp.where(each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
@@ -740,10 +745,9 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
         if not checks.is_concrete(scale):
             continue
         remedy = f"give the largest {name} of one pull, one number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
-        if name == "cost" and num_resources(bandit) is not None:
-            remedy += f", or {num_resources(bandit)} numbers"
+        d = num_resources(bandit) if name == "cost" else None
+        vector, remedy = d is not None, remedy if d is None else f"{remedy}, or {d} numbers"
         number = checks.numbers(f"{name}_scale of the bandit", scale, remedy)
-        vector = name == "cost" and num_resources(bandit) is not None
         if number.shape not in ((), (np.shape(mean)[:-2] + np.shape(mean)[-1:]) if vector else np.shape(mean)[:-1]):
             raise ValueError(f"{name}_scale of the bandit has shape {number.shape}: {remedy}")
         fits = (number >= np.float32(SMALLEST_SCALE)) & (number <= LARGEST_SCALE)

@@ -7,12 +7,12 @@ x_i is the expected number of pulls of arm i. The optimum is an upper bound on t
 optimal x has at most as many arms as there are resources.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bts_jax import checks
-from bts_jax.contract import num_resources
 
 
 class LinearProgram(NamedTuple):
@@ -42,25 +42,8 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
         >>> round(found.value, 6), found.pulls.round(6).tolist(), found.prices.round(6).tolist()
         (41.666667, [66.666667, 33.333333], [0.666667, 0.083333])
     """
-    checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
-    if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
-        raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it "
-                         "outside")
-    reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
-    d = num_resources(bandit)
-    cost = cost[..., None] if d is None else cost
-    d = cost.shape[-1]
-    remedy = f"give positive numbers, one for all resources or {d}"
-    amounts = checks.numbers("budget", budget, remedy)
-    checks.require("budget", amounts, amounts > 0, remedy)
-    if amounts.ndim == 0 or (d == 1 and amounts.shape[-1] != 1):
-        amounts = amounts[..., None]
-    if amounts.shape[-1] not in (1, d):
-        raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: {remedy}")
-    batch = np.broadcast_shapes(reward.shape[:-1], amounts.shape[:-1])
-    amounts = np.broadcast_to(amounts, (*batch, d))
-    reward, cost = np.broadcast_to(reward, (*batch, reward.shape[-1])), np.broadcast_to(cost, (*batch, *cost.shape[-2:]))
-    found = [_solve(reward[place], cost[place], amounts[place]) for place in np.ndindex(*batch)]
+    problems, batch = _problems(bandit, budget)
+    found = [_solve(*problem) for problem in problems]
     if not batch:
         return found[0]
     return LinearProgram(*(np.array(part).reshape(*batch, *np.shape(part[0])) for part in zip(*found, strict=True)))
@@ -74,14 +57,16 @@ def lp_value(bandit: Any, budget: Any) -> Any:
         >>> lp_value(Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75]), 100)  # one resource: ρ* B
         200.0
     """
-    return lp(bandit, budget).value
+    problems, batch = _problems(bandit, budget)
+    values = [_value(*(part.tobytes() for part in problem)) for problem in problems]
+    return np.array(values).reshape(batch) if batch else values[0]
 
 
 def lagrangian(bandit: Any, budget: Any, pulls: Any, prices: Any) -> Any:
     """The Lagrangian Σ_i r_i x_i + Σ_j λ_j (B_j − Σ_i c_ij x_i) for numbers of pulls x and prices λ.
 
-    At the optimum of the linear program it equals the value. Other prices λ ≥ 0 make its maximum over x larger, or leave it as
-    it is, and other pulls make its minimum over λ ≥ 0 smaller.
+    At the optimum of the linear program it equals the value. This point is a saddle: with other prices λ ≥ 0 the maximum over
+    x is not smaller, and with other pulls the minimum over λ ≥ 0 is not larger.
 
     Args:
         bandit: one bandit.
@@ -102,6 +87,35 @@ def lagrangian(bandit: Any, budget: Any, pulls: Any, prices: Any) -> Any:
                              f"{'arm' if name == 'pulls' else 'resource'}")
     left = np.broadcast_to(np.asarray(budget, np.float64), cost.shape[1:]) - x @ cost
     return float(reward @ x + price @ left)
+
+
+def _problems(bandit: Any, budget: Any) -> tuple[list[tuple[np.ndarray, ...]], tuple[int, ...]]:
+    """Rewards [K], costs [K, d] and budgets [d] of each bandit, and the shape of the batch."""
+    checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+    if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
+        raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it "
+                         "outside")
+    reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
+    cost = cost[..., None] if cost.ndim == reward.ndim else cost
+    d = cost.shape[-1]
+    remedy = f"give positive numbers, one for all resources or {d}"
+    amounts = checks.numbers("budget", budget, remedy)
+    checks.require("budget", amounts, amounts > 0, remedy)
+    if amounts.ndim == 0 or (d == 1 and amounts.shape[-1] != 1):
+        amounts = amounts[..., None]
+    if amounts.shape[-1] not in (1, d):
+        raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: {remedy}")
+    batch = np.broadcast_shapes(reward.shape[:-1], amounts.shape[:-1])
+    parts = [np.broadcast_to(x, (*batch, *x.shape[x.ndim - axes :])) for x, axes in ((reward, 1), (cost, 2))]
+    parts.append(np.broadcast_to(amounts, (*batch, d)))
+    return [tuple(part[place] for part in parts) for place in np.ndindex(*batch)], batch
+
+
+@lru_cache(2**14)
+def _value(*problem: bytes) -> float:
+    """The value for one bandit. A sweep asks for it once for each policy and each metric."""
+    reward, cost, budget = (np.frombuffer(part) for part in problem)
+    return _solve(reward, cost.reshape(len(reward), -1), budget).value
 
 
 def _solve(reward: np.ndarray, cost: np.ndarray, budget: np.ndarray) -> LinearProgram:

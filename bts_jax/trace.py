@@ -17,7 +17,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game
-from bts_jax.contract import Bandit, Policy, State, num_resources, scales
+from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
@@ -198,7 +198,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
     setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
     followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
-    (valid,) = game.ordered(budget, checkpoints, rounds, num_resources(bandit) is not None)[0].valid
+    (valid,) = game.in_one_run(budget, checkpoints, rounds)[0].valid
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
     remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
     return Trace(
@@ -245,7 +245,7 @@ def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
 def _send_on(setting: Setting, now: _Now, record: None) -> tuple[_Now, None]:
     """Lets a waiting run continue with its next round, unless it has ended."""
     progress = now.progress
-    reached = game.any_resource(progress.goal, 0, progress.spent.reaches(progress.goal))
+    reached = game.any_resource(progress.spent.reaches(progress.goal), progress.last_cost.ndim == 1)
     ended = progress.waiting & (reached | progress.broken)
     return now._replace(progress=progress._replace(waiting=ended, limit=progress.rounds + 1)), record
 
@@ -255,7 +255,7 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
     # The last pull cost more than the remaining budget: it earns and costs nothing.
-    over_budget = game.any_resource(new.goal, 0, ~new.goal.reaches(new.spent))
+    over_budget = game.any_resource(~new.goal.reaches(new.spent), new.last_cost.ndim == 1)
     counts = played & ~over_budget
     paid = jax.tree.map(partial(jnp.where, over_budget), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bts_jax import checks
-from bts_jax.bandits.arms import Arms
+from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.contract import num_resources, scales
 from bts_jax.engine.fixed_point import LARGEST_SCALE
@@ -16,7 +16,7 @@ from bts_jax.pytrees import pytree
 
 
 @pytree
-class Scaled(Arms):
+class Scaled(Wrapper):
     """The arms of another bandit, with the cost shift + scale · cost and the reward worth · reward.
 
     With scale 0 costs are deterministic: each pull of an arm costs its shift. Costs and rewards may be above 1. `cost_scale`
@@ -45,8 +45,7 @@ class Scaled(Arms):
     worth: Any = None  # [K]
 
     def _check(self) -> None:
-        checks.contract("bandit", self.bandit, ("reward_mean", "cost_mean", "pull"),
-                        "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
+        super()._check()
         if num_resources(self.bandit) is not None:
             raise ValueError(f"bandit = {type(self.bandit).__name__} has a vector of costs, and Scaled multiplies one cost: "
                              "scale the bandit inside, as in Timed(Scaled(bandit, scale=5))")
@@ -60,10 +59,6 @@ class Scaled(Arms):
                 what = "scale + shift" if name == "cost_scale" else "worth"
                 checks.require(name, scale, np.asarray(scale) <= LARGEST_SCALE, f"make {what} smaller: it is at most "
                                f"{LARGEST_SCALE} in all, so choose a larger unit")
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        return getattr(self.bandit, "arms", ())
 
     @property
     def reward_scale(self) -> jax.Array:

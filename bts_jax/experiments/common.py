@@ -56,6 +56,23 @@ def played(instances: list[Instance]) -> dict[str, Any]:
             "bandit_coords": coords}
 
 
+def power(budgets: np.ndarray, regret: np.ndarray, resampled: np.ndarray) -> tuple[float, float, float]:
+    """The exponent x of the least-squares fit of log regret by x log B + constant, with the limits of its 95% interval.
+
+    Args:
+        budgets: [budget]
+        regret: [budget]
+        resampled: the regret in bootstrap samples. [sample, budget]
+    """
+    centred = np.log(budgets) - np.log(budgets).mean()
+
+    def slope(values: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(values, 1e-9)) @ centred / (centred @ centred)
+
+    low, high = np.quantile(slope(resampled), [0.025, 0.975])
+    return float(slope(regret)), float(low), float(high)
+
+
 def last(dataset: "Dataset") -> "Dataset":
     return dataset.isel(budget=[-1])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Pricing, Timed
-from bts_jax.experiments.common import METRIC, Instance, difference, draw, played, regret_table, sampled, standing
+from bts_jax.experiments.common import METRIC, Instance, difference, draw, played, power, regret_table, sampled, standing
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.policies import KNAPSACK_POLICIES
 from bts_jax.statistics import by_kind, measured
@@ -47,20 +47,11 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
 
 
 def growth(part: "Dataset", policy: str, *, resamples: int = 2000) -> tuple[float, float, float]:
-    """The exponent x of the least-squares fit of log regret by x log B + constant, with the limits of its 95% interval.
-
-    The regret is the mean over the instances; the interval is a bootstrap over them.
-    """
+    """The exponent of the mean regret over the instances (`common.power`), with a bootstrap over them."""
     values = measured(part, METRIC).sel(policy=policy).mean("seed").transpose("bandit", "budget").values
-    centred = np.log(part.budget.values) - np.log(part.budget.values).mean()
-
-    def slope(means: np.ndarray) -> np.ndarray:
-        return np.log(np.maximum(means, 1e-9)) @ centred / (centred @ centred)
-
     count = len(values)
     weights = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), resamples) / count
-    low, high = np.quantile(slope(weights @ values), [0.025, 0.975])
-    return float(slope(values.mean(0))), float(low), float(high)
+    return power(part.budget.values, values.mean(0), weights @ values)
 
 
 def report(dataset: "Dataset") -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli
-from bts_jax.experiments.common import METRIC, Instance, look, played, regret_table
+from bts_jax.experiments.common import METRIC, Instance, look, played, power, regret_table
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.statistics import mean_interval, measured, sample
 from bts_jax.text import ALLOWANCE, table
@@ -37,18 +37,11 @@ def exponent(runs: "DataArray", *, resamples: int = 2000, seed: int = 0) -> tupl
         the least-squares fit of log regret by x log B + constant, with the limits of its 95% interval (bootstrap over runs).
     """
     values = runs.transpose("bandit", "budget", "seed").values
-    log_budget = np.log(runs.budget.values)
-    centred = log_budget - log_budget.mean()
-
-    def slope(worst: np.ndarray) -> np.ndarray:
-        return np.log(np.maximum(worst, 1e-9)) @ centred / (centred @ centred)
-
     means = values.mean(-1)  # [bandit, budget]
     count = values.shape[-1]
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), (resamples, len(values))) / count
     drawn = np.einsum("rbs,bts->rbt", weights, values)
-    low, high = np.quantile(slope(drawn.max(1)), [0.025, 0.975])
-    return means.max(0), means.argmax(0), (float(slope(means.max(0))), float(low), float(high))
+    return means.max(0), means.argmax(0), power(runs.budget.values, means.max(0), drawn.max(1))
 
 
 def _worst(dataset: "Dataset") -> tuple["Dataset", dict[str, tuple]]:

@@ -104,13 +104,13 @@ class Vertex(NamedTuple):
 def solve(reward: jax.Array, cost: jax.Array, budget: jax.Array) -> Mix:
     """Maximizes Σ_i r_i x_i subject to Σ_i c_ij x_i ≤ B_j and x ≥ 0, by the simplex method.
 
-    The method walks from vertex to vertex. Each step replaces one variable of the basis, and ends at the optimum, up to
-    rounding. An arm is measured by the largest part of a budget that a pull takes, and rewards by the largest of them, so that
-    all numbers are of the order of 1. `gap` certifies a solution.
+    The method walks from vertex to vertex. Each step replaces one variable of the basis. The last vertex is the optimum, up to
+    rounding. Pulls are counted in multiples of the largest part of a budget that one takes, and rewards in multiples of the
+    largest reward, so that all numbers are of the order of 1. `gap` certifies a solution.
 
     Args:
         reward: at least 0. [K]
-        cost: at least 0, and something of each arm that earns. [K, d]
+        cost: at least 0. An arm with a positive reward has a positive cost. [K, d]
         budget: positive. [d]
     """
     num_arms, d = cost.shape
@@ -162,7 +162,7 @@ def gap(mix: Mix, reward: jax.Array, cost: jax.Array, budget: jax.Array) -> jax.
 
 
 class Counts(NamedTuple):
-    """Successes of the random rounding of rewards and costs, for Beta posteriors."""
+    """The successes of each arm, for Beta posteriors. A reward or cost in [0, 1] is a success with that probability."""
 
     reward_successes: jax.Array  # [K] int32
     cost_successes: tuple[jax.Array, ...]  # [K] int32 for each resource; without time, which is known

@@ -71,7 +71,7 @@ class TSFixed(ThompsonLP):
 class TSUpdate(ThompsonLP):
     """Thompson sampling with a linear program of what is left (Ferreira, Simchi-Levi and Wang, 2018, Algorithm 2).
 
-    As `TSFixed`, but the linear program has the remaining budgets, in each round anew.
+    As `TSFixed`, but the linear program of each round has the budgets that remain.
 
     Reference: Ferreira, Simchi-Levi and Wang, "Online Network Revenue Management Using Thompson Sampling", Operations Research
     2018 ("TS-update").
@@ -92,4 +92,3 @@ class TSUpdate(ThompsonLP):
     ) -> ThompsonLPState:
         left = jnp.maximum(state.budget - jnp.reshape(cost, (-1,)), SMALLEST)
         return super().update(state, arm, reward, cost, key)._replace(budget=left)
-

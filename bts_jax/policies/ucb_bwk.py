@@ -71,7 +71,7 @@ class UCBBwK:
 
     def __call__(self, state: UCBBwKState, key: jax.Array) -> tuple[jax.Array, UCBBwKState]:
         reward, cost, pulls = state.bounds.reward, state.bounds.cost, state.bounds.arms.pulls
-        free = ~(cost > 0).any(-1)  # the program has no largest value if such an arm is in it
+        free = ~(cost > 0).any(-1)  # such an arm would make the program unbounded
         mix = resources.solve(jnp.where(free, 0, reward), cost, state.budget)
         arm = mix.choose(random.bits(key)[0], reward)
         explore = free | (pulls == 0)

@@ -53,6 +53,7 @@ class Grid:
         self.coords = _coords(bandit_coords, list(self.bandits))
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
+        vectors: list[Bandit] = []  # the bandits with several resources
         self.names: list[tuple[str, ...]] = []  # of the arms
         self.scales: list[tuple[float, Any]] = []  # of rewards and costs; a list if costs are vectors
         ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
@@ -66,13 +67,14 @@ class Grid:
                     game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
             if made:
                 checked.add(kind_of(bandit))
-            if num_resources(bandit) is not None:
+            means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+            if means.cost_mean.ndim > 1:
+                vectors.append(bandit)
                 if self.in_rounds:
                     raise ValueError(f"{where} has several resources, and runs that end after a number of rounds have no "
                                      "budget, so no regret: add time as a resource, with Timed(bandit), and give budgets")
                 with _about(where):
                     game.check_values(bandit, ends[-1], None, self.longest)
-            means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             self.means.append(means)
             self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.reward_mean.shape[-1]))
             found = scales(bandit) or (1.0, 1.0)
@@ -94,13 +96,11 @@ class Grid:
             if self.in_rounds and "budget" in side_info(policy):
                 raise ValueError(f"policies[{name!r}] requires the budget, and runs that end after a number of rounds have "
                                  "none: leave the policy out, or give budgets and max_rounds")
-            for bandit, of_bandit in zip(self._bandits, self.amounts, strict=True):
-                several = num_resources(bandit) is not None
-                with _about(f"policies[{name!r}]"):
-                    if bandit is self._bandits[0]:
-                        game.check(policy, bandit, of_bandit[-1], None if several else of_bandit, self.longest)
-                    elif several or "time_cost" in side_info(policy):
-                        game.check_resources(policy, bandit)
+            amounts = None if self.means[0].cost_mean.ndim > 1 else self.amounts[0]
+            with _about(f"policies[{name!r}]"):
+                game.check(policy, self._bandits[0], self.amounts[0, -1], amounts, self.longest)
+                for bandit in self._bandits if "time_cost" in side_info(policy) else vectors:
+                    game.check_resources(policy, bandit)
         self.words = _words(self.bandits)
         self._count_work()
         self._sort_by_kind()
