@@ -32,6 +32,7 @@ class Instance:
     """A bandit of a study, and its coordinates."""
 
     bandit: Any
+    num_arms: int
     kind: str
     number: int  # from 1 on, among those of its kind with as many arms
     coords: dict[str, float] = field(default_factory=dict)  # further ones; the same names for all instances of a study
@@ -45,14 +46,14 @@ def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, see
     key = jax.random.fold_in(jax.random.key(seed), place)
     keys = _fold_in_each(key, np.arange(count))
     batch = jax.tree.map(np.asarray, quick_jit(jax.vmap(make))(keys))
-    return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), kind, i + 1) for i in range(count)]
+    return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), arms, kind, i + 1) for i in range(count)]
 
 
 def played(instances: list[Instance]) -> dict[str, Any]:
     """The bandits by name and their coordinates, as `sweep` takes them. The keys of the runs depend on the names."""
     coords = {"kind": [one.kind for one in instances], "instance": [one.number for one in instances]}
     coords |= {name: [one.coords[name] for one in instances] for name in instances[0].coords}
-    return {"bandits": {f"{one.kind}-{one.bandit.num_arms}-{one.number}": one.bandit for one in instances},
+    return {"bandits": {f"{one.kind}-{one.num_arms}-{one.number}": one.bandit for one in instances},
             "bandit_coords": coords}
 
 

@@ -20,7 +20,7 @@ FIT_FROM = 50  # times the number of arms: smaller budgets are not fitted, since
 
 
 def settings(size: Size, seed: int) -> dict[str, Any]:
-    instances = [Instance(Bernoulli.hard(arms, budget), f"hard at {budget:g}", 1, {"hard_at": float(budget)})
+    instances = [Instance(Bernoulli.hard(arms, budget), arms, f"hard at {budget:g}", 1, {"hard_at": float(budget)})
                  for arms in size.arms
                  for budget in (*size.budgets, 4 * size.budgets[-1])]  # gaps on both sides of the worst for each budget
     return {"policies": list(RIVALS), **played(instances)}

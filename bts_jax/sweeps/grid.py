@@ -16,6 +16,7 @@ from bts_jax.bandits import BANDITS
 from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
+from bts_jax.engine.fixed_point import LARGEST, UNIT
 from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps.results import Chunk, now
@@ -57,17 +58,17 @@ class Grid:
         self.names: list[tuple[str, ...]] = []  # of the arms
         self.scales: list[tuple[float, Any]] = []  # of rewards and costs; a list if costs are vectors
         ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
+        of_built_in = _means_by_kind(self._bandits)
         for place, (name, bandit) in enumerate(self.bandits.items()):
             where = f"bandits[{name!r}]"
-            made = is_ours(bandit, BANDITS)
-            _check_single("bandits", name, bandit, np.ndim(getattr(bandit, "reward_mean", ())) > 1)
-            if not made or kind_of(bandit) not in checked:  # built-in ones were checked, except for shapes
+            kind, means = of_built_in.get(place, (None, None))
+            _check_single("bandits", name, bandit, np.ndim(getattr(means or bandit, "reward_mean", ())) > 1)
+            if kind is None or kind not in checked:  # built-in ones were checked, except for shapes
                 with _about(where):
                     several = num_resources(bandit) is not None
                     game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
-            if made:
-                checked.add(kind_of(bandit))
-            means = Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+                checked.add(kind)
+            means = means or Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             if means.cost_mean.ndim > 1:
                 vectors.append(bandit)
                 if self.in_rounds:
@@ -87,9 +88,10 @@ class Grid:
                 if costs[place] <= 0:
                     raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
                                      "expected cost: leave this bandit out")
-                with _about(where):
-                    amounts = self.budgets * costs[place]
-                    game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
+                amounts = self.budgets * costs[place]
+                if scales(bandit) or amounts[0] * UNIT < 0.5 or amounts[-1] > LARGEST:  # usually not: a check takes long
+                    with _about(where):
+                        game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
         self._costs, self.amounts = costs, self._amounts(costs)
         for name, policy in self.policies.items():
             _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
@@ -188,8 +190,7 @@ class Grid:
         """A batch of bandits of the same kind."""
         kind, _ = self.kinds[places[0]]
         if kind not in self._stacks:
-            bandits = [self._bandits[place] for place in self._members[kind]]
-            self._stacks[kind] = jax.tree.map(lambda *leaves: np.stack(leaves), *bandits)
+            self._stacks[kind] = _stacked([self._bandits[place] for place in self._members[kind]])
         rows = self._rows[places]
         return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])
 
@@ -234,6 +235,24 @@ class Grid:
         return entry_of(bandit, BANDITS, reward_mean=listed(means.reward_mean), cost_mean=listed(means.cost_mean),
                         **{name: scale for name, scale in units if np.any(np.asarray(scale) != 1)},
                         **({"arms": list(self.names[place])} if self.names[place] else {}))
+
+
+def _means_by_kind(bandits: Sequence[Bandit]) -> dict[int, tuple[Any, Means]]:
+    """The kinds and the means of the built-in bandits, by index. Those of one kind are computed together: there may be many."""
+    kinds: dict[Any, list[int]] = {}
+    for place, bandit in enumerate(bandits):
+        if is_ours(bandit, BANDITS):
+            kinds.setdefault(kind_of(bandit), []).append(place)
+    found = {}
+    for kind, places in kinds.items():
+        batch = _stacked([bandits[place] for place in places])
+        rows = zip(np.asarray(batch.reward_mean), np.asarray(batch.cost_mean), strict=True)
+        found.update({place: (kind, Means(*row)) for place, row in zip(places, rows, strict=True)})
+    return found
+
+
+def _stacked(bandits: Sequence[Bandit]) -> Bandit:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *bandits)
 
 
 def kind_of(thing: Any) -> Any:

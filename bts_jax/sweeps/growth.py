@@ -136,10 +136,10 @@ def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: 
     return read_root(path)
 
 
-def recovered(path: Path, holding: bool = False) -> Root:
+def recovered(path: Path, holding: bool = False, known: tuple[str, dict[str, Any]] | None = None) -> Root:
     """Reads the root of a store. If a process was killed while it enlarged the store, the store is repaired first.
 
-    `holding`: this process has the lock.
+    `holding`: this process has the lock. `known`: see `read_root`.
     """
     root = path / "zarr.json"
     if not root.exists() and (path / FOLDER).is_dir():
@@ -153,7 +153,7 @@ def recovered(path: Path, holding: bool = False) -> Root:
                     mend(path, labels_of(found.specification), found.chunk_size, found.group)
                 except OSError as error:
                     raise unwritable(path, error) from error
-    return read_root(path)
+    return read_root(path, known)
 
 
 def with_sources(path: Path, root: Root) -> Results:

@@ -78,7 +78,8 @@ def begin(
             create(path, attributes, chunk_size, group, described)
         except OSError as error:
             raise unwritable(path, error) from error
-    root = recovered(path)  # another process may have created it first
+    known = attributes["specification"], described
+    root = recovered(path, known=known)  # another process may have created it first
     whole, changed = _union(path, root, described)
     if not _same(attributes, root) and json.dumps(whole) != json.dumps(root.specification):
         with locked(path):

@@ -259,8 +259,8 @@ class Root(NamedTuple):
     specification: dict[str, Any]  # as in the attributes, parsed
 
 
-def read_root(path: Path) -> Root:
-    """Reads the root of a store."""
+def read_root(path: Path, known: tuple[str, dict[str, Any]] | None = None) -> Root:
+    """Reads the root of a store. `known`: the text of a specification, and what it describes. To parse it may take seconds."""
     if not path.exists():
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
@@ -278,7 +278,9 @@ def read_root(path: Path) -> Root:
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
-        described = specification.parse(attributes["specification"])
+        text, described = known or ("", {})
+        if attributes["specification"] != text:
+            described = specification.parse(attributes["specification"])
         specification.check(described, chunk_size, group)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
