@@ -300,14 +300,23 @@ def best_cost(bandit: Bandit) -> np.ndarray:
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
     """The program for these batches, and its arguments."""
+    key, inputs = _key_of(batches)
+    return _PROGRAMS.get(key, lambda: _program(*key)), inputs
+
+
+def _key_of(batches: Sequence[Batch]) -> tuple[tuple, list]:
+    """What identifies the program for these batches, and its arguments."""
     inputs = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
     general = not _GENERAL.isdisjoint(kinds)
     rest = devices, general, _shapes(inputs)
     carefully = tuple(map(_careful, kinds))
-    if (carefully, *rest) in _PROGRAMS.kept:  # a faster program exists already
-        kinds = carefully
-    return _PROGRAMS.get((kinds, *rest), lambda: _program(kinds, *rest)), inputs
+    return (carefully if (carefully, *rest) in _PROGRAMS.kept else kinds, *rest), inputs  # a faster one, if there is one
+
+
+def forget(batches: Sequence[Batch]) -> None:
+    """Frees the program of these batches."""
+    _PROGRAMS.drop(_key_of(batches)[0])
 
 
 _PROGRAMS = Programs(128)

@@ -26,7 +26,7 @@ from common import grid_file
 from test_results import assert_same
 
 import bts_jax as bj
-from bts_jax import progress
+from bts_jax import batch, progress
 from bts_jax.batch import play
 from bts_jax.cli import main
 from bts_jax.sweeps import gridfile, playing, run, schedule
@@ -135,6 +135,17 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
     for name in ("reward", "cost", "rounds", "regret", "pseudo_regret"):
         assert part[name].values.tobytes() == there[name].values.tobytes()
     assert capsys.readouterr().err == "", "no bar without a terminal"
+
+
+def test_programs_are_freed_after_their_last_use(whole, monkeypatch):
+    """As on a GPU, if there are many programs."""
+    kept, forgotten, forget = set(batch._PROGRAMS.kept), [], batch.forget
+    monkeypatch.setattr(playing, "_frees", lambda devices, count: True)
+    monkeypatch.setattr(batch, "forget", lambda batches: [forgotten.append(batches), forget(batches)])
+    again = bj.sweep(POLICIES, BANDITS, BUDGETS, 5, seed=4, chunk_size=3)
+    assert again.regret.values.tobytes() == whole.regret.sel(seed=range(5)).values.tobytes()
+    assert forgotten and set(batch._PROGRAMS.kept) <= kept
+    assert all(batch._key_of(batches)[0] not in batch._PROGRAMS.kept for batches in forgotten)
 
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):

@@ -46,6 +46,12 @@ class Programs:
                 jax.clear_caches()
         return program
 
+    def drop(self, key: Any) -> None:
+        with self.lock:
+            program = self.kept.pop(key, None)
+        if program is not None:
+            program.clear_cache()
+
 
 # Quick compilation: with XLA's older emitters and LLVM's level 1, a program compiles in 55 to 65% of the CPU time, and takes
 # 1.2 to 1.4 times as long to run (jaxlib 0.10.2, 2 Arm cores; `bts-jax bench --latency`). The operations in `SAME_BITS` give

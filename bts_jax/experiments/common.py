@@ -15,7 +15,7 @@ from bts_jax.text import ALLOWANCE, counted, table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from xarray import Dataset
+    from xarray import DataArray, Dataset
 
 METRIC = "pseudo_regret"
 CRITERION = f"criterion: the 95% interval of the mean paired difference over the instances; {ALLOWANCE}"
@@ -78,9 +78,14 @@ def last(dataset: "Dataset") -> "Dataset":
     return dataset.isel(budget=[-1])
 
 
-def on_instances(dataset: "Dataset", policy: str) -> np.ndarray:
-    """Mean regret on each instance at the largest budget. [bandit]"""
-    return measured(last(dataset), METRIC).sel(policy=policy).mean("seed").values[:, 0]
+def at_the_end(dataset: "Dataset") -> "DataArray":
+    """Regret at the largest budget. [policy, bandit, seed]"""
+    return measured(last(dataset), METRIC).isel(budget=0)
+
+
+def on_instances(regret: "DataArray", policy: str) -> np.ndarray:
+    """Mean regret on each instance. [bandit]"""
+    return regret.sel(policy=policy).mean("seed").values
 
 
 def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
@@ -89,12 +94,11 @@ def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
     return interval(ratios, statistic="median") if len(ratios) else Interval(*np.full(3, np.nan))
 
 
-def mean_ratio(part: "Dataset", policy: str, reference: str) -> Interval:
-    """The ratio of the mean regrets at the largest budget, with its 95% interval."""
+def mean_ratio(regret: "DataArray", policy: str, reference: str) -> Interval:
+    """The ratio of the mean regrets of two policies, with its 95% interval."""
     if policy == reference:
         return Interval(np.array(1.0), np.array(1.0), np.array(1.0))
-    values = sample(measured(last(part), METRIC).isel(budget=0), "bandit")
-    mine, base = (values.sel(policy=name) for name in (policy, reference))
+    mine, base = (sample(regret.sel(policy=name), "bandit") for name in (policy, reference))
     return ratio_of_means(mine, base)
 
 
@@ -106,13 +110,14 @@ def limits(found: Interval, form: str = ",.2f") -> str:
 def standing(part: "Dataset", reference: str = "bts") -> str:
     """A table of the policies at the largest budget, sorted by mean rank."""
     ranks = ranking(last(part), metric=METRIC).isel(budget=0).sortby("mean_rank")
-    base = on_instances(part, reference)
+    regret = at_the_end(part)
+    base = on_instances(regret, reference)
     rows = []
     for name in map(str, ranks.policy.values):
-        row, mine = ranks.sel(policy=name), on_instances(part, name)
+        row, mine = ranks.sel(policy=name), on_instances(regret, name)
         rows.append([name, str(part.requires.sel(policy=name).item()), f"{row['mean_rank']:.1f}", f"{row['mean']:,.1f}",
                      f"{row['low']:,.1f} … {row['high']:,.1f}", f"{row['median']:,.1f}",
-                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(part, name, reference)),
+                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(regret, name, reference)),
                      limits(median_ratio(mine, base)), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
     return table(["policy", "side information", "rank", "mean", "95% interval", "median", "95% interval", f"mean ÷ {reference}",
                   f"median of ÷ {reference}", "worst 1%", "best"], rows)
@@ -150,8 +155,9 @@ def sampled(dataset: "Dataset") -> str:
 def difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
     """The verdict whether a policy has less mean regret than another on instances like these, and the evidence."""
     result = paired(last(part), policy, reference, over="bandit", metric=METRIC).isel(budget=0)
-    ratio = mean_ratio(part, policy, reference)
-    median = median_ratio(on_instances(part, policy), on_instances(part, reference))
+    regret = at_the_end(part)
+    ratio = mean_ratio(regret, policy, reference)
+    median = median_ratio(on_instances(regret, policy), on_instances(regret, reference))
     word, needed = str(result.verdict.item()), float(result.needed)
     more = f"; it would take at least {needed:,.0f} problems to decide" if word == "undecided" and needed < 1e9 else ""
     return word, (f"{policy} − {reference}: {float(result.difference):+,.1f} ({float(result.low):+,.1f} … "

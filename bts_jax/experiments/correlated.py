@@ -8,11 +8,10 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Correlated
 from bts_jax.experiments.common import (
-    METRIC,
     Instance,
+    at_the_end,
     difference,
     draw,
-    last,
     look,
     played,
     regret_table,
@@ -20,7 +19,7 @@ from bts_jax.experiments.common import (
     tally,
 )
 from bts_jax.experiments.runner import Experiment, Size
-from bts_jax.statistics import by_kind, difference_interval, mean_interval, measured, ratio_of_means, sample
+from bts_jax.statistics import by_kind, difference_interval, mean_interval, ratio_of_means, sample
 from bts_jax.text import ALLOWANCE, table
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def _correlations(dataset: "Dataset") -> list[tuple[float, float, "Dataset"]]:
 
 def _sample(part: "Dataset", policy: str) -> "DataArray":
     """Mean regret on each instance at the largest budget, with the regret of a lost run."""
-    return sample(measured(last(part), METRIC).sel(policy=policy).isel(budget=0), "bandit")
+    return sample(at_the_end(part).sel(policy=policy), "bandit")
 
 
 def report(dataset: "Dataset") -> str:

@@ -185,4 +185,4 @@ def regret_table(dataset: "Dataset") -> "DataFrame":
     return numbers.to_dataframe(axes).reset_index().assign(runs=regret.sizes["seed"])
 
 
-FIGURE1 = Experiment("figure1", "", SIZES, settings, report, figures, regret_table, fewest=1)
+FIGURE1 = Experiment("figure1", "", SIZES, settings, report, figures, regret_table, uses_pulls=True, fewest=1)

@@ -11,6 +11,7 @@ from bts_jax.experiments.common import (
     CRITERION,
     METRIC,
     Instance,
+    at_the_end,
     difference,
     draw,
     last,
@@ -23,7 +24,7 @@ from bts_jax.experiments.common import (
 )
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.policies import POLICIES
-from bts_jax.statistics import by_kind, measured, ranking
+from bts_jax.statistics import by_kind, ranking
 from bts_jax.text import ALLOWANCE
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def report(dataset: "Dataset") -> str:
                      f"{standing(part)}")
         ranks = ranking(last(part), metric=METRIC).isel(budget=0)
         median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("median", "mean_rank"))
-        values = measured(last(part), METRIC).mean("seed").values[:, :, 0]
+        values = at_the_end(part).mean("seed").values
         places, share = stability(values)
         first = ", ".join(str(part.policy.values[place]) for place in places)
         winners.append(f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 bootstrap samples), {median} by "
@@ -92,7 +93,8 @@ def report(dataset: "Dataset") -> str:
     uninformed = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "none"]
     lines = []
     for title, part in by_kind(dataset).items():
-        medians = {name: float(np.median(on_instances(part, name))) for name in (*informed, *uninformed)}
+        regret = at_the_end(part)
+        medians = {name: float(np.median(on_instances(regret, name))) for name in (*informed, *uninformed)}
         with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, uninformed))
         lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
     parts.append("The value of side information about costs: least median regret of the policies that have it, and of those "

@@ -38,6 +38,7 @@ class Experiment:
     report: Callable[["Dataset"], str]
     figures: Callable[["Dataset"], dict[str, "Figure"]]  # by name
     table: Callable[["Dataset"], "DataFrame"]
+    uses_pulls: bool = False  # report, figures or table use the pulls of each arm, which take most of the memory
     fewest: int | None = 2  # instances of each kind that may be asked for; None if there are no random problems
 
 
@@ -80,7 +81,7 @@ def run(
         settings = experiment.settings(size, seed)
     files.make_folder(folder)
     dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
-    runs = labelled(dataset)
+    runs = labelled(dataset if experiment.uses_pulls else dataset.drop_vars("pulls"))
     parts = [experiment.about, experiment.report(runs)]
     if truncated := int(dataset.truncated.sum()):
         parts.append(f"{truncated} runs hit the limit of rounds.")

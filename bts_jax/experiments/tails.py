@@ -10,7 +10,7 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli
 from bts_jax.contract import ratio
-from bts_jax.experiments.common import METRIC, draw, last, look, played, regret_table, sampled
+from bts_jax.experiments.common import METRIC, at_the_end, draw, look, played, regret_table, sampled
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.intervals import Interval, interval
 from bts_jax.statistics import measured, ranking, sample
@@ -143,7 +143,7 @@ def _multiple(budget: Any) -> str:
 
 def _what_samples_tell(dataset: "Dataset") -> str:
     """Coverage and wrong signs of the intervals from samples of these problems."""
-    values = sample(measured(last(dataset), METRIC).isel(budget=0), "bandit")
+    values = sample(at_the_end(dataset), "bandit")
     bts, unseen = values.sel(policy="bts").values, values.lost_run.values
     cases = {"bts": (bts, None), **{name: (values.sel(policy=name).values, None) for name in RIVALS},
              **{f"{name} − bts": (values.sel(policy=name).values, bts) for name in RIVALS}}
@@ -198,4 +198,4 @@ STUDY = Experiment(
     "Lost runs and heavy tails: BTS, ω*-UCB and KUBE on many random problems with ten Bernoulli arms.",
     {"quick": Size((10,), (150, 500, 1500, 5000, 15_000), (1000,), 1),
      "full": Size((10,), (150, 500, 1500, 5000, 15_000, 50_000, 150_000, 500_000, 1_500_000), (20_000,), 1)},
-    settings, report, figures, regret_table)
+    settings, report, figures, regret_table, uses_pulls=True)

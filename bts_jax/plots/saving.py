@@ -59,8 +59,10 @@ def write(figure: "Figure", path: Path) -> None:
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):  # a name may have dollar signs without being a formula
+        if "$" not in text.get_text():  # type: ignore
+            continue
         try:
-            MathTextParser("path").parse(text.get_text() if "$" in text.get_text() else "")  # type: ignore
+            MathTextParser("path").parse(text.get_text())  # type: ignore
         except ValueError:
             text.set_parse_math(False)  # type: ignore
     content = io.BytesIO()

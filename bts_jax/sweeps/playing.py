@@ -29,6 +29,7 @@ from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
 
+MANY = 12  # programs of a sweep, see `_frees`
 UNDER_WAY = 2  # programs at a time; on a GPU one plays, and results of the other are saved
 
 
@@ -62,12 +63,13 @@ def play_chunks(
     # Two programs at a time take a GPU at least as long as one after the other. On an H200 (jaxlib 0.11.2) a program took
     # 60 to 91 s beside another one, and 5 s alone.
     turn = nullcontext() if devices[0].platform == "cpu" else Lock()
+    left = Counter(map(_program_of, fusions))  # how many times each program is still used
+    frees = _frees(devices, len(left))
     with threads(UNDER_WAY) as players, compiling() as programs:
         waiting, under_way = iter(fusions), deque()
         for _ in fusions:
             for fused in islice(waiting, AHEAD - len(under_way)):
-                key = tuple(call.program for call in fused)
-                program = programs.begin(key, partial(_trace, grid, results, fused, devices))
+                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, devices))
                 work = players.submit(_play_and_save, program, turn, grid, results, fused, devices)
                 under_way.append((fused, program, work))
             fused, program, work = under_way.popleft()
@@ -75,13 +77,25 @@ def play_chunks(
             bar.say(chunks, "" if program.done() else "compiling ")
             patiently(program, bar.tick)
             bar.say(chunks)
-            outcome = patiently(work, bar.tick)
+            outcome, batches = patiently(work, bar.tick)
+            left[_program_of(fused)] -= 1
+            if frees and not left[_program_of(fused)]:
+                batch.forget(batches)
             bar.advance(chunks, [pulled for pulled, *_ in outcome])
             for chunk, (_, *numbers) in zip(chunks, outcome, strict=True):
                 for counter, seeds_of in zip(counts, numbers, strict=True):
                     counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
                                     for i in np.flatnonzero(seeds_of)})
     return counts
+
+
+def _frees(devices: Sequence[Any], count: int) -> bool:
+    """Whether each of `count` programs is freed after its last use.
+
+    A GPU slows down if a process has many programs. On an H200 (jaxlib 0.11.2), one of the 40 programs of `study omega --scale
+    full` took 147 s when all programs were kept, 11 s when they were freed, and 9 s alone (one measurement each).
+    """
+    return devices[0].platform != "cpu" and count > MANY
 
 
 def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> Any:
@@ -95,12 +109,15 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 
 def _play_and_save(
     program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated."""
+) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[Batch]]:
+    """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated.
+
+    Also returns the batches.
+    """
     try:
         program.result()
     except (Exception, CancelledError):  # raised where the caller asks for the program
-        return []
+        return [], []
     batches = _batches(grid, results, fused, devices)
     with turn:
         played = play(batches)
@@ -116,7 +133,12 @@ def _play_and_save(
                 values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes)
                 results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
-    return outcome
+    return outcome, batches
+
+
+def _program_of(fused: list[Call]) -> tuple:
+    """Identifies the program of fused calls."""
+    return tuple(call.program for call in fused)
 
 
 def _batches(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> list[Batch]:
