@@ -407,4 +407,4 @@ RULES: dict[str, tuple[Callable, ...]] = {
     "scatter-add": (_scatter,),
     "argmax": (_argmax, _same_axes),
 }
-SILENT = "dynamic_slice gather".split()  # for these, `jax.vmap` is as fast as a rule
+SILENT = "dynamic_slice gather reshard".split()  # for these, `jax.vmap` is as fast as a rule
