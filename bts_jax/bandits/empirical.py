@@ -211,6 +211,7 @@ class Loaded:
 # Means are computed in whole numbers, as for multinomial arms, and in two parts that do not overflow.
 
 
+@jax.jit
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """Returns the mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
