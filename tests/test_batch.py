@@ -18,7 +18,6 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
-from bts_jax.contract import side_info
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
@@ -53,14 +52,16 @@ def test_lanes_and_devices_do_not_matter(width, devices):
 def test_everything_may_vary():
     """Arguments may differ from run to run; and a budget and a key may be shared by all runs."""
     count = 12
-    scales, budgets = jnp.linspace(0.5, 3, count), np.linspace(3, 30, count)
+    scales, budgets = np.linspace(0.5, 3, count, dtype=np.float32), np.linspace(3, 30, count)
     limits, points = np.arange(5, 5 + count), np.stack([np.full(count, 2.5), budgets / 2], 1)
-    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(count, seed=5))
+    reward, cost = np.random.default_rng(5).uniform(0.2, 1, (2, count, 4)).astype(np.float32)
+    bandits = bj.Bernoulli(reward=reward, cost=cost)
+
+    play = jax.jit(jax.vmap(lambda s, b, budget, key, limit, points: bj.simulate(
+        bj.KUBE(scale=s), b, budget, key, max_rounds=limit, checkpoints=points)))
 
     def mapped(budgets, keys):
-        play = jax.vmap(lambda s, b, budget, key, limit, points: bj.simulate(
-            bj.KUBE(scale=s), b, budget, key, max_rounds=limit, checkpoints=points))
-        return play(scales, bandits, jnp.array(budgets, jnp.float32), keys, limits, jnp.array(points, jnp.float32))
+        return play(scales, bandits, np.float32(budgets), keys, limits, np.float32(points))
 
     def batched(budget, keys):
         return bj.simulate_batch(bj.KUBE(scale=scales), bandits, budget, keys, lanes=3, max_rounds=limits, checkpoints=points)
@@ -78,11 +79,9 @@ def test_runs_of_very_different_length_keep_the_lanes_busy():
         pytest.skip("to a GPU 600 lanes are as one")
     budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
     bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
-    for name, policy in bj.POLICIES.items():
-        if "budget" in side_info(policy):
-            reports = []
-            bj.simulate_batch(policy(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
-            assert reports[0].utilisation > 0.9, (name, reports[0])
+    reports = []
+    bj.simulate_batch(bj.EpsilonFirst(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
+    assert reports[0].utilisation > 0.9, reports[0]
 
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [
@@ -220,17 +219,29 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
     assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("policy", "family"), [
-    pytest.param(bj.BTS(), bj.Bernoulli, marks=pytest.mark.with_care), (bj.KUBE(), bj.Beta)])
-def test_what_is_written_for_a_gpu_plays_the_same_game(policy, family, monkeypatch):
-    """The GPU program also runs on a CPU, where its bits can be compared. The policy, or its arms, draw by rejection."""
-    bandit = family.random(jax.random.key(1), 30)
-    ours = bj.simulate_batch(policy, bandit, 25, keys(12))
+def for_a_gpu(monkeypatch, *arguments):
+    """The runs of a program for a GPU, which also runs on a CPU."""
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     monkeypatch.setattr("bts_jax.random.TRIES", 8)  # 8 tries compile faster than 40, and are enough here
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
-    assert_same_bits(bj.simulate_batch(policy, bandit, 25, keys(12)), ours)
+    return bj.simulate_batch(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.with_care
+def test_what_is_written_for_a_gpu_plays_the_same_game(monkeypatch):
+    """A policy that draws by rejection."""
+    ours = for_a_gpu(monkeypatch, bj.BTS(), INSTANCES["bernoulli"], 20, keys(23))
+    assert_same_bits(ours, twenty_three_runs())
+
+
+@pytest.mark.slow
+def test_what_is_written_for_a_gpu_plays_the_same_game_with_many_arms(monkeypatch):
+    """Arms that draw by rejection, and more than are unrolled in the search for the largest."""
+    arguments = bj.KUBE(), bj.Beta.random(jax.random.key(1), 30), 25, keys(12)
+    assert arguments[1].num_arms > WRITTEN_OUT
+    ours = bj.simulate_batch(*arguments)
+    assert_same_bits(for_a_gpu(monkeypatch, *arguments), ours)
 
 
 def test_the_second_half_has_the_arrays_that_no_number_needs():

@@ -17,39 +17,33 @@ from bts_jax.pytrees import pytree
 @pytest.mark.slow
 def test_a_run_does_not_depend_on_its_batch():
     """The small batch is played by tempered BTS: with sharpness 1 it is BTS, for every schedule."""
-    policy, bandit, many, checkpoints = bj.BTS(), INSTANCES["bernoulli"], keys(500), [3, 20.5, 50]
-    whole = batch(policy, bandit, 50, many, checkpoints=checkpoints)
-    tempered = bj.TemperedBTS(horizon=30.0, decay=0.7)
-    few = jax.jit(lambda keys: batch(tempered, bandit, 50, keys, checkpoints=checkpoints))(many[30:77])
-    assert_same_bits(few, take(whole, slice(30, 77)))
-    assert_same_bits(bj.simulate(policy, bandit, 50, many[7], checkpoints=checkpoints), take(whole, 7))
+    bandit, many = INSTANCES["bernoulli"], keys(23)
+    whole = batch(bj.BTS(), bandit, 20, many)  # test_batch uses the same program
+    few = jax.jit(lambda keys: batch(bj.TemperedBTS(horizon=30.0, decay=0.7), bandit, 20, keys))(many[5:12])
+    assert_same_bits(few, take(whole, slice(5, 12)))
+
+
+def bernoulli(*count):
+    """Bandits with four arms, in an array of this shape."""
+    reward, cost = np.random.default_rng(1).uniform(0.2, 1, (2, *count, 4)).astype(np.float32)
+    return bj.Bernoulli(reward=reward, cost=cost)
 
 
 @pytest.mark.slow
 def test_the_batch_may_be_nested_and_over_everything():
-    hyper = jnp.array([0.5, 2.0])
-    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4, cost_range=(0.2, 1)))(keys(3, seed=1))
-    budgets = jnp.array([7.0, 15.0])
+    """Its axes may be anywhere: here that of the bandits is the last of what goes in, and the second of what comes out."""
+    hyper, bandits, budgets, many = np.float32([0.5, 2.0]), bernoulli(3), np.float32([7.0, 15.0]), keys(5)
     play = lambda scale, bandit, budget, key: bj.simulate(bj.KUBE(scale=scale), bandit, budget, key)  # noqa: E731
-    nested = play
-    for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
-        nested = jax.vmap(nested, axes)
-    grid = nested(hyper, bandits, budgets, keys(5))
-    assert grid.pulls.shape == (2, 3, 2, 5, 1, 4)
+    nested = jax.vmap(jax.vmap(play, (None, None, None, 0)), (None, None, 0, None))
+    nested = jax.vmap(jax.vmap(nested, (None, 1, None, None), out_axes=1), (0, None, None, None))
+    grid = jax.jit(nested)(hyper, jax.tree.map(np.transpose, bandits), budgets, many)
+    assert grid.pulls.shape == (2, 2, 3, 5, 1, 4)
     for a, b, c, d in ((0, 0, 0, 0), (1, 2, 1, 4), (0, 1, 1, 2)):
-        assert_same_bits(play(hyper[a], take(bandits, b), budgets[c], keys(5)[d]), take(grid, (a, b, c, d)))
-
-
-@pytest.mark.slow
-def test_batch_axes_may_be_anywhere():
-    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 4), out_axes=1)(keys(3, seed=1))
-    runs = jax.vmap(lambda b: bj.simulate(bj.KUBE(), b, 10, keys(1)[0]), in_axes=1, out_axes=1)(bandits)
-    alone = bj.Bernoulli(reward=bandits.reward[:, 2], cost=bandits.cost[:, 2])
-    assert_same_bits(bj.simulate(bj.KUBE(), alone, 10, keys(1)[0]), jax.tree.map(lambda x: x[:, 2], runs))
+        assert_same_bits(play(hyper[a], take(bandits, b), budgets[c], many[d]), take(grid, (a, c, b, d)))
 
 
 def test_the_kind_of_number_does_not_matter():
-    bandit, key = bj.Bernoulli(reward=[0.3, 0.7, 0.5, 0.9], cost=[0.4, 0.6, 0.3, 0.95]), keys(1)[0]
+    bandit, key = bernoulli(), keys(5)[0]
     run = bj.simulate(bj.KUBE(), bandit, 20, key, checkpoints=[15])
     assert_same_bits(bj.simulate(bj.KUBE(scale=np.float64(2)), bandit, 20.0, key, checkpoints=np.array([15])), run)
     assert_same_bits(bj.simulate(bj.KUBE(scale=jnp.float32(2)), bandit, jnp.int32(20), key, checkpoints=jnp.array([15.0])), run)
@@ -105,8 +99,8 @@ class Quotients:
 @pytest.mark.slow
 def test_a_run_alone_has_the_bits_of_a_batch():
     bandit, many = INSTANCES["bernoulli"], keys(9)
-    budgets = np.array([90.0] + [12.0] * 8)  # one long run: only one lane could be kept busy
-    whole = jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key))(budgets, many)
+    budgets = np.float32([90.0] + [12.0] * 8)  # one long run: only one lane could be kept busy
+    whole = jax.jit(jax.vmap(lambda budget, key: bj.simulate(Quotients(), bandit, budget, key)))(budgets, many)
     for i in range(3):
         assert_same_bits(bj.simulate(Quotients(), bandit, budgets[i], many[i]), take(whole, i))
     assert_same_bits(bj.simulate_batch(Quotients(), bandit, budgets[:1], many[:1]), take(whole, slice(0, 1)))

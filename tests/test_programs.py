@@ -30,7 +30,7 @@ FUNCTIONS = {
 @pytest.mark.slow
 def test_functions_have_the_same_bits_in_all_shapes():
     """Each function alone, twice in one fusion, and in a comparison; in vectorized lanes, and with a remainder."""
-    shapes = (2,), (12,), (250,), (10, 4), (7, 40), (100, 64)
+    shapes = (2,), (12,), (250,), (7, 40)
 
     def apply(arrays):
         found = []
@@ -120,8 +120,8 @@ def test_little_to_do_is_compiled_quickly():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "options"), [
-    (bj.Bernoulli, {"num_arms": 10}), (bj.Bernoulli, {"num_arms": 3, "reward_range": (0.4, 0.6), "cost_range": (0.1, 0.9)}),
-    (bj.Multinomial, {"num_arms": 10}), (bj.Multinomial, {"num_arms": 100}), (bj.Beta, {"num_arms": 10})])
+    (bj.Bernoulli, {"num_arms": 3, "reward_range": (0.4, 0.6), "cost_range": (0.1, 0.9)}), (bj.Multinomial, {"num_arms": 100}),
+    (bj.Beta, {"num_arms": 10})])  # 10 arms of the others: the next test
 def test_instances_that_are_drawn_quickly_have_the_same_bits(family, options):
     """By themselves they are compiled with `QUICKLY`, as a part of another program with care."""
     draw = partial(family.random, **options)

@@ -274,7 +274,7 @@ def alone(policy, many):
     runs = [bj.simulate(policy, BANDIT, BUDGET, key, checkpoints=CHECKPOINTS) for key in many[:3]]
     short = bj.simulate(policy, BANDIT, 4.0, many[2], checkpoints=[2.0, 4.0])
     assert_same_bits(take(short, 1), take(runs[2], 0))  # a checkpoint is a run with that budget
-    return jax.tree.map(lambda *x: jnp.stack(x), *runs)
+    return jax.tree.map(lambda *x: np.stack(x), *runs)
 
 
 def mapped(policy, many):
@@ -282,8 +282,8 @@ def mapped(policy, many):
 
 
 def nested(policy, many):
-    runs = jax.vmap(partial(mapped, policy))(many.reshape(2, -1))
-    return jax.tree.map(lambda x: x.reshape(RUNS, *x.shape[2:]), runs)
+    runs = jax.jit(jax.vmap(partial(mapped, policy)))(many.reshape(2, -1))
+    return jax.tree.map(lambda x: np.reshape(x, (RUNS, *x.shape[2:])), runs)
 
 
 def batched(lanes, devices, policies, policy, many):
