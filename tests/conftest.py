@@ -31,8 +31,8 @@ HASTY = {f"test_{name}" for name in """
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
     batch.simulate_batch conformance.check_bandit conformance.check_policy comparison.compare game.simulate learn.fitting.fit
-    learn.pathwise.pathwise_gradient
-    learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap tables.regret_table trace.trace
+    learn.pathwise.pathwise_gradient learn.score.score_gradient learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap
+    policies.knapsack_bts.KnapsackBTS policies.tempered_bts.TemperedBTS tables.regret_table trace.trace
     """.split()}
 
 

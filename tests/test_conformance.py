@@ -52,6 +52,7 @@ class Fickle(Turns):
         return jnp.int32(len(CALLS) % 5), state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "named"), [
     (Lost(), ["runs end with NaN"]),
     pytest.param(Forgetful(), ["logits returns .*: return 5 finite numbers"], marks=pytest.mark.slow),

@@ -71,6 +71,7 @@ def test_it_is_simulate_with_the_documented_keys(whole):
                 assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
 
 
+@pytest.mark.slow
 def test_bandits_have_coordinates_of_their_own(tmp_path):
     bandits = {name: BANDITS[name] for name in "ba"}
     coords = {"gap": [0.1, 0.2], "kind": ["easy", "hard"]}
@@ -89,6 +90,7 @@ def test_a_bandit_with_fewer_arms_is_filled_up(whole):
     assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policies", "bandits", "how"), [
     (["ε-first"], ["a", "b"], {"chunk_size": 3}), (["KUBE"], ["two"], {"memory_bytes": 1}),
 ])
@@ -130,6 +132,7 @@ def test_the_first_fusion_is_halved_if_others_follow(monkeypatch):
         assert sorted(chunk for fused in fusions for call in fused for chunk in call.chunks) == sorted(results.missing)
 
 
+@pytest.mark.slow
 def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
     part = bj.sweep({"mine": POLICIES["KUBE"]}, {name: BANDITS[name] for name in "ba"}, BUDGETS[1:], 5, seed=4)
     there = whole.sel(policy=["KUBE"], bandit=["b", "a"], budget=BUDGETS[1:], seed=range(5))
@@ -180,6 +183,7 @@ def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     assert len(calls) == played, "nothing is left to play"
 
 
+@pytest.mark.slow
 def test_policies_of_ones_own(tmp_path):
     @chex.dataclass(frozen=True)
     class Always:
@@ -307,6 +311,7 @@ def group_of(bandits, seeds, **options):
     return schedule.group_size(plan, options.get("chunk_size", seeds), usual)
 
 
+@pytest.mark.slow
 def test_how_many_bandits_a_group_has(monkeypatch):
     @chex.dataclass(frozen=True)
     class Own:
@@ -531,6 +536,7 @@ def test_the_example_describes_a_sweep(capsys, tmp_path):
     Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "num_seeds", "seed")})
 
 
+@pytest.mark.slow
 def test_sweep_table_and_plot(folder, capsys):
     """The example, reduced: fewer seeds, budgets, policies and bandits."""
     example = gridfile.EXAMPLE.read_text(encoding="utf-8")
@@ -737,6 +743,7 @@ class Fixed:
         return state
 
 
+@pytest.mark.slow
 def test_an_array_among_the_hyperparameters_is_no_batch():
     order = np.array([1, 0, 0], np.int32)
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5])

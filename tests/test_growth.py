@@ -364,6 +364,7 @@ class Turns:
         return state + 1
 
 
+@pytest.mark.slow
 def test_task_j(tmp_path, played):
     """A policy and 100 seeds are added to a finished store: nothing is played twice, and the bits are those of one sweep."""
     store, policies = tmp_path / "store", {"kube": bj.KUBE(), "turns": Turns()}

@@ -98,6 +98,7 @@ def test_checkpoints_in_rounds(tmp_path):
         bj.sweep(["uniform", "oracle"], bandits, ends, 3, out=tmp_path / "s", quiet=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_costs_the_most_in_every_round_is_recorded_too():
     dear = bj.Empirical(reward=[[1, 1], [1, 1]], cost=[[5, 5], [5, 5]], reward_scale=2, cost_scale=5)
     data = bj.sweep(["uniform"], {"dear": dear}, num_seeds=3, rounds=[3, 20], quiet=True)
@@ -105,6 +106,7 @@ def test_a_run_that_costs_the_most_in_every_round_is_recorded_too():
     assert data.rounds.values.squeeze().tolist() == [[3] * 3, [20] * 3]
 
 
+@pytest.mark.slow
 def test_grid_files_have_horizons(tmp_path):
     text = """
     num_seeds = 3

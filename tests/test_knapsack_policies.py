@@ -304,6 +304,7 @@ def same_prices(prices, slow):
     np.testing.assert_allclose(charged, weights * slow.budget.min() / slow.budget, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_knapsack_bts_counts_and_prices_in_a_replay():
     rounds, slow = traced(bj.KnapsackBTS(), "timed")
     for arm, reward, cost, state in rounds:
@@ -348,6 +349,7 @@ def test_primal_dual_bwk_pulls_the_largest_index_in_a_replay(game, scale):
     assert clear > 0.6 * finite and finite > 0.3 * len(rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale, shrink", [(0.25, 0.0), (0.03, 0.1)])
 @pytest.mark.parametrize("game", GAMES)
 def test_ucb_bwk_pulls_arms_of_an_optimal_mix_in_a_replay(game, scale, shrink):
@@ -433,6 +435,7 @@ def posterior(policy, budget, time):
     return initial(policy, 3, 2, time, np.float32(budget))._replace(counts=counts), slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", [None, 0.5])
 def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
     """The prices matter: without them the frequencies differ by more than twice what is allowed."""
@@ -447,6 +450,7 @@ def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
     assert (np.abs(frequencies(slow.decide(rng)) - expected) > 2 * allowed(expected)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy, time", [(bj.TSFixed(), None), (bj.TSUpdate(), 0.5)], ids=["fixed", "update"])
 def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
     """The budgets matter: if the first is halved, the frequencies differ by more than twice what is allowed."""

@@ -239,6 +239,7 @@ def test_fit_learns_a_schedule():
     assert all(np.isfinite(found.gradient[name]) and found.gradient[name] != 0 for name in parts)
 
 
+@pytest.mark.slow
 def test_soft_elimination_by_hand():
     """Arm 0: 4 pulls, 2 rewards, 1 cost: r̂ = 1/2, ĉ = 1/3, ρ̂ = 3/2. Arm 1: 8 pulls, 2 and 5: 3/10, 6/10, 1/2. Arm 2: none."""
     policy = bj.SoftElimination(scale=0.5)

@@ -36,6 +36,7 @@ def test_a_grid_is_one_program_and_its_values_are_data():
     assert (np.asarray(again.reward) != np.asarray(runs.reward)).any()
 
 
+@pytest.mark.slow
 def test_an_eager_vmap_compiles_once():
     def play(policy, bandit, keys):
         return jax.vmap(bj.simulate, (None, None, None, 0))(policy, bandit, 10, keys)

@@ -92,6 +92,7 @@ def test_hashes_are_calls_for_all_lanes():
         assert ours.shape == (5, 6) and (ours == theirs).all()
 
 
+@pytest.mark.slow
 def test_masked_scatters_copy_nothing():
     """`where(condition, x.at[i].add(y), x)`, also of two updates in a row and of nested conditions, has no select of arrays."""
 
@@ -326,6 +327,7 @@ def test_quotients_are_divided():
     assert any((np.asarray(a) != b).any() for a, b in zip(ours, plain, strict=True)), "without the pass, XLA multiplies"
 
 
+@pytest.mark.slow
 def test_updates_are_spread_over_all_arms():
     """What is read and written at one index has no index any more; what is read at another stays."""
 
@@ -435,6 +437,7 @@ def test_draws_with_the_same_random_words_are_not_saved(decide, saved):
     assert step.saved == saved
 
 
+@pytest.mark.slow
 def test_random_gamma_of_jax_is_replaced():
     """In all functions of JAX that use it. Logarithms are those of the same draws, also for several keys."""
 
@@ -454,6 +457,7 @@ def test_random_gamma_of_jax_is_replaced():
     np.testing.assert_allclose(np.log(plain), logarithm, rtol=1e-5, err_msg="the same draws")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bj.POLICIES)
 def test_built_in_policies_are_vectorised_by_rules(name):
     """None of their operations is mapped by `jax.vmap`."""
@@ -475,6 +479,7 @@ def test_built_in_policies_are_vectorised_by_rules(name):
     assert fallbacks == [set()]
 
 
+@pytest.mark.slow
 def test_branches_of_lanes_that_differ():
     """Both branches are computed if some lane takes the second; results are those of `jax.vmap`."""
     def function(x, go):

@@ -59,6 +59,7 @@ def test_every_figure_has_its_panels_and_can_be_saved(name, panel, titles):
     figure.savefig(io.BytesIO(), format="pdf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FIGURES, "dominance"])
 def test_one_run_one_instance_one_budget_and_numbers_that_are_missing(name):
     """Nothing warns: warnings are errors in the tests."""

@@ -52,6 +52,7 @@ def later(monkeypatch):
     monkeypatch.setattr(batch, "_FALLBACKS", {})
 
 
+@pytest.mark.slow
 def test_a_program_on_disk_is_loaded_and_not_traced(folder, monkeypatch):
     reports, traced = [], traces(monkeypatch)
     first = bj.simulate_batch(bj.Uniform(), BANDIT, 20, keys(46), on_report=reports.append)

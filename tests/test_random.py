@@ -49,6 +49,7 @@ def test_every_kind_of_key_has_words_of_its_own(impl):
     assert len(np.unique(pairs, axis=0)) == 1000
 
 
+@pytest.mark.slow
 def test_words_do_not_depend_on_the_shape_they_are_drawn_in():
     key = jax.random.key(3)
     long = random.bits(key, (100,))
@@ -278,6 +279,7 @@ def proposals(key):
     return random.BETA.propose(words, a, b), random.BETA.advance(words, jnp.full(a.shape, random.NONE), a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3, 7, 64])
 def test_draws_keep_their_bits_in_any_batch(batch):
     """Real-valued draws, not only the decisions made from them. They must not depend on the compiler's choices."""

@@ -64,6 +64,7 @@ def played(key, arms, budget):
 # The game.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_the_rules_are_those_of_a_plain_loop(runs, traces, place):
     """Three resources; each checkpoint is a run with that part of the budgets."""
@@ -92,12 +93,14 @@ def test_a_run_ends_with_the_first_budget_that_is_used_up():
     assert run.reward.tolist() == [1] and run.cost.tolist() == [[1, 0.5]] and run.rounds.tolist() == [2]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_the_run_with_that_budget(runs):
     for place in range(3):
         budget = np.asarray(runs.budget[0, place])
         assert_same_bits(take(batch(bj.Uniform(), THREE, budget, keys(40)), (slice(None), 0)), take(runs, (slice(None), place)))
 
 
+@pytest.mark.slow
 def test_runs_do_not_depend_on_the_batch(runs):
     one = bj.simulate(bj.Uniform(), THREE, BUDGET, keys(40)[7], checkpoints=FRACTIONS)
     assert_same_bits(one, take(runs, 7))
@@ -112,6 +115,7 @@ def test_one_number_is_the_budget_of_every_resource():
     assert_same_bits(bj.simulate(bj.Uniform(), THREE, 9, keys(1)[0]), bj.simulate(bj.Uniform(), THREE, [9, 9, 9], keys(1)[0]))
 
 
+@pytest.mark.slow
 def test_a_trace_is_the_run(runs, traces):
     assert traces.cost.shape == (40, 150, 3) and traces.remaining.shape == (40, 150, 3)
     run = take(runs, np.s_[:, 1])
@@ -120,6 +124,7 @@ def test_a_trace_is_the_run(runs, traces):
     assert_same_bits(traces.length, run.rounds)
 
 
+@pytest.mark.slow
 def test_other_units():
     """Rewards and costs in other units, a scale for each resource, and time."""
     bandit = bj.Timed(bj.Scaled(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9]), scale=5, worth=3), horizon=4)
@@ -135,11 +140,13 @@ def test_other_units():
     assert set(np.unique(late)) <= {0, 1} and run.rounds.max() == 20 > run.rounds.min()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_budget_ends_after_its_rounds():
     run = bj.simulate(bj.Uniform(), bj.WithNull(THREE), np.inf, jax.random.key(0), max_rounds=50)
     assert run.rounds.tolist() == [50] and run.truncated.all()
 
 
+@pytest.mark.slow
 def test_time_limits_the_rounds_of_a_trace():
     for horizon in (1, 7.3, 9999):
         bandit = bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.01, 0.01]), horizon=horizon)
@@ -177,6 +184,7 @@ def test_the_null_arm_costs_only_time():
     assert bj.WithNull(PLAIN["plain"]).cost_mean.tolist()[4] == 0
 
 
+@pytest.mark.slow
 def test_the_units_of_stock_and_time_do_not_matter():
     """The same game in other units: policies see the same numbers, and runs have the same pulls."""
     shop = {"prices": [[0.4, 0.9], [0.8, 0.5]], "demand": [[0.7, 0.2], [0.3, 0.4]]}
@@ -187,6 +195,7 @@ def test_the_units_of_stock_and_time_do_not_matter():
     np.testing.assert_allclose(bj.regret(runs[0], one), bj.regret(runs[1], other), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_kinds_differ_by_resources(swept):
     assert kinds(swept) == ["Bernoulli, 4 arms, 3 resources", "Timed, 3 arms", "Bernoulli, 4 arms, 1 resource"]
     lost = measured(swept).lost_run.values
@@ -201,6 +210,7 @@ def test_revenue_is_what_was_sold():
     assert abs(np.corrcoef(cost.T)[0, 1]) < 0.35, "products are sold independently"  # 5 standard errors
 
 
+@pytest.mark.slow
 def test_costs_of_different_resources_are_independent():
     for bandit in (bj.Bernoulli(reward=[0.5] * 2, cost=[[0.5] * 3] * 2),
                    bj.Multinomial(reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[[0.5, 0.5]] * 3] * 2)):
@@ -352,6 +362,7 @@ def test_a_store_with_one_resource_grows_by_several(grid, tmp_path):
     np.testing.assert_array_equal(after.cost.sel(bandit="plain")[..., 0], before.cost[:, 0])
 
 
+@pytest.mark.slow
 def test_figures_and_tables(grid, swept, traces):
     results = swept.sel(bandit=list(grid))
     assert len(tables.regret_table(results)) == 2 * 2
@@ -459,6 +470,7 @@ def test_a_pull_of_another_shape_is_refused():
         bj.simulate(bj.Uniform(), pytree(Wrong)(reward=TWO.reward, cost=TWO.cost), 5, KEY)
 
 
+@pytest.mark.slow
 def test_the_command_line(capsys):
     main(["run", "--policy", "uniform", "--bandit", "timed", "--arms", "4", "--budget", "20", "--seeds", "5", "--quiet"])
     out = capsys.readouterr().out

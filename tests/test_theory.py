@@ -407,6 +407,7 @@ def test_rounding_does_not_add_up():
     assert abs(near - far) < 1e-5
 
 
+@pytest.mark.slow
 def test_simulated_oracle_earns_what_it_should():
     """4,000 runs: the mean is within 6 standard errors but once in 10⁸."""
     bandit = INSTANCES["multinomial"]

@@ -165,6 +165,7 @@ class Broken(Constant):
     """Arms that pay other costs than their means promise."""
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_the_rules_is_nan_and_says_why():
     bandit = Broken(reward_mean=jnp.array([1, 1, 1.0]), cost_mean=jnp.array([0.125, 0.25, 0.75]), factor=2.0)
     with pytest.warns(RuntimeWarning, match=r"InTurn on bandit Broken.* NaN.*round 3, arm 2 gave the cost 1.5"):

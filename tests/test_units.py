@@ -88,6 +88,7 @@ def test_budgets_keep_their_value(scale):
 # Pulls, by hand.
 
 
+@pytest.mark.slow
 def test_the_oracle_buys_twenty_pulls_of_five_dollars(tmp_path):
     rows = [("A", 1, 5), ("A", 3, 5), ("B", 1, 4), ("B", 1, 5)]
     (tmp_path / "ads.csv").write_text("arm,reward,cost\n" + "".join("{},{},{}\n".format(*row) for row in rows))
@@ -110,6 +111,7 @@ def test_three_dollars_with_a_maximum_of_five():
         assert run.reward.tolist()[0] in range(0, 100, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cost", "scale", "budget", "pulls"), [
     (4.99, 250, 499, 100), (0.01, 12, 1, 100), (1, 1000, 100, 100), (19.99, 99_999, 1999, 100), (0.0004, 0.001, 0.04, 100),
     (1234567, 2e6, 123456700, 100), (2.5, 5, 2500, 1000),
