@@ -509,6 +509,9 @@ def test_relative_budgets_are_multiples_of_the_smallest_cost(tmp_path):
     assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(results.drop_attrs())
     with pytest.raises(ValueError, match="another grid"):
         bj.sweep(names, bandits, [20, 40], 2, out=tmp_path / "store")
+    unknown = jax.tree.map(lambda x: x * np.float32(np.nan), bandits["two"])  # not checked by its class
+    with pytest.raises(ValueError, match=r"bandits\['unknown'\]: budget = nan"):
+        bj.sweep(["uniform"], {**bandits, "unknown": unknown}, [20, 40], 2, relative_to_min_cost=True)
 
 
 # The command line.

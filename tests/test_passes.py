@@ -393,7 +393,7 @@ def test_halves_pass_no_comparison():
         np.testing.assert_array_equal(ours, theirs)
 
 
-SHAPES = np.float32([0.6, 1.2, 2.5])
+SHAPES, PAIRED = np.float32([0.6, 1.2, 2.5]), np.array([0, 0, 1])
 
 
 def test_draws_know_what_they_depend_on():
@@ -429,6 +429,19 @@ def test_draws_know_what_they_depend_on():
     (lambda key: (random.gamma(key, SHAPES), random.gamma(key, 2 * SHAPES)), [False, False]),
     (lambda key: (random.gamma(key, SHAPES), random.beta(key, SHAPES, SHAPES)), [False, False]),
     (lambda key: [random.gamma(jax.random.fold_in(key, 7), a) for a in SHAPES], [False, False, False]),
+    (lambda key: jax.vmap(random.gamma)(jax.random.split(key, 2)[PAIRED], SHAPES), [False]),
+    (lambda key: jax.vmap(lambda i, a: random.gamma(jax.random.fold_in(key, i), a))(PAIRED, SHAPES), [False]),
+    (lambda key: jax.vmap(random.gamma)(jnp.tile(jax.random.split(key, 1), 3), SHAPES), [False]),
+    (lambda key: jax.vmap(lambda key, a: random.gamma(jax.random.fold_in(key, 7), a))(jnp.stack([key] * 3), SHAPES), [False]),
+    (lambda key: (random.gamma(jax.random.split(key)[0], 2.5), random.gamma(jax.random.split(key, 3)[0], 0.6)), [False, False]),
+    (lambda key: (random.gamma(jax.random.split(key)[0], 2.5), random.gamma(jax.random.fold_in(key, 0), 0.6)), [False, False]),
+    (lambda key: (random.gamma(jax.random.split(key, 3)[0], 2.5), jax.vmap(random.gamma)(jax.random.split(key, 3), SHAPES)),
+     [False, False]),
+    (lambda key: [random.gamma(jax.random.split(key, 3)[i], 2.5) for i in range(3)], [True, True, True]),
+    (lambda key: (random.gamma(key, SHAPES), random.gamma(jax.random.fold_in(key, 1), SHAPES)), [True, True]),
+    (lambda key: (random.gamma(key, SHAPES), random.bits(key)), [False]),
+    (lambda key: (random.gamma(jax.random.split(key)[0], SHAPES), random.bits(jax.random.split(key)[1])), [True]),
+    (lambda key: (random.gamma(key, SHAPES), key), [False]),
     (lambda key: [random.gamma(jax.random.fold_in(key, i), a) for i, a in enumerate(SHAPES)], [True, True, True]),
 ])
 def test_draws_with_the_same_random_words_are_not_saved(decide, saved):

@@ -39,18 +39,20 @@ class Programs:
             self.kept.move_to_end(key)
             program = self.kept[key]
             while len(self.kept) > self.most:
-                self.kept.popitem(last=False)[1].clear_cache()
-                self.dropped += 1
-            if self.dropped >= self.most:
-                self.dropped = 0
-                jax.clear_caches()
+                self._drop(next(iter(self.kept)))
         return program
 
     def drop(self, key: Any) -> None:
         with self.lock:
-            program = self.kept.pop(key, None)
-        if program is not None:
-            program.clear_cache()
+            if key in self.kept:
+                self._drop(key)
+
+    def _drop(self, key: Any) -> None:
+        self.kept.pop(key).clear_cache()
+        self.dropped += 1
+        if self.dropped >= self.most:
+            self.dropped = 0
+            jax.clear_caches()
 
 
 # Quick compilation: with XLA's older emitters and LLVM's level 1, a program compiles in 55 to 65% of the CPU time, and takes
@@ -243,9 +245,10 @@ class Graphed:
 
     def __call__(self, batches: list) -> Any:
         while True:
-            if not self.ready:
-                self.lower(batches).compile()
             way = self.ready
+            if not way:  # not compiled yet, or dropped by another thread
+                self.lower(batches).compile()
+                continue
             try:
                 return jax.block_until_ready(way(batches))  # waiting raises the error of a failed launch
             except jax.errors.JaxRuntimeError as error:

@@ -89,7 +89,8 @@ class Grid:
                     raise ValueError(f"{where} has an arm that costs nothing, and budgets are relative to the smallest "
                                      "expected cost: leave this bandit out")
                 amounts = self.budgets * costs[place]
-                if scales(bandit) or amounts[0] * UNIT < 0.5 or amounts[-1] > LARGEST:  # usually not: a check takes long
+                fine = amounts[0] * UNIT >= 0.5 and amounts[-1] <= LARGEST
+                if scales(bandit) or not fine:  # usually not: a check takes long
                     with _about(where):
                         game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
         self._costs, self.amounts = costs, self._amounts(costs)

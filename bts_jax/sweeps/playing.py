@@ -70,7 +70,7 @@ def play_chunks(
         for _ in fusions:
             for fused in islice(waiting, AHEAD - len(under_way)):
                 program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, devices))
-                work = players.submit(_play_and_save, program, turn, grid, results, fused, devices)
+                work = players.submit(_play_and_save, program, turn, grid, results, fused, devices, frees)
                 under_way.append((fused, program, work))
             fused, program, work = under_way.popleft()
             chunks = [chunk for call in fused for chunk in call.chunks]
@@ -108,11 +108,12 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 
 
 def _play_and_save(
-    program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]
+    program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any],
+    frees: bool,
 ) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[Batch]]:
     """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated.
 
-    Also returns the batches.
+    Also returns the batches, if their program is freed after its last use.
     """
     try:
         program.result()
@@ -133,7 +134,7 @@ def _play_and_save(
                 values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes)
                 results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
-    return outcome, batches
+    return outcome, batches if frees else []
 
 
 def _program_of(fused: list[Call]) -> tuple:
