@@ -442,6 +442,9 @@ def test_draws_know_what_they_depend_on():
     (lambda key: (random.gamma(key, SHAPES), random.bits(key)), [False]),
     (lambda key: (random.gamma(jax.random.split(key)[0], SHAPES), random.bits(jax.random.split(key)[1])), [True]),
     (lambda key: (random.gamma(key, SHAPES), key), [False]),
+    (lambda key: (random.gamma(key, SHAPES), random.several_bits(key, 3)), [False]),
+    (lambda key: jax.vmap(random.gamma)(jax.random.split(key, 2)[jnp.arange(3) // 2], SHAPES), [False]),
+    (lambda key: random.gamma(jax.random.key(0), SHAPES), [False]),
     (lambda key: [random.gamma(jax.random.fold_in(key, i), a) for i, a in enumerate(SHAPES)], [True, True, True]),
 ])
 def test_draws_with_the_same_random_words_are_not_saved(decide, saved):

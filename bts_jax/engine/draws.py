@@ -303,6 +303,8 @@ class _Keys:
         JAX makes new keys with another hash than the one that makes words of proposals. So a key may have a use of each kind.
         `user` is the operation that uses it.
         """
+        if not isinstance(atom, core.Var) or atom in self.constants:
+            return False
         new_keys, words = ("random_fold_in", "random_split"), ("random_unwrap",)
         others = words if user in new_keys else new_keys if user in words else ()
         uses = [use for use in self.uses[self.name(atom)].values()
@@ -311,7 +313,7 @@ class _Keys:
             return False
         maker = self.makers.get(self.name(atom))
         if maker is None:
-            return atom not in self.constants and atom not in self.makers  # a key of the round or of the run
+            return True  # a key of the round or of the run
         kind, inputs = maker.primitive.name, maker.invars
         if is_hash(maker):
             return all(map(self.has_one_use, inputs[:2])) and not maker.outvars[0].aval.shape
@@ -321,13 +323,15 @@ class _Keys:
             data = self.value(inputs[1])
             different = inputs[1].aval.shape == () or (data is not None and len(np.unique(data)) == data.size)
             return different and self.has_one_use(inputs[0], kind)
+        if kind not in (*self.MOVES, "broadcast_in_dim"):
+            return False
         grows = math.prod(maker.outvars[0].aval.shape) > sum(math.prod(atom.aval.shape) for atom in inputs)
         different = len({self.name(atom) for atom in inputs}) == len(inputs)
         return different and (kind == "random_unwrap" or not grows) and all(self.has_one_use(atom, kind) for atom in inputs)
 
     def is_harmless(self, use: Any) -> bool:
         """Whether this is the hash in `_random_gamma`, which has a stream of its own."""
-        return use is not None and is_hash(use) and self.value(use.invars[-1]) == OWN_STREAM
+        return use is not None and is_hash(use) and np.array_equal(self.value(use.invars[-1]), OWN_STREAM)  # type: ignore
 
     def are_disjoint(self, uses: list) -> bool:
         if any(use is None or use.primitive.name != "slice" for use in uses):
