@@ -270,7 +270,7 @@ def _with_own_words(closed: Any, draws: Sequence) -> list[bool]:
 class _Keys:
     """The keys of a round, and how they are used. Variables that are computed in the same way have the same name."""
 
-    MOVES = "concatenate random_unwrap random_wrap reshape slice squeeze stack transpose".split()
+    MOVES = "concatenate random_unwrap random_wrap reshape slice split squeeze stack transpose unstack".split()
     OTHERS = "broadcast_in_dim random_fold_in random_split".split()
 
     def __init__(self, closed: Any):
