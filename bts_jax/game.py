@@ -427,7 +427,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
-    return Stepwise(general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
+    return Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
 
 
 def _constants(setting: Setting) -> tuple:

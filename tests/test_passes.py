@@ -408,7 +408,7 @@ def test_draws_know_what_they_depend_on():
         return (arm, other), {"good": state["good"].at[arm].add(1), "bad": state["bad"].at[arm].add(2)}
 
     state = {"good": jnp.zeros(3), "bad": jnp.zeros(3)}
-    step = Stepwise(False, play, jnp.float32(1), state, jax.random.key(0))
+    step = Stepwise("cpu", False, play, jnp.float32(1), state, jax.random.key(0))
     assert step.needs == [[], [0], [], [0, 1]]
     assert step.kinds == [ARMWISE, OTHER, CONSTANT, OTHER]
     assert step.saved == [True, False, True, False], "two draws have the same key"
@@ -454,7 +454,7 @@ def test_draws_know_what_they_depend_on():
 ])
 def test_draws_with_the_same_random_words_are_not_saved(decide, saved):
     """They are saved for a later round only if no other draw of the round depends on the same words."""
-    step = Stepwise(False, lambda constants, state, key: (decide(key), state), 0.0, np.zeros(3, np.float32), jax.random.key(0))
+    step = Stepwise("cpu", False, lambda constants, state, key: (decide(key), state), 0.0, np.zeros(3, np.float32), jax.random.key(0))
     assert step.saved == saved
 
 

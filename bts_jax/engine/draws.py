@@ -1,4 +1,4 @@
-"""Draws by rejection without loops: one proposal per call.
+"""Draws by rejection without loops: one proposal per call, or a few.
 
 A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would wait for the last one. Here
 each draw becomes one proposal. Accepted elements are saved, and the engine calls the policy again, in the same round, until
@@ -15,6 +15,9 @@ This is exact because of three rules:
 
 The third rule saves calls. In the last attempt of a round, most elements already have a draw, and their proposals would be
 wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
+
+On a GPU, a call takes a few microseconds whatever it computes. So a draw by `random.rejection`, whose proposals are often
+rejected, makes several proposals per call there, and takes the first accepted one (`PROPOSALS`).
 
 Some draws need more than one proposal, such as Gamma draws of shapes below 1/2. The first program does not support them,
 because it is faster without. If a run needs such a draw, the batch is played again by a program that supports them.
@@ -38,6 +41,7 @@ from bts_jax.engine.armwise import ARMWISE, OTHER, Changes
 from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, merged, read, retrace, variables
 from bts_jax.random import NONE
 
+PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a draw by `random.rejection`; `engine/README.md` has measurements
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 
 
@@ -98,14 +102,14 @@ def looped(function: Callable, platform: str) -> Callable:
 
 
 class Stepwise:
-    """A round that makes one proposal per draw and call.
+    """A round that makes one proposal per draw and call. On a GPU, some draws make several (`PROPOSALS`).
 
     The round is a function `(constants, state, *others) -> (outputs, state)`.
     """
 
-    def __init__(self, general: bool, function: Callable, constants: Any, state: Any, *others: Any):
+    def __init__(self, platform: str, general: bool, function: Callable, constants: Any, state: Any, *others: Any):
         """Traces the function for arguments of these shapes. If `general`, draws may need more than one proposal."""
-        self.general = general
+        self.general, self.proposals = general, PROPOSALS[platform]
         closed, out = jax.make_jaxpr(function, return_shape=True)(constants, state, *others)
         closed = retrace(replace_random_gamma(closed), opaque=is_exact)
         self.closed = core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
@@ -146,7 +150,9 @@ class Stepwise:
                 return None
             i = len(made)
             before = [made[j] for j in self.needs[i]]
-            made.append(_Draw(equation.params["sampler"], self.general, kept[i], self.kinds[i], attempt, inputs, before))
+            sampler = equation.params["sampler"]
+            count = self.proposals if sampler.advance is None else 1
+            made.append(_Draw(sampler, self.general, count, kept[i], self.kinds[i], attempt, inputs, before))
             return [made[-1].value]
 
         env = evaluate_env(self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact)
@@ -165,8 +171,8 @@ class _Draw:
     """One attempt at the draws of one `draw` operation."""
 
     def __init__(
-        self, sampler: random.Sampler, general: bool, kept: Kept, kind: int, attempt: jax.Array, operands: Sequence,
-        before: Sequence["_Draw"],
+        self, sampler: random.Sampler, general: bool, count: int, kept: Kept, kind: int, attempt: jax.Array,
+        operands: Sequence, before: Sequence["_Draw"],
     ):
         key, place, parameters = tuple(operands[:2]), operands[2], tuple(operands[3:])
         self.kind, self.parameters = kind, parameters if kind == OTHER else ()
@@ -174,13 +180,16 @@ class _Draw:
         if kind == OTHER:
             same = [_bits(new) == _bits(old) for new, old in zip(parameters, kept.parameters, strict=True)]
             self.known = jnp.where(_both(same), self.known, NONE)
-        words = random.words_of(sampler, attempt, key, place)
         staged = general and sampler.advance is not None
         if staged:
-            self.proposed = sampler.advance(words,  # type: ignore
+            self.proposed = sampler.advance(random.words_of(sampler, attempt, key, place),  # type: ignore
                                             jnp.where(self.known < 0, self.known, NONE), *parameters)
         else:
-            self.proposed = sampler.propose(words, *parameters)
+            words = [random.words_of(sampler, attempt * count + i, key, place) for i in range(count)]
+            self.proposed = sampler.propose(words[-1], *parameters)
+            for one in reversed(words[:-1]):
+                value = sampler.propose(one, *parameters)
+                self.proposed = jnp.where(value == NONE, self.proposed, value)
         if before:
             self.proposed = jnp.where(_worst([one.lacks for one in before]) == 0, self.proposed, NONE)
         self.has = (self.known >= 0) & (self.known < NONE) if staged else self.known != NONE
