@@ -1,14 +1,19 @@
-"""Makes the CPU cores of this process devices of JAX, and detects forks."""
+"""Makes the CPU cores of this process devices of JAX, lets a GPU run several programs at a time, and detects forks."""
 
 import contextlib
 import logging
 import math
 import os
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.extend.backend import backends
 
+STREAMS = 4  # see `streams`; more are no faster on an H200
+_LOG = logging.getLogger("bts_jax")
 _forked = False  # whether this process was forked from a process in which JAX had started
 
 
@@ -31,7 +36,7 @@ def claim_cores() -> None:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # JAX has started
         if jax.default_backend() == "cpu" and jax.local_device_count() < count:
-            logging.getLogger("bts_jax").warning(
+            _LOG.warning(
                 "JAX started before bts_jax was imported and has %d of %d CPU devices: import bts_jax before the first "
                 "computation, or set JAX_NUM_CPU_DEVICES=%d", jax.local_device_count(), count, count)
 
@@ -41,6 +46,38 @@ def cores() -> int:
     number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     number = math.ceil(min(number, _cgroup_limit()))
     return max(number // (_from_environment("BTS_JAX_WORKERS", "worker processes") or 1), 1)
+
+
+def streams(devices: tuple) -> list[tuple]:
+    """Several tuples of devices that stand for the same GPUs. Programs on different tuples run at the same time.
+
+    JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs leave most of a GPU idle. So
+    further clients of JAX are created. Each has a stream of its own, and its own devices for the same GPUs. A program belongs
+    to one client. The first tuple is `devices`. The others share the memory that JAX has not reserved for the first.
+
+    `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX cannot create clients.
+    """
+    count = _from_environment("BTS_JAX_STREAMS", "streams") or STREAMS
+    found = [devices]
+    if devices[0].platform == "gpu" and jax.process_count() == 1:
+        for client in _clients(devices[0].client, count - 1):
+            own = {device.local_hardware_id: device for device in client.local_devices()}
+            if all(device.local_hardware_id in own for device in devices):
+                found.append(tuple(own[device.local_hardware_id] for device in devices))
+    return found
+
+
+@cache
+def _clients(client: Any, count: int) -> list:
+    """`count` more clients like this one."""
+    try:
+        from jaxlib.xla_client import make_c_api_client  # JAX has no public function for this
+
+        name = next(name for name, other in backends().items() if other is client)
+        return [make_c_api_client(name, {"preallocate": False}, None) for _ in range(count)]
+    except Exception as error:  # another version of JAX, or no memory
+        _LOG.info("the programs of a sweep run one after the other, because JAX cannot create clients (%s)", error)
+        return []
 
 
 def check_fork() -> None:

@@ -7,6 +7,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from threading import Barrier
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import bts_jax as bj
 from bts_jax import game
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
+from bts_jax.engine.loop import BLOCK
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
 from bts_jax.engine.step import Step
 from bts_jax.engine.summation import without_reductions
@@ -224,6 +226,8 @@ def for_a_gpu(monkeypatch, *arguments):
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     monkeypatch.setattr("bts_jax.random.TRIES", 8)  # 8 tries compile faster than 40, and are enough here
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
+    monkeypatch.setitem(BLOCK, "gpu", 5)
+    monkeypatch.setattr("bts_jax.engine.loop.TURN", 2)  # so that there are several turns
     return bj.simulate_batch(*arguments)
 
 
@@ -350,16 +354,17 @@ def test_loops_in_loops_are_counted(monkeypatch):
         way = program.ways[0] if isinstance(program, Graphed) else program.program
         return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
 
-    assert (depth(looping), depth(hidden)) == (3, 2)
-    assert depth(beta) == (3 if jax.default_backend() == "cpu" else 2)
+    assert (depth(looping), depth(hidden)) == ((3, 2) if jax.default_backend() == "cpu" else (4, 3))
+    assert depth(beta) == 3
     assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
-    assert (depth(beta), depth(looping)) == (2, 3)
+    assert (depth(beta), depth(looping)) == (3, 4)
 
 
 def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeypatch, caplog):
-    class Device:
-        platform, device_kind = "gpu", "GPU of this test"
+    class Device(NamedTuple):
+        device_kind: str
+        platform: str = "gpu"
 
     def compiler(known):
         class Program:
@@ -380,7 +385,7 @@ def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeyp
     for known, options, lines in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS, 0), (others, _GRAPHS, 1), (set(), None, 2)):
         monkeypatch.setattr(jax, "jit", compiler(known))
         caplog.clear()
-        device = Device()
+        device = Device(f"GPU {lines} of this test")
         assert graphs(device) == graphs(device) and graphs(device)[0] == options
         assert {*graphs(device)[1]} == (others | {*_REGISTERS}) - known
         assert len(caplog.records) == lines, "each is logged once"
@@ -459,8 +464,8 @@ def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_oth
     def loop(function):
         return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
 
-    thrice = loop(loop(loop(lambda x: x + 1)))
-    for function, ways in ((thrice, 1), (jax.jit(thrice), 1), (loop(jax.jit(loop(jnp.sin))), 3)):
+    deep = loop(loop(loop(loop(lambda x: x + 1))))
+    for function, ways in ((deep, 1), (jax.jit(deep), 1), (loop(jax.jit(loop(loop(jnp.sin)))), 3)):
         graphed = Graphed(function, {})
         graphed.ways = [jax.jit(function) for _ in range(3)]
         graphed.lower(jnp.ones(1))

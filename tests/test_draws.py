@@ -378,13 +378,13 @@ def of_three(key):
 
 @pytest.mark.parametrize("proposals", [1, 3])
 def test_several_proposals_per_call(proposals, monkeypatch):
-    """As on a GPU. The first round has the same draws, because the first accepted proposal is the same, and takes fewer calls."""
+    """As on a GPU. The first round has the same draws: the first accepted proposal is the same. It takes fewer calls."""
     monkeypatch.setitem(PROPOSALS, "cpu", proposals)
     bandit, reports = bj.Bernoulli(reward=np.full(9, 0.5), cost=np.full(9, 0.5)), []
     run = bj.simulate_batch(stateless(of_three)(), bandit, 1000, keys(200), max_rounds=1, on_report=reports.append)
     outcomes = jax.jit(jax.vmap(lambda key: of_three(random.derive(random.key_words(key), 0, 0))))(keys(200))  # draws by loops
     np.testing.assert_array_equal(np.asarray(run.pulls)[:, 0].argmax(1), outcomes)
-    # The third arm needs 5 proposals on average. A call has `proposals` of them: 5.4 and 2.1 calls on average; the standard error is 6%.
+    # The third draw needs 5 proposals on average, and the round 5.4 or 2.1 calls. The standard error is 6%.
     assert reports[0].calls / 200 == pytest.approx({1: 5.4, 3: 2.1}[proposals], rel=0.25)
 
 

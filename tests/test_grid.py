@@ -152,6 +152,36 @@ def test_programs_are_freed_after_their_last_use(whole, monkeypatch):
     assert all(batch._key_of(batches)[0] not in batch._PROGRAMS.kept for batches in forgotten)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [True, False])
+def test_streams_do_not_matter(memory, whole, monkeypatch):
+    """Here two streams are two CPU devices. If the second has too little memory, its programs are played in the first."""
+    first, second = ((device,) for device in jax.devices()[:2])
+    used = []
+
+    def usual_play(batches):
+        used.append(batches[0].devices)
+        if batches[0].devices == second and not memory:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return play(batches)
+
+    monkeypatch.setattr(playing, "streams", lambda devices: [first, second])
+    monkeypatch.setattr(playing, "play", usual_play)
+    names = ["ε-first", "KUBE"]
+    part = bj.sweep({name: POLICIES[name] for name in names}, {"a": BANDITS["a"]}, BUDGETS, SEEDS, seed=4)
+    assert_same(part.drop_attrs(), whole.sel(policy=names, bandit=["a"]).drop_attrs())
+    assert sorted(used, key=str) == ([first, second] if memory else [first, first, second])
+
+
+def test_other_errors_in_a_stream_are_raised(monkeypatch):
+    def failing_play(batches):
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken")
+
+    monkeypatch.setattr(playing, "play", failing_play)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
+        bj.sweep({"KUBE": POLICIES["KUBE"]}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
+
+
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):
     """Interrupted after each call to the device, one call after the other."""
     store, play, calls = tmp_path / "store", playing.play, []

@@ -440,7 +440,8 @@ def test_draws_know_what_they_depend_on():
     (lambda key: [random.gamma(jax.random.split(key, 3)[i], 2.5) for i in range(3)], [True, True, True]),
     (lambda key: [random.gamma(one, 2.5) for one in jnp.unstack(jax.random.split(key, 3))], [True, True, True]),
     (lambda key: [random.gamma(one, 2.5) for one in jnp.unstack(jax.random.split(key, 3))[:1] * 2], [False, False]),
-    (lambda key: [jax.vmap(random.gamma)(one, SHAPES[:1]) for one in jax.lax.split(jax.random.split(key), (1, 1))], [True, True]),
+    (lambda key: [jax.vmap(random.gamma)(one, SHAPES[:1]) for one in jax.lax.split(jax.random.split(key), (1, 1))],
+     [True, True]),
     (lambda key: (random.gamma(jnp.unstack(jax.random.split(key))[0], 2.5), random.gamma(jax.random.split(key)[0], 0.6)),
      [False, False]),
     (lambda key: (random.gamma(key, SHAPES), random.gamma(jax.random.fold_in(key, 1), SHAPES)), [True, True]),
@@ -454,7 +455,8 @@ def test_draws_know_what_they_depend_on():
 ])
 def test_draws_with_the_same_random_words_are_not_saved(decide, saved):
     """They are saved for a later round only if no other draw of the round depends on the same words."""
-    step = Stepwise("cpu", False, lambda constants, state, key: (decide(key), state), 0.0, np.zeros(3, np.float32), jax.random.key(0))
+    state = np.zeros(3, np.float32)
+    step = Stepwise("cpu", False, lambda constants, state, key: (decide(key), state), 0.0, state, jax.random.key(0))
     assert step.saved == saved
 
 

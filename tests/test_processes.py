@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import chex
@@ -280,6 +281,59 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+class GPU(NamedTuple):
+    client: Any
+    local_hardware_id: int
+    platform: str = "gpu"
+
+
+class GPUs:
+    """A client of JAX for some GPUs."""
+
+    def __init__(self, *ids):
+        self.devices = tuple(GPU(self, i) for i in ids)
+
+    def local_devices(self):
+        return self.devices
+
+
+def test_streams_have_the_same_gpus(monkeypatch, caplog):
+    """They are those of clients that have all GPUs of the first tuple, in the same order."""
+    made = []
+
+    def make(name, options, _):
+        made.append((name, options, GPUs(1, 0) if len(made) < 2 else GPUs(0)))
+        return made[-1][-1]
+
+    monkeypatch.setattr("jaxlib.xla_client.make_c_api_client", make)
+    monkeypatch.delenv("BTS_JAX_STREAMS", raising=False)
+    client = GPUs(0, 1)
+    monkeypatch.setattr(devices, "backends", lambda: {"cpu": None, "cuda": client})
+    found = devices.streams(client.devices)
+    assert [[(gpu.client, gpu.local_hardware_id) for gpu in same] for same in found] == [
+        [(one, 0), (one, 1)] for one in (client, made[0][2], made[1][2])]
+    assert devices.streams(client.devices) == found, "clients are created once"
+    assert [one[:2] for one in made] == [("cuda", {"preallocate": False})] * 3
+    monkeypatch.setenv("BTS_JAX_STREAMS", "1")
+    assert devices.streams(client.devices) == [client.devices]
+    monkeypatch.setenv("BTS_JAX_STREAMS", "none")
+    with pytest.raises(ValueError, match="BTS_JAX_STREAMS = 'none' is not a number of streams"):
+        devices.streams(client.devices)
+    monkeypatch.delenv("BTS_JAX_STREAMS")
+    cpus = tuple(jax.devices("cpu"))
+    assert devices.streams(cpus) == [cpus]
+
+    def fail(*_):
+        raise TypeError("another version")
+
+    monkeypatch.setattr("jaxlib.xla_client.make_c_api_client", fail)
+    other = GPUs(0, 1)
+    monkeypatch.setattr(devices, "backends", lambda: {"cuda": other})
+    with caplog.at_level("INFO", logger="bts_jax"):
+        assert devices.streams(other.devices) == [other.devices]
+    assert "run one after the other, because JAX cannot create clients (another version)" in caplog.text
+
+
 def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     (tmp_path / "pools.py").write_text(POOLS)
     out, err = ran(tmp_path / "pools.py", cwd=tmp_path)

@@ -21,6 +21,9 @@ from bts_jax.engine.storing import behind_a_branch
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
 # call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 129}
+# Blocks in a turn, on a GPU. A turn is a CUDA graph and takes 20 to 50 ms. If a whole program were one graph, JAX could not load
+# another program until it ends.
+TURN = 32
 
 
 def lane_count(count: int) -> int:
@@ -115,7 +118,20 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
     def goes_on(batches: list[_Batch]) -> jax.Array:
         return reduce(jnp.logical_or, [one.goes_on(batch) for one, batch in zip(lanes, batches, strict=True)])
 
-    batches = lax.while_loop(goes_on, block, [one.start() for one in lanes])
+    def turn(batches: list[_Batch]) -> list[_Batch]:
+        def more(carried: tuple) -> jax.Array:
+            return (carried[0] < TURN) & goes_on(carried[1])
+
+        _, batches = lax.while_loop(more, lambda carried: (carried[0] + 1, block(carried[1])), (jnp.int32(0), batches))
+        # XLA would make one graph of all turns. It cannot make a graph of a branch. So this branch, which changes nothing, ends
+        # the graph. It has a loop, because XLA would replace a branch without one by a selection.
+        def raised(n: jax.Array) -> jax.Array:
+            return lax.while_loop(lambda m: m < n, lambda m: m + 1, n)
+
+        first, *rest = batches
+        return [first._replace(blocks=lax.cond(goes_on(batches), lambda n: n, raised, first.blocks)), *rest]
+
+    batches = lax.while_loop(goes_on, block if platform == "cpu" else turn, [one.start() for one in lanes])
     return [one.result(batch) for one, batch in zip(lanes, batches, strict=True)], [one.vector.fallbacks for one in steps]
 
 

@@ -7,7 +7,7 @@ the numbers.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, lru_cache, wraps
+from functools import cache, wraps
 from threading import Lock, RLock, local
 from typing import Any, NamedTuple, Protocol
 
@@ -218,15 +218,15 @@ class Graphed:
     kernels are needed. In some programs, such as those with a barrier in a call, XLA fails to join two iterations. They are
     compiled with one call per iteration.
 
-    A block is a loop inside a loop, and a user-defined policy or bandit may have a third loop inside it. XLA cannot unroll
-    such loops, and loops that run in parallel may never end: some such programs deadlocked on an H200. The kernels of these
-    programs run one after the other. The same holds for a program that fails to compile or to run for any other reason. A log
-    line reports the failure.
+    A block is a loop inside two loops (`loop.play`), and a user-defined policy or bandit may have a fourth loop inside it. XLA
+    cannot unroll such loops, and loops that run in parallel may never end: some such programs deadlocked on an H200. The
+    kernels of these programs run one after the other. The same holds for a program that fails to compile or to run for any
+    other reason. A log line reports the failure.
     """
 
     def __init__(self, function: Callable, options: dict, disk: Disk | None = None):
         self.disk, self.loaded = disk, []  # as in `OnCPU`
-        more = (_UNROLLED | _TWO_A_TURN, _UNROLLED, {})
+        more = (_UNROLLED | _TWO_CALLS, _UNROLLED, {})
         self.ways: list[Any] = [jax.jit(function, compiler_options=options | one) for one in more]
         self.ready: Any = ()  # the variant that has been compiled
         self.failed: list[str] = []  # the reasons why other variants were given up
@@ -238,7 +238,7 @@ class Graphed:
     def trace(self, batches: list) -> "Lowered":
         with self.lock:
             lowered = self.ways[0].lower(batches)
-            if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 2:
+            if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 3:
                 self.ways = self.ways[-1:]
                 lowered = self.ways[0].lower(batches)
             return Lowered(self, batches, self.ways[0], lowered)
@@ -318,25 +318,33 @@ def loops(module: Any) -> int:
     return of_function("main")
 
 
-# On a GPU, a block of calls is launched as one graph, and independent kernels run at the same time. With 500 runs, a call
+# On a GPU, blocks of calls are launched as one graph, and independent kernels run at the same time. With 500 runs, a call
 # takes a third less time. The assembler may use all registers of a multiprocessor for one block of threads. By default it uses
 # 32 registers, so that many blocks fit, and issues loads so late that the kernel waits for each. These options do not change
 # what a kernel computes. Autotuning is off: it would wait for the GPU, which is playing other batches.
 _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",
+    "xla_gpu_graph_min_graph_size": 1,
 }
 _REGISTERS = {"xla_gpu_ptx_compiler_extra_flags": "--minnctapersm=1"}
 _UNROLLED = {"xla_gpu_command_buffer_unroll_loops": True, "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-_TWO_A_TURN = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}
+_TWO_CALLS = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"}
+_KNOWN: dict[tuple, tuple[dict | None, tuple[str, ...]]] = {}  # what `graphs` has found, by kind of device
 
 
-@lru_cache
 def graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
     """The options for all programs that the compiler knows, and the names of the other options, which are logged.
 
     Another compiler or another version may know fewer options, or none.
     """
+    kind = device.platform, device.device_kind
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _find_graphs(device)
+    return _KNOWN[kind]
+
+
+def _find_graphs(device: Any) -> tuple[dict | None, tuple[str, ...]]:
     if device.platform != "gpu":
         return None, ()
     refused: list[str] = []

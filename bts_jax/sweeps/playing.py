@@ -1,16 +1,17 @@
 """Plays chunks of a sweep on the devices of this process, and saves them.
 
 All devices of the process share a program, and each runs its own loop. On CPUs two programs run at a time, so that a device
-that has finished its part of one continues with the next. On GPUs they run one after the other, and the results of one are
-saved while the next runs. Meanwhile other threads compile the next programs.
+that has finished its part of one continues with the next. On GPUs one program runs in each stream (`devices.streams`), and the
+results of one are saved while the next runs. Meanwhile other threads compile the next programs.
 """
 
+import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from bts_jax import batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.compiling import AHEAD, compiling, patiently, threads
 from bts_jax.contract import Means
+from bts_jax.devices import streams
 from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.random import fold_in_words
@@ -28,9 +30,11 @@ from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Chunk, Results
 from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
+from bts_jax.text import reason
 
+_LOG = logging.getLogger("bts_jax")
 MANY = 12  # programs of a sweep, see `_frees`
-UNDER_WAY = 2  # programs at a time; on a GPU one plays, and results of the other are saved
+UNDER_WAY = 2  # programs at a time; in a stream of a GPU one plays, and results of the other are saved
 
 
 class Counts(NamedTuple):
@@ -60,17 +64,17 @@ def play_chunks(
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
-    # Two programs at a time take a GPU at least as long as one after the other. On an H200 (jaxlib 0.11.2) a program took
-    # 60 to 91 s beside another one, and 5 s alone.
-    turn = nullcontext() if devices[0].platform == "cpu" else Lock()
     left = Counter(map(_program_of, fusions))  # how many times each program is still used
     frees = _frees(devices, len(left))
-    with threads(UNDER_WAY) as players, compiling() as programs:
+    found = _streams(tuple(devices))[: max(len(left), 1)]
+    stream_of = dict(zip(left, cycle(found)))  # a program belongs to a stream; the longest programs come first
+    with threads(UNDER_WAY * len(found)) as players, compiling() as programs:
         waiting, under_way = iter(fusions), deque()
         for _ in fusions:
             for fused in islice(waiting, AHEAD - len(under_way)):
-                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, devices))
-                work = players.submit(_play_and_save, program, turn, grid, results, fused, devices, frees)
+                stream = stream_of[_program_of(fused)]
+                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream.devices))
+                work = players.submit(_play_and_save, program, stream, found[0], grid, results, fused, frees)
                 under_way.append((fused, program, work))
             fused, program, work = under_way.popleft()
             chunks = [chunk for call in fused for chunk in call.chunks]
@@ -87,6 +91,17 @@ def play_chunks(
                     counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
                                     for i in np.flatnonzero(seeds_of)})
     return counts
+
+
+class _Stream(NamedTuple):
+    """Devices, and a context for a program that runs on them. On GPUs one program runs at a time in it."""
+
+    devices: tuple
+    turn: AbstractContextManager
+
+
+def _streams(devices: tuple) -> list[_Stream]:
+    return [_Stream(same, nullcontext() if devices[0].platform == "cpu" else Lock()) for same in streams(devices)]
 
 
 def _frees(devices: Sequence[Any], count: int) -> bool:
@@ -108,8 +123,7 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 
 
 def _play_and_save(
-    program: Future, turn: AbstractContextManager, grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any],
-    frees: bool,
+    program: Future, stream: _Stream, first: _Stream, grid: Grid, results: Results, fused: list[Call], frees: bool,
 ) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[Batch]]:
     """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated.
 
@@ -119,9 +133,7 @@ def _play_and_save(
         program.result()
     except (Exception, CancelledError):  # raised where the caller asks for the program
         return [], []
-    batches = _batches(grid, results, fused, devices)
-    with turn:
-        played = play(batches)
+    batches, played = _play(stream, first, grid, results, fused)
     outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(fused, played, strict=True):
@@ -135,6 +147,19 @@ def _play_and_save(
                 results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
     return outcome, batches if frees else []
+
+
+def _play(stream: _Stream, first: _Stream, grid: Grid, results: Results, fused: list[Call]) -> tuple[list[Batch], list]:
+    """Plays fused calls in a stream. If it has too little memory, they are played in the first one, which has most of it."""
+    batches = _batches(grid, results, fused, stream.devices)
+    try:
+        with stream.turn:
+            return batches, play(batches)
+    except jax.errors.JaxRuntimeError as error:
+        if stream is first or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        _LOG.info("a program is played again where JAX has reserved memory (%s)", reason(error))
+    return _play(first, first, grid, results, fused)
 
 
 def _program_of(fused: list[Call]) -> tuple:
