@@ -21,7 +21,7 @@ from bts_jax.engine.storing import behind_a_branch
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
 # call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 129}
-# Blocks in a turn, on a GPU. A turn is a CUDA graph and takes 20 to 50 ms. If a whole program were one graph, JAX could not load
+# Blocks in a turn, on a GPU. A turn is a CUDA graph and takes 20 to 50 ms. If a program were one graph, JAX could not load
 # another program until it ends.
 TURN = 32
 
