@@ -119,8 +119,8 @@ class Policy(Protocol):
     numbers.) Gradients through decisions need a method `logits`; see `bts_jax.learn`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
-    values that are used several times, updates statistics in place, and turns draws by rejection into single proposals without
-    a loop. These are the draws of `bts_jax.random.beta`, `gamma` and `rejection`, of `jax.random.gamma` and of functions built
+    values that are used several times, updates statistics in place, and turns draws by rejection into proposals without a
+    loop. These are the draws of `bts_jax.random.beta`, `gamma` and `rejection`, of `jax.random.gamma` and of functions built
     on it.
 
     Example:

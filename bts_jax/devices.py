@@ -5,15 +5,20 @@ import logging
 import math
 import os
 import re
-from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax
 from jax.extend.backend import backends
 
+from bts_jax.text import reason
+
 STREAMS = 4  # see `streams`; more are no faster on an H200
+MEMORY = 1 / 16  # of a GPU, for each further client; JAX reserves 3/4 of it for the first
 _LOG = logging.getLogger("bts_jax")
+_creating = Lock()
+_further: dict[int, list] = {}  # the further clients, by the address of the first
 _forked = False  # whether this process was forked from a process in which JAX had started
 
 
@@ -48,36 +53,39 @@ def cores() -> int:
     return max(number // (_from_environment("BTS_JAX_WORKERS", "worker processes") or 1), 1)
 
 
-def streams(devices: tuple) -> list[tuple]:
-    """Several tuples of devices that stand for the same GPUs. Programs on different tuples run at the same time.
+def streams(devices: tuple, most: int) -> list[tuple]:
+    """One or several tuples of devices, up to `most`, that stand for the same GPUs. Programs on different ones run in parallel.
 
     JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs leave most of a GPU idle. So
     further clients of JAX are created. Each has a stream of its own, and its own devices for the same GPUs. A program belongs
-    to one client. The first tuple is `devices`. The others share the memory that JAX has not reserved for the first.
+    to one client. The first tuple is `devices`.
 
     `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX cannot create clients.
     """
-    count = _from_environment("BTS_JAX_STREAMS", "streams") or STREAMS
+    count = min(_from_environment("BTS_JAX_STREAMS", "streams") or STREAMS, most)
     found = [devices]
     if devices[0].platform == "gpu" and jax.process_count() == 1:
         for client in _clients(devices[0].client, count - 1):
             own = {device.local_hardware_id: device for device in client.local_devices()}
-            if all(device.local_hardware_id in own for device in devices):
-                found.append(tuple(own[device.local_hardware_id] for device in devices))
+            found.append(tuple(own[device.local_hardware_id] for device in devices))
     return found
 
 
-@cache
 def _clients(client: Any, count: int) -> list:
-    """`count` more clients like this one."""
-    try:
-        from jaxlib.xla_client import make_c_api_client  # JAX has no public function for this
+    """Up to `count` clients of JAX for the same GPUs. They are created once, and have little memory."""
+    with _creating:
+        found = _further.setdefault(id(client), [])
+        try:
+            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client  # JAX has no public function
 
-        name = next(name for name, other in backends().items() if other is client)
-        return [make_c_api_client(name, {"preallocate": False}, None) for _ in range(count)]
-    except Exception as error:  # another version of JAX, or no memory
-        _LOG.info("the programs of a sweep run one after the other, because JAX cannot create clients (%s)", error)
-        return []
+            options = dict(generate_pjrt_gpu_plugin_options())  # of the first client
+            options |= {"preallocate": False, "memory_fraction": MEMORY,
+                        "visible_devices": [device.local_hardware_id for device in client.local_devices()]}
+            while len(found) < count and backends().get("cuda") is client:
+                found.append(make_c_api_client("cuda", options, None))
+        except Exception as error:  # another version of JAX, or too little memory
+            _LOG.info("fewer programs of a sweep run at a time: JAX cannot create another client (%s)", reason(error))
+        return found[:count]
 
 
 def check_fork() -> None:

@@ -5,7 +5,8 @@ generator is Threefry-2x32 (Salmon et al., SC 2011), of the same family as JAX's
 `jax.numpy`, so that XLA can fuse it with the operations that use the numbers.
 
 `gamma`, `beta` and `rejection` draw by rejection: they make proposals until one is accepted for each element. They are
-ordinary functions with a loop. In a policy, the engine makes one proposal per call instead (`bts_jax.engine.draws`).
+ordinary functions with a loop. In a policy, the engine makes one or a few proposals per call instead
+(`bts_jax.engine.draws`).
 
 Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
 operations. In a policy or a bandit, the engine prevents it by rounding products. Functions marked `exact` round their products

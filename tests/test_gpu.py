@@ -17,6 +17,8 @@ from common import assert_same_bits, batch, keys
 from jax import lax
 
 import bts_jax as bj
+from bts_jax.devices import STREAMS, streams
+from bts_jax.sweeps import schedule
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 
@@ -29,12 +31,18 @@ def seen(x):
     return jax.pure_callback(lambda x: np.asarray(x) + 1, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
 
 
+def propose_small(words, chance):
+    """A uniform number and another one, which accepts it with this probability."""
+    return bj.random.unit(words[0]), bj.random.unit(words[1]) < chance
+
+
 # Scores of the arms, from a key and a count of pulls [ARMS].
 CONSTRUCTS = {
     "jax.random.beta": lambda key, n: jax.random.beta(key, n + 1, 2.0),
     "jax.random.gamma": lambda key, n: jax.random.gamma(key, n + 0.5),
     "jax.random.dirichlet": lambda key, n: jax.random.dirichlet(key, n + 1),
     "bts_jax.random.beta": lambda key, n: bj.random.beta(key, n + 1, 2.0),
+    "rejection": lambda key, n: bj.random.rejection(propose_small, key, 1 / (n + 1)),
     "jax.random.poisson": lambda key, n: jax.random.poisson(key, n + 1).astype(jnp.float32),
     "truncated_normal": lambda key, n: jax.random.truncated_normal(key, -1, 1, (ARMS,)) * n,
     "permutation": lambda key, n: jax.random.permutation(key, n),
@@ -114,6 +122,18 @@ def test_three_of_them_in_one_sweep():
     for name, policy in policies.items():
         alone = bj.sweep({name: policy}, {"arms": BANDIT}, [10, 20], 40)
         assert not np.isnan(alone.regret).any() and (alone.regret.values == together.regret.sel(policy=[name]).values).all()
+
+
+def test_programs_in_several_streams_have_the_bits_of_one_stream(monkeypatch):
+    """Six programs: two policies that draw by rejection and one that does not, on two numbers of arms."""
+    assert len(streams(tuple(jax.devices()), 6)) == STREAMS
+    policies = {name: bj.POLICIES[name]() for name in ("gaussian-bts", "joint-bts", "kube")}
+    bandits = {"three": BANDIT, "two": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6])}
+    monkeypatch.setattr(schedule, "_small_call", lambda grid: 0)  # one program for each policy
+    several = bj.sweep(policies, bandits, [10, 2000], 40)
+    monkeypatch.setenv("BTS_JAX_STREAMS", "1")
+    one = bj.sweep(policies, bandits, [10, 2000], 40)
+    assert not np.isnan(one.regret).any() and (one.regret.values == several.regret.values).all()
 
 
 PLAY = """

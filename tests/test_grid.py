@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zlib
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
@@ -24,6 +25,7 @@ import scipy.stats
 import tqdm.std
 import xarray as xr
 from common import grid_file
+from jaxlib.xla_client import make_cpu_client
 from test_results import assert_same
 
 import bts_jax as bj
@@ -152,34 +154,85 @@ def test_programs_are_freed_after_their_last_use(whole, monkeypatch):
     assert all(batch._key_of(batches)[0] not in batch._PROGRAMS.kept for batches in forgotten)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("memory", [True, False])
-def test_streams_do_not_matter(memory, whole, monkeypatch):
-    """Here two streams are two CPU devices. If the second has too little memory, its programs are played in the first."""
-    first, second = ((device,) for device in jax.devices()[:2])
-    used = []
+@pytest.fixture(scope="module")
+def two_streams():
+    """Two clients of JAX for the same CPU, as a GPU has them."""
+    return [(jax.devices("cpu")[0],), (make_cpu_client().local_devices()[0],)]
 
-    def usual_play(batches):
-        used.append(batches[0].devices)
-        if batches[0].devices == second and not memory:
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", ["nowhere", "playing", "compiling"])
+def test_streams_do_not_matter(fails, two_streams, whole, monkeypatch):
+    """If the second has too little memory, its programs are played in the first. The bandit's arrays belong to the first."""
+    played, freed = [], []
+    full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    def logged_play(batches):
+        played.append(two_streams.index(batches[0].devices))
+        if played[-1] == 1 and fails != "nowhere":
+            raise full
         return play(batches)
 
-    monkeypatch.setattr(playing, "streams", lambda devices: [first, second])
-    monkeypatch.setattr(playing, "play", usual_play)
-    names = ["ε-first", "KUBE"]
-    part = bj.sweep({name: POLICIES[name] for name in names}, {"a": BANDITS["a"]}, BUDGETS, SEEDS, seed=4)
+    def lower(batches):
+        second = batches[0].devices == two_streams[1]
+        return Mock(compile=Mock(side_effect=full)) if second and fails == "compiling" else batch.lower(batches)
+
+    forget = batch.forget
+    monkeypatch.setattr(batch, "forget", lambda batches: [freed.append(two_streams.index(batches[0].devices)), forget(batches)])
+    monkeypatch.setattr(playing, "streams", lambda devices, most: two_streams)
+    monkeypatch.setattr(playing, "_frees", lambda devices, count: True)
+    monkeypatch.setattr(playing, "play", logged_play)
+    monkeypatch.setattr(playing, "lower", lower)
+    monkeypatch.setattr(playing, "_PLACES", {})
+    monkeypatch.setattr(playing, "nullcontext", threading.Lock)
+    kept, names = set(batch._PROGRAMS.kept), ["ε-first", "KUBE"]
+    bandit = jax.device_put(BANDITS["a"], two_streams[0][0])
+    part = bj.sweep({name: POLICIES[name] for name in names}, {"a": bandit}, BUDGETS, SEEDS, seed=4)
     assert_same(part.drop_attrs(), whole.sel(policy=names, bandit=["a"]).drop_attrs())
-    assert sorted(used, key=str) == ([first, second] if memory else [first, first, second])
+    assert sorted(played) == ([0, 1] if fails == "nowhere" else [0, 0, 1])
+    assert sorted(freed) == sorted(played) and set(batch._PROGRAMS.kept) <= kept
 
 
-def test_other_errors_in_a_stream_are_raised(monkeypatch):
+def test_other_errors_in_a_stream_are_raised(two_streams, monkeypatch):
+    played = []
+
     def failing_play(batches):
+        played.append(two_streams.index(batches[0].devices))
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
+    monkeypatch.setattr(playing, "streams", lambda devices, most: two_streams)
     monkeypatch.setattr(playing, "play", failing_play)
+    monkeypatch.setattr(playing, "lower", lambda batches: Mock())
+    monkeypatch.setattr(playing, "_PLACES", {})
     with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
-        bj.sweep({"KUBE": POLICIES["KUBE"]}, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
+        bj.sweep(POLICIES, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)
+    assert len(played) == len(set(played)), "not played again"
+
+
+def test_programs_stay_in_their_streams(two_streams, monkeypatch):
+    """Others go to the stream with the fewest. Nothing is asked of JAX if there is nothing to play."""
+    asked = []
+    monkeypatch.setattr(playing, "streams", lambda devices, most: asked.append(most) or two_streams[:most])
+    monkeypatch.setattr(playing, "_PLACES", {})
+
+    def places(*programs):
+        found = playing._stream_of_each(list(programs), two_streams[0])
+        return [two_streams.index(found[program].devices) for program in programs]
+
+    assert places() == [] and asked == []
+    assert places("a", "b", "c") == [0, 1, 0] and asked == [3]
+    assert places("b", "d", "c") == [1, 0, 0]
+    assert places("b") == [0], "there is one stream for one program"
+
+
+def test_threads_that_wait_do_not_play_after_the_end(two_streams, monkeypatch):
+    stream = playing._Stream(two_streams[0])
+    monkeypatch.setattr(playing, "_batches", lambda *_: [])
+    monkeypatch.setattr(playing, "play", lambda batches: "played")
+    assert playing._play(stream, *[None] * 3) == ([], "played")
+    playing._stop([stream])
+    with pytest.raises(CancelledError):
+        playing._play(stream, *[None] * 3)
 
 
 def test_a_sweep_is_resumed(whole, tmp_path, monkeypatch):

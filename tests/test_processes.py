@@ -280,7 +280,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 class GPU(NamedTuple):
     client: Any
     local_hardware_id: int
@@ -298,42 +297,46 @@ class GPUs:
 
 
 def test_streams_have_the_same_gpus(monkeypatch, caplog):
-    """They are those of clients that have all GPUs of the first tuple, in the same order."""
+    """They are those of further clients of JAX, which are created when they are needed, and once."""
     made = []
 
     def make(name, options, _):
-        made.append((name, options, GPUs(1, 0) if len(made) < 2 else GPUs(0)))
+        if len(made) == 3:
+            raise TypeError("no more")
+        made.append((name, options, GPUs(*reversed(options["visible_devices"]))))
         return made[-1][-1]
 
+    def found(client, most):
+        return [[(gpu.client, gpu.local_hardware_id) for gpu in same] for same in devices.streams(client.devices, most)]
+
+    def of(*clients):
+        return [[(one, 2), (one, 5)] for one in clients]
+
+    client, other, cpus = GPUs(2, 5), GPUs(2, 5), tuple(jax.devices("cpu"))
     monkeypatch.setattr("jaxlib.xla_client.make_c_api_client", make)
-    monkeypatch.delenv("BTS_JAX_STREAMS", raising=False)
-    client = GPUs(0, 1)
     monkeypatch.setattr(devices, "backends", lambda: {"cpu": None, "cuda": client})
-    found = devices.streams(client.devices)
-    assert [[(gpu.client, gpu.local_hardware_id) for gpu in same] for same in found] == [
-        [(one, 0), (one, 1)] for one in (client, made[0][2], made[1][2])]
-    assert devices.streams(client.devices) == found, "clients are created once"
-    assert [one[:2] for one in made] == [("cuda", {"preallocate": False})] * 3
+    monkeypatch.setattr(devices, "_further", {})
+    monkeypatch.delenv("BTS_JAX_STREAMS", raising=False)
+    assert found(client, 1) == of(client) and not made
+    assert found(client, 3) == of(client, made[0][2], made[1][2]) == found(client, 3)
+    assert found(client, 99) == of(client, *(one[2] for one in made)) and len(made) == devices.STREAMS - 1
+    name, options, _ = made[0]
+    assert name == "cuda" and (options["preallocate"], options["visible_devices"]) == (False, [2, 5])
+    assert options["memory_fraction"] < 0.1 and options.keys() > {"platform_name"}
+    assert found(other, 4) == of(other), "not a client of CUDA"
+    assert devices.streams(cpus, 4) == [cpus]
     monkeypatch.setenv("BTS_JAX_STREAMS", "1")
-    assert devices.streams(client.devices) == [client.devices]
+    assert found(client, 4) == of(client)
     monkeypatch.setenv("BTS_JAX_STREAMS", "none")
     with pytest.raises(ValueError, match="BTS_JAX_STREAMS = 'none' is not a number of streams"):
-        devices.streams(client.devices)
-    monkeypatch.delenv("BTS_JAX_STREAMS")
-    cpus = tuple(jax.devices("cpu"))
-    assert devices.streams(cpus) == [cpus]
-
-    def fail(*_):
-        raise TypeError("another version")
-
-    monkeypatch.setattr("jaxlib.xla_client.make_c_api_client", fail)
-    other = GPUs(0, 1)
-    monkeypatch.setattr(devices, "backends", lambda: {"cuda": other})
+        devices.streams(client.devices, 4)
+    monkeypatch.setenv("BTS_JAX_STREAMS", "9")
     with caplog.at_level("INFO", logger="bts_jax"):
-        assert devices.streams(other.devices) == [other.devices]
-    assert "run one after the other, because JAX cannot create clients (another version)" in caplog.text
+        assert len(found(client, 9)) == 4
+    assert "run at a time: JAX cannot create another client (" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     (tmp_path / "pools.py").write_text(POOLS)
     out, err = ran(tmp_path / "pools.py", cwd=tmp_path)

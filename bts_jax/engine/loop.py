@@ -21,8 +21,8 @@ from bts_jax.engine.storing import behind_a_branch
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
 # call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 129}
-# Blocks in a turn, on a GPU. A turn is a CUDA graph and takes 20 to 50 ms. If a program were one graph, JAX could not load
-# another program until it ends.
+# Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph, or one per block if lanes are refilled. If a whole
+# program were one graph, JAX could not load another program until it ends.
 TURN = 32
 
 
@@ -38,7 +38,7 @@ def lane_count(count: int) -> int:
 class Rules(NamedTuple):
     """The functions that play a run, written for one run."""
 
-    round: Callable  # setting -> a round that makes single proposals (`draws.Stepwise`)
+    round: Callable  # setting -> a round without loops (`draws.Stepwise`)
     start: Callable  # round, setting -> progress
     call: Callable  # round, setting, progress -> progress: one attempt at a round
     blank: Callable  # setting -> record
@@ -123,8 +123,8 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
             return (carried[0] < TURN) & goes_on(carried[1])
 
         _, batches = lax.while_loop(more, lambda carried: (carried[0] + 1, block(carried[1])), (jnp.int32(0), batches))
-        # XLA would make one graph of all turns. It cannot make a graph of a branch. So this branch, which changes nothing, ends
-        # the graph. It has a loop, because XLA would replace a branch without one by a selection.
+        # XLA would make one graph of all turns. A branch ends a graph, because `programs._GRAPHS` does not list CONDITIONAL. So
+        # there is a branch that changes nothing. It has a loop, because XLA would replace a branch without one by a selection.
         def raised(n: jax.Array) -> jax.Array:
             return lax.while_loop(lambda m: m < n, lambda m: m + 1, n)
 

@@ -7,11 +7,11 @@ results of one are saved while the next runs. Meanwhile other threads compile th
 
 import logging
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -66,15 +66,16 @@ def play_chunks(
     bar.begin(grid, todo, results)
     left = Counter(map(_program_of, fusions))  # how many times each program is still used
     frees = _frees(devices, len(left))
-    found = _streams(tuple(devices))[: max(len(left), 1)]
-    stream_of = dict(zip(left, cycle(found)))  # a program belongs to a stream; the longest programs come first
-    with threads(UNDER_WAY * len(found)) as players, compiling() as programs:
+    stream_of = _stream_of_each(list(left), tuple(devices))
+    with ExitStack() as stack, compiling() as programs:
+        players = {stream: stack.enter_context(threads(UNDER_WAY)) for stream in stream_of.values()}
+        stack.callback(_stop, players)
         waiting, under_way = iter(fusions), deque()
         for _ in fusions:
             for fused in islice(waiting, AHEAD - len(under_way)):
                 stream = stream_of[_program_of(fused)]
-                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream.devices))
-                work = players.submit(_play_and_save, program, stream, found[0], grid, results, fused, frees)
+                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream))
+                work = players[stream].submit(_play_and_save, program, stream, grid, results, fused, frees)
                 under_way.append((fused, program, work))
             fused, program, work = under_way.popleft()
             chunks = [chunk for call in fused for chunk in call.chunks]
@@ -93,15 +94,48 @@ def play_chunks(
     return counts
 
 
-class _Stream(NamedTuple):
-    """Devices, and a context for a program that runs on them. On GPUs one program runs at a time in it."""
+class _Stream:
+    """Devices on which programs run, on GPUs one at a time.
 
-    devices: tuple
-    turn: AbstractContextManager
+    The first stream has most of the memory (`devices.streams`). If there is too little in another one, the first takes over.
+    """
+
+    def __init__(self, devices: tuple, first: "_Stream | None" = None):
+        self.devices, self.first = devices, first
+        self.turn = nullcontext() if devices[0].platform == "cpu" else Lock()
+        self.full = self.stopped = False
+
+    def is_full(self, error: Exception) -> bool:
+        """Whether this error says so, and another stream may have more memory."""
+        return self.first is not None and "RESOURCE_EXHAUSTED" in str(error)
 
 
-def _streams(devices: tuple) -> list[_Stream]:
-    return [_Stream(same, nullcontext() if devices[0].platform == "cpu" else Lock()) for same in streams(devices)]
+_PLACES: dict[Any, int] = {}  # the place of a program's stream in the last sweep that had the program
+
+
+def _stream_of_each(programs: list, devices: tuple) -> dict[Any, _Stream]:
+    """The stream of each program: that of an earlier sweep, which has it compiled, or the one with the fewest programs."""
+    if not programs:
+        return {}
+    first, *others = streams(devices, len(programs))
+    found = [_Stream(first)]
+    found += [_Stream(same, found[0]) for same in others]
+    places: dict[Any, int] = {}
+    counts = [0] * len(found)
+    for program in programs:
+        place = _PLACES.get(program, len(found))
+        places[program] = place if place < len(found) else counts.index(min(counts))
+        counts[places[program]] += 1
+    if len(_PLACES) > 1000:
+        _PLACES.clear()
+    _PLACES.update(places)
+    return {program: found[place] for program, place in places.items()}
+
+
+def _stop(players: Iterable[_Stream]) -> None:
+    """Threads that wait for their turn do not play any more."""
+    for stream in players:
+        stream.stopped = True
 
 
 def _frees(devices: Sequence[Any], count: int) -> bool:
@@ -113,9 +147,23 @@ def _frees(devices: Sequence[Any], count: int) -> bool:
     return devices[0].platform != "cpu" and count > MANY
 
 
-def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[Any]) -> Any:
+class _Lowered(NamedTuple):
+    """A lowered program. If there is too little memory to load it, `_play` plays it in another stream."""
+
+    lowered: Any
+    stream: _Stream
+
+    def compile(self) -> None:
+        try:
+            self.lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if not self.stream.is_full(error):
+                raise
+
+
+def _trace(grid: Grid, results: Results, fused: list[Call], stream: _Stream) -> _Lowered:
     try:
-        return lower(_batches(grid, results, fused, devices))
+        return _Lowered(lower(_batches(grid, results, fused, stream.devices)), stream)
     except Exception as error:
         names = sorted({list(grid.policies)[call.chunks[0].policy] for call in fused})
         error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
@@ -123,7 +171,7 @@ def _trace(grid: Grid, results: Results, fused: list[Call], devices: Sequence[An
 
 
 def _play_and_save(
-    program: Future, stream: _Stream, first: _Stream, grid: Grid, results: Results, fused: list[Call], frees: bool,
+    program: Future, stream: _Stream, grid: Grid, results: Results, fused: list[Call], frees: bool
 ) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[Batch]]:
     """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated.
 
@@ -133,7 +181,7 @@ def _play_and_save(
         program.result()
     except (Exception, CancelledError):  # raised where the caller asks for the program
         return [], []
-    batches, played = _play(stream, first, grid, results, fused)
+    batches, played = _play(stream, grid, results, fused)
     outcome = []
     with on_the_host():
         for call, (runs, _, _) in zip(fused, played, strict=True):
@@ -149,17 +197,24 @@ def _play_and_save(
     return outcome, batches if frees else []
 
 
-def _play(stream: _Stream, first: _Stream, grid: Grid, results: Results, fused: list[Call]) -> tuple[list[Batch], list]:
-    """Plays fused calls in a stream. If it has too little memory, they are played in the first one, which has most of it."""
+def _play(stream: _Stream, grid: Grid, results: Results, fused: list[Call]) -> tuple[list[Batch], list]:
+    """Plays fused calls in a stream, or in the first one if there is too little memory. Also returns their batches."""
+    if stream.full and stream.first:
+        stream = stream.first
     batches = _batches(grid, results, fused, stream.devices)
     try:
         with stream.turn:
+            if stream.stopped:
+                raise CancelledError
             return batches, play(batches)
     except jax.errors.JaxRuntimeError as error:
-        if stream is first or "RESOURCE_EXHAUSTED" not in str(error):
+        if not stream.is_full(error):
             raise
-        _LOG.info("a program is played again where JAX has reserved memory (%s)", reason(error))
-    return _play(first, first, grid, results, fused)
+        _LOG.info("a stream of the GPU has too little memory: its programs run in another one (%s)", reason(error))
+    batch.forget(batches)
+    stream.full = True
+    _trace(grid, results, fused, stream.first).compile()  # type: ignore
+    return _play(stream, grid, results, fused)
 
 
 def _program_of(fused: list[Call]) -> tuple:
