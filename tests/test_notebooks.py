@@ -5,13 +5,15 @@ The tests append this text to the source of the cell. So the cells that a reader
 """
 
 import ast
+import os
 import re
 from pathlib import Path
 
-import haste
 import nbformat
 import pytest
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.util import run_sync
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -46,12 +48,32 @@ def assigned(source):
     return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all notebooks. So Python starts, and imports JAX, once."""
+    manager = AsyncKernelManager(kernel_name="python3")  # the first notebook starts it
+    yield manager
+    if manager.has_kernel:
+        run_sync(manager.shutdown_kernel)(now=True)
+
+
+def begin(folder):
+    """A cell before the others: no names of an earlier notebook, a folder of its own, and programs compiled in haste."""
+    return nbformat.v4.new_code_cell(f"%reset_selective -f .\n%cd -q {folder}\n__import__('haste').switch('short')")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("XLA_FLAGS", haste.flags())
-    NotebookClient(reduced(path), timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+def test_notebooks_run(path, kernel, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    notebook = reduced(path)
+    notebook.cells.insert(0, begin(tmp_path))
+    client = NotebookClient(notebook, km=kernel, timeout=300)
+    try:
+        client.execute()
+    finally:
+        if client.kc:
+            client.kc.stop_channels()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

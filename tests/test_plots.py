@@ -68,11 +68,11 @@ def test_one_run_one_instance_one_budget_and_numbers_that_are_missing(name):
     assert figure._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
     broken = data()
     broken.regret[1] = np.nan
-    make(broken).savefig(io.BytesIO())
+    make(broken).savefig(io.BytesIO(), dpi=50)
     negative = data()
     negative["regret"] = -negative.regret
     for scale in ("linear", "log-log") if name in ("regret", "difference") else ("log",) if name in ("box", "violin") else ():
-        make(negative, scale=scale).savefig(io.BytesIO())
+        make(negative, scale=scale).savefig(io.BytesIO(), dpi=50)
 
 
 def test_figures_leave_pyplot_alone():
@@ -160,7 +160,7 @@ def test_theory_is_drawn_beside_the_simulation():
     assert "not a bound" in words(part.figure) and "bound on BTS" not in words(part.figure)
     assert part.get_yscale() == "log" and plots.regret(sample, theory="slope", scale="log-x").axes[0].get_yscale() == "linear"
     for odd in (sample.isel(budget=[0]), sample.isel(policy=[0]), sample.isel(seed=[0]), sample.assign(regret=-sample.regret)):
-        plots.regret(odd, theory=True).savefig(io.BytesIO())
+        plots.regret(odd, theory=True).savefig(io.BytesIO(), dpi=50)
 
 
 def test_final_regret_is_that_of_one_budget():
@@ -376,8 +376,8 @@ def test_pngs_are_wide_enough(width, tmp_path):
     figure = plots.regret(data(bandits=1), width=width)
     plots.save(figure, tmp_path / "saved")
     figure.savefig(tmp_path / "own.png")
-    (tmp_path / "shown.png").write_bytes(figure._repr_png_())
     content, size = figure._repr_mimebundle_()
+    (tmp_path / "shown.png").write_bytes(content["image/png"])
     assert content["image/png"] == figure._repr_png_() and size["image/png"]["width"] == 150 * figure.get_figwidth()
     for name in ("saved", "own", "shown"):
         assert imread(tmp_path / f"{name}.png").shape[1] >= 1200
@@ -490,7 +490,7 @@ def test_arms_have_names_and_colours():
     assert [text.get_text() for text in ticks] == ["0", "1", "blue"]
     many = a_trace()
     many.arm = np.array([0, 59, 30, 2, -1, -1])
-    plots.run(many).savefig(io.BytesIO())
+    plots.run(many).savefig(io.BytesIO(), dpi=50)
     mine = Figure()
     grid = mine.subplots(3)
     assert plots.run(a_trace(MIDDLE), axes=grid) is mine and all(axes.has_data() for axes in grid)
@@ -540,7 +540,7 @@ def test_a_heat_map_has_the_means_where_they_belong():
     other = plots.heatmap(hyperparameters(), "scale", "alpha", budget=10, metric="pseudo_regret", annotate=False).axes[0]
     assert not other.texts
     np.testing.assert_array_equal(other.images[0].get_array(), np.array([[6, 4, 3], [5, 2, 1]]).T + 1)
-    figure.savefig(io.BytesIO())
+    figure.savefig(io.BytesIO(), dpi=50)
 
 
 def test_cells_without_a_mean_are_blank():
@@ -553,7 +553,7 @@ def test_cells_without_a_mean_are_blank():
     mine = Figure()
     assert plots.heatmap(sample, "alpha", "scale", axes=mine.subplots()) is mine
     for written in (figure, mine):
-        written.savefig(io.BytesIO())
+        written.savefig(io.BytesIO(), dpi=50)
 
 
 @pytest.mark.parametrize(("call", "named"), [

@@ -13,6 +13,7 @@ from bts_jax.cli import main
 from bts_jax.experiments import STUDIES, common, correlated, omega, tails, worst_case
 from bts_jax.experiments.runner import Size
 from bts_jax.intervals import ratio_interval
+from bts_jax.plots import saving
 from bts_jax.statistics import measured
 from bts_jax.sweeps import run
 from bts_jax.sweeps.grid import Grid
@@ -58,6 +59,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     """With all policies, and made-up runs."""
     monkeypatch.setitem(STUDIES[name].sizes, "quick", TINY[name])
     monkeypatch.setattr(run, "sweep", made_up_sweep)
+    monkeypatch.setattr(saving, "_dpi", lambda *_: 50)  # test_plots tests the width of PNGs
     dataset, report = experiments.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"
