@@ -109,6 +109,12 @@ class Seen:
         self.spent += cost
         self.t += 1
 
+    def keep(self, runs):
+        """Forgets all other runs."""
+        for name, array in vars(self).items():
+            if np.ndim(array):
+                setattr(self, name, array[runs])
+
 
 def pick(index, n):
     """The largest index. Arms without a pull or a finite index come first, the least pulled of them before the others."""
@@ -278,7 +284,7 @@ def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
         for seen_variance in seen.variances())
     draw = rng.normal(cost, cost_spread)
     while (outside := (draw <= 0) | (draw > 1)).any():
-        draw = np.where(outside, rng.normal(cost, cost_spread), draw)
+        draw[outside] = rng.normal(cost[outside], cost_spread[outside])
     return (rng.normal(reward, reward_spread) / draw).argmax(1)
 
 
@@ -312,17 +318,16 @@ def commitment(seen):
 
 
 class EpsilonFirst:
-    """Stores the arm to which each run has committed; −1 before."""
+    """Stores the arm to which each run has committed, with what was seen; −1 before."""
 
     def __init__(self, epsilon=0.1):
-        self.epsilon, self.committed = epsilon, None
+        self.epsilon = epsilon
 
     def __call__(self, seen, problem, rng):
-        if self.committed is None:
-            self.committed = np.full(len(seen.n), -1)
-        ready = (seen.spent >= self.epsilon * problem["budget"]) & (seen.n > 0).all(1) & (self.committed < 0)
-        self.committed = np.where(ready, commitment(seen), self.committed)
-        return np.where(self.committed < 0, (seen.t - 1) % seen.n.shape[1], self.committed)
+        committed = getattr(seen, "committed", np.full(len(seen.n), -1))
+        ready = (seen.spent >= self.epsilon * problem["budget"]) & (seen.n > 0).all(1) & (committed < 0)
+        seen.committed = np.where(ready, commitment(seen), committed)
+        return np.where(seen.committed < 0, (seen.t - 1) % seen.n.shape[1], seen.committed)
 
 
 INDICES = {
@@ -369,17 +374,20 @@ def play(name, arms, budget, runs, rng, **options):
     ratio = arms.reward_mean / arms.cost_mean
     problem = {"budget": budget, "min_cost": arms.cost_mean.min(), "cost_mean": arms.cost_mean, "best_arm": ratio.argmax()}
     seen = Seen(runs, len(ratio))
-    everyone = np.arange(runs)
+    rows = np.arange(runs)  # the runs that are played, and some that have ended
     earned, left, pulls = np.zeros(runs), np.full(runs, float(budget)), np.zeros((runs, len(ratio)), int)
     playing = np.full(runs, True)
     with np.errstate(divide="ignore", invalid="ignore"):
         while playing.any():
+            if playing.mean() < 0.8:
+                seen.keep(playing)
+                rows, playing = rows[playing], playing[playing]
             arm = policy(seen, problem, rng)
             reward, cost = arms.pull(arm, rng)
-            pulls[everyone, arm] += playing
+            pulls[rows, arm] += playing
             seen.add(arm, reward, cost, rng)
-            affordable = playing & (cost <= left)
-            earned += np.where(affordable, reward, 0)
-            left -= np.where(affordable, cost, 0)
-            playing = affordable & (left > 0)
+            affordable = playing & (cost <= left[rows])
+            earned[rows] += np.where(affordable, reward, 0)
+            left[rows] -= np.where(affordable, cost, 0)
+            playing = affordable & (left[rows] > 0)
     return earned, budget - left, pulls

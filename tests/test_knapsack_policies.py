@@ -20,6 +20,7 @@ from bts_jax import Problem
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import resources
 from bts_jax.policies.index import ArmStatistics
+from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
 DRAWS, SLOW_DRAWS = 20_000, 100_000
@@ -764,14 +765,27 @@ def same_runs(first, second):
     np.testing.assert_array_equal(np.ravel(first.cost), np.ravel(second.cost))
 
 
+@pytree
+class Quarters(bj.Bernoulli):
+    """Rewards and costs of 1/4 and 3/4 in place of 0 and 1."""
+
+    reward_mean = property(lambda self: 0.25 + 0.5 * self.reward)
+    cost_mean = property(lambda self: 0.25 + 0.5 * self.cost)
+
+    def pull(self, key, arm):
+        reward, cost = bj.Bernoulli.pull(self, key, arm)
+        return 0.25 + 0.5 * reward, 0.25 + 0.5 * cost
+
+
 @pytest.mark.slow
 @pytest.mark.with_care
 def test_with_one_resource_knapsack_bts_is_bts():
-    """Bit for bit: on vectors of one cost, and on costs that are numbers. There rewards and costs are not 0 or 1."""
-    (plain, vector), keys = plain_and_vector(), jax.random.split(KEY, 64)
-    same_runs(bj.simulate_batch(bj.BTS(), plain, 60, keys), bj.simulate_batch(bj.KnapsackBTS(), vector, [60], keys))
-    beta = bj.Beta(reward_alpha=[1, 2, 3], reward_beta=[3, 2, 1], cost_alpha=[1, 2, 2], cost_beta=[4, 2, 1])
-    same_runs(*(bj.simulate_batch(policy, beta, 60, keys) for policy in (bj.BTS(), bj.KnapsackBTS())))
+    """Bit for bit: on vectors of one cost, and on costs that are numbers. Rewards and costs are not 0 or 1."""
+    plain, vector = (Quarters(reward=bandit.reward, cost=bandit.cost) for bandit in plain_and_vector())
+    keys = jax.random.split(KEY, 64)
+    expected = bj.simulate_batch(bj.BTS(), plain, 60, keys)
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(), plain, 60, keys))
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(), vector, [60], keys))
 
 
 @pytest.mark.slow

@@ -22,8 +22,9 @@ KEY = jax.random.key(0)
 
 def statistics(pulls, *totals, side_info=()):
     """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) if they are summed."""
-    pulls, totals = jnp.array(pulls, jnp.int32), jnp.array(totals, jnp.float32)
-    return ArmStatistics(pulls=pulls, totals=tuple(map(Sum.of, totals)), rounds=pulls.sum(), side_info=side_info)
+    pulls, totals = np.array(pulls, np.int32), np.array(totals, np.float32)
+    totals = tuple(Sum.of(total, np) for total in totals)  # by NumPy: JAX would compile each operation
+    return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(dtype=np.int32), side_info=side_info))
 
 
 def with_costs(state, means):
@@ -37,7 +38,7 @@ def with_costs(state, means):
 
 def facts(policy, **known):
     """The side information of a policy, selected from all that is known."""
-    return {name: jnp.asarray(known[name], jnp.float32) for name in policy.requires}
+    return {name: np.asarray(known[name], np.float32) for name in policy.requires}
 
 
 @jax.jit
@@ -51,6 +52,23 @@ def indices(policy, state):
 
 def decide(policy, state):
     return int(index_and_arm(policy, state)[1])
+
+
+@jax.jit
+def called(policy, state):
+    return policy(state, KEY)
+
+
+@jax.jit
+def updated(policy, state, arm, reward, cost):
+    return policy.update(state, arm, reward, cost, KEY)
+
+
+@jax.jit
+def next_call(policy, state, first, arm, reward, cost):
+    """The arm and the state after this feedback, of which there is none at first. One program instead of two."""
+    after = policy.update(state, arm, reward, cost, KEY)
+    return policy(jax.tree.map(lambda old, new: jnp.where(first, old, new), state, after), KEY)
 
 
 def test_choose():
@@ -67,7 +85,7 @@ def test_choose():
         ([-1.0, 0.0, 1e38], [9, 9, 9], 2),
         ([np.nan, 5.0, 9.0], [3, 1, 2], 0),  # undefined: as infinite
     ]:
-        assert int(choose(jnp.array(index), jnp.array(pulls))) == arm, (index, pulls)
+        assert int(jax.jit(choose)(np.float32(index), np.int32(pulls))) == arm, (index, pulls)
 
 
 def test_kube_by_hand():
@@ -204,13 +222,13 @@ def test_omega_ucb_by_hand():
     pulls, rewards, costs = [700, 198, 100, 1], [350, 198, 0, 1], [140, 1, 0, 1]
     state = statistics(pulls, rewards, costs)
     z_square = 0.5 * np.log(1001)
-    lower, upper = interval(bj.OmegaUCB().sides(state)[1], jnp.float32(z_square))
+    both = jax.jit(lambda state, z_square: [interval(side, z_square) for side in bj.OmegaUCB().sides(state)])
+    (_, reward), (lower, upper) = both(state, np.float32(z_square))
     for i, (n, x) in enumerate(zip(pulls, np.array(costs) / pulls, strict=True)):
         roots = np.sort(np.roots([n + z_square, -(2 * n * x + z_square), n * x**2]).real)
         np.testing.assert_allclose([lower[i], upper[i]], roots, rtol=3e-6, atol=1e-300)
-    assert lower[2] == 0 and (lower[np.array([0, 1, 3])] > 0).all()
+    assert lower[2] == 0 and (np.asarray(lower)[[0, 1, 3]] > 0).all()
     index = indices(bj.OmegaUCB(), state)
-    reward = interval(bj.OmegaUCB().sides(state)[0], jnp.float32(z_square))[1]
     np.testing.assert_allclose(index[0], reward[0] / lower[0], rtol=1e-6)
     assert index[2] == np.inf
     np.testing.assert_allclose(index[1], 1 / lower[1], rtol=1e-6, err_msg="a reward that never failed: at most 1")
@@ -348,13 +366,12 @@ def test_ucb_b2_tests_the_cost_or_the_reward():
 def test_epsilon_first_explores_in_turn_then_commits_for_good():
     policy = bj.EpsilonFirst(epsilon=0.5)
     state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
-    call, update = jax.jit(policy.__call__), jax.jit(policy.update)
     rewards = [0.2, 0.9, 0.4]
     arms = []
     for _ in range(20):
-        arm, state = call(state, KEY)
+        arm, state = called(policy, state)
         arms.append(int(arm))
-        state = update(state, arm, np.float32(rewards[int(arm)]), np.float32(0.5), KEY)
+        state = updated(policy, state, arm, np.float32(rewards[int(arm)]), np.float32(0.5))
         if len(arms) == 12:  # after the commitment, the best arm turns bad: estimates are frozen
             rewards = [1.0, 0.0, 1.0]
     assert arms == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0] + [1] * 10, "10 pulls at 0.5 spend half of the budget of 10"
@@ -369,13 +386,13 @@ def test_epsilon_first_explores_no_longer_than_it_should(epsilon, budget):
 
 def test_epsilon_first_pulls_every_arm_before_it_commits():
     policy = bj.EpsilonFirst(epsilon=0.01)
-    state = policy.init(Problem(num_arms=4, budget=jnp.float32(10)))
+    state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
     arms = []
-    for _ in range(6):
-        arm, state = policy(state, KEY)
+    for _ in range(5):
+        arm, state = called(policy, state)
         arms.append(int(arm))
-        state = policy.update(state, arm, jnp.float32(arm == 2), jnp.float32(1), KEY)
-    assert arms == [0, 1, 2, 3, 2, 2]
+        state = updated(policy, state, arm, np.float32(arm == 1), np.float32(1))
+    assert arms == [0, 1, 2, 1, 1]
 
 
 def test_epsilon_first_commits_to_an_arm_that_has_earned():
@@ -391,7 +408,7 @@ def test_epsilon_first_commits_to_an_arm_that_has_earned():
         policy = bj.EpsilonFirst()
         state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
         arms = statistics([4, 4, 4], rewards, costs)
-        found, state = policy(state._replace(arms=arms, spent=Sum.of(jnp.float32(sum(costs) + 1))), KEY)
+        found, state = called(policy, state._replace(arms=arms, spent=Sum.of(np.float32(sum(costs) + 1), np)))
         assert int(found) == int(state.committed) == arm, (rewards, costs)
 
 
@@ -420,12 +437,12 @@ def histories(count=200, arms=5):
 
 def as_statistics(seen, policy, side_info=()):
     """The policy's statistics of these histories, one in each row."""
-    pulls = jnp.array(seen.n, jnp.int32)
+    pulls = seen.n.astype(np.int32)
     totals = [seen.reward, seen.cost]
     if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
-    totals = tuple(Sum.of(jnp.array(total, jnp.float32)) for total in totals)
-    return ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1), side_info=side_info)
+    totals = tuple(Sum.of(np.array(total, np.float32), np) for total in totals)
+    return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1, dtype=np.int32), side_info=side_info))
 
 
 @pytest.mark.slow
@@ -439,7 +456,7 @@ def test_decisions_agree_with_the_reference_after_random_histories(name, options
     seen = histories()
     floors = np.random.default_rng(9).choice([0.02, 0.1, 0.3, 0.9], len(seen.n))
     policy = bj.POLICIES[name](**options)
-    side_info = jnp.array(floors, jnp.float32) if name == "ucb-bv1" else ()
+    side_info = np.float32(floors) if name == "ucb-bv1" else ()
     state = as_statistics(seen, policy, side_info)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if name == "epsilon-first":
@@ -468,12 +485,11 @@ def test_decisions_agree_with_the_reference_step_by_step(name):
     problem = {"budget": budget, "min_cost": means[1].min(), "cost_mean": means[1]}
     policy = bj.POLICIES[name]()
     state = policy.init(Problem(num_arms=arms, **facts(policy, **problem)))
-    call, update = jax.jit(policy.__call__), jax.jit(policy.update)
     theirs, seen = reference.POLICIES[name](), reference.Seen(1, arms)
-    same, first = 0, []
+    same, first, arm, reward, cost = 0, [], 0, 0, 0
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for _ in range(600):
-            arm, state = call(state, KEY)
+            arm, state = next_call(policy, state, not first, np.int32(arm), np.float32(reward), np.float32(cost))
             arm, other = int(arm), int(theirs(seen, problem, rng)[0])
             if arm != other:
                 values = reference.INDICES[name](seen, problem)[0]
@@ -482,7 +498,6 @@ def test_decisions_agree_with_the_reference_step_by_step(name):
             first.append(arm)
             reward, cost = rng.choice([0, 0.25, 0.5, 1], 2, p=[0.3, 0.2, 0.2, 0.3])
             reward, cost = reward * (rng.random() < means[0, arm]), cost * (rng.random() < means[1, arm])
-            state = update(state, arm, jnp.float32(reward), jnp.float32(cost), KEY)
             seen.add(np.array([arm]), reward, cost, rng)
     assert same > 590 and first[:arms] == [0, 1, 2, 3, 4, 5]
 
@@ -559,18 +574,19 @@ def test_gaussian_bts_learns_variances():
     """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
     policy = bj.GaussianBTS(variance=0.2, learn=0.5)
     state = policy.init(Problem(num_arms=2))
-    np.testing.assert_allclose(policy.posterior(state)[2], np.sqrt(0.2), rtol=1e-6)
+    posterior = jax.jit(lambda policy, state: policy.posterior(state))
+    np.testing.assert_allclose(posterior(policy, state)[2], np.sqrt(0.2), rtol=1e-6)
     for reward, cost in ((0, 0.5), (0.5, 0.5), (1, 0.5)):
-        state = policy.update(state, jnp.int32(1), jnp.float32(reward), jnp.float32(cost), KEY)
+        state = updated(policy, state, np.int32(1), np.float32(reward), np.float32(cost))
     # Σ(r − r̄)² = 1/2, Σ(c − c̄)² = 0.
-    _, _, reward_spread, cost_spread = policy.posterior(state)
+    _, _, reward_spread, cost_spread = posterior(policy, state)
     np.testing.assert_allclose(reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(cost_spread[0], np.sqrt(0.2), rtol=1e-6)
     seen = histories()
     for variance, learn in ((0.25, 0), (0.25, 1), (0.1, 0.1)):
         policy = bj.GaussianBTS(variance=variance, learn=learn)
-        for ours, theirs in zip(policy.posterior(as_statistics(seen, policy))[2:], seen.variances(), strict=True):
+        for ours, theirs in zip(posterior(policy, as_statistics(seen, policy))[2:], seen.variances(), strict=True):
             exact = np.sqrt((variance + learn * seen.n * theirs) / (1 + learn * seen.n) / (seen.n + 1))
             np.testing.assert_allclose(ours, exact, rtol=1e-4)
 
@@ -590,9 +606,9 @@ def test_gaussian_bts_always_has_a_draw():
 def test_gaussian_bts_chooses_arms_with_the_probability_that_it_says():
     """An arm never pulled, and average costs of 0 and 1 among them, where half of the proposals are rejected."""
     policy = bj.GaussianBTS(variance=1, learn=1)
-    start, update = policy.init(Problem(num_arms=5)), jax.jit(policy.update)
+    start = policy.init(Problem(num_arms=5))
     for arm, reward, cost in [(1, 1, 0), (2, 0.5, 1), (3, 0.25, 0.5), (3, 1, 0), (4, 0, 0.25)] + [(2, 1, 1)] * 30:
-        start = update(start, jnp.int32(arm), jnp.float32(reward), jnp.float32(cost), KEY)
+        start = updated(policy, start, np.int32(arm), np.float32(reward), np.float32(cost))
     arm, _ = decisions(policy, start, 10_000, 20)
     rng = np.random.default_rng(6)
     reward, cost, pulls = [0.5, 1, 30.5 / 31, 0.625, 0], [0.5, 0, 1, 0.25, 0.25], [0, 1, 31, 2, 1]
@@ -623,7 +639,7 @@ def test_joint_bts_counts_outcomes():
     policy = bj.JointBTS()
     state = policy.init(Problem(num_arms=3))
     for reward, cost in ((1, 1), (1, 0), (0, 1), (0, 1), (0, 0)):
-        state = policy.update(state, jnp.int32(1), jnp.float32(reward), jnp.float32(cost), KEY)
+        state = updated(policy, state, np.int32(1), np.float32(reward), np.float32(cost))
     assert [state.both.tolist(), state.reward_alone.tolist(), state.cost_alone.tolist()] == [[0, 1, 0], [0, 1, 0], [0, 2, 0]]
     update = jax.jit(jax.vmap(lambda key: policy.update(state, jnp.int32(2), jnp.float32(0.3), jnp.float32(0.8), key)))
     many = update(jax.random.split(KEY, 20_000))
@@ -634,10 +650,10 @@ def test_joint_bts_counts_outcomes():
 def test_bts_counts_trials():
     policy = bj.BTS()
     state = policy.init(Problem(num_arms=3))
-    state = policy.update(state, jnp.int32(1), jnp.float32(1), jnp.float32(0), KEY)
+    state = updated(policy, state, np.int32(1), np.float32(1), np.float32(0))
     assert state.reward_successes.tolist() == [0, 1, 0] and state.cost_successes.tolist() == [0, 0, 0]
     assert state.pulls.tolist() == [0, 1, 0]
-    update = jax.vmap(lambda key: policy.update(state, jnp.int32(2), jnp.float32(0.3), jnp.float32(0.8), key))
+    update = jax.jit(jax.vmap(lambda key: policy.update(state, jnp.int32(2), jnp.float32(0.3), jnp.float32(0.8), key)))
     many = update(jax.random.split(KEY, 20_000))
     reward, cost = np.asarray(many.reward_successes)[:, 2], np.asarray(many.cost_successes)[:, 2]
     for share, p in ((reward.mean(), 0.3), (cost.mean(), 0.8), ((reward & cost).mean(), 0.24)):
@@ -648,7 +664,7 @@ def test_uniform_is_uniform():
     """6 standard errors for each of 7 arms."""
     policy = bj.Uniform()
     state = policy.init(Problem(num_arms=7))
-    arm = np.asarray(jax.vmap(lambda key: policy(state, key)[0])(jax.random.split(KEY, 70_000)))
+    arm = np.asarray(jax.jit(jax.vmap(lambda key: policy(state, key)[0]))(jax.random.split(KEY, 70_000)))
     assert (np.abs(np.bincount(arm, minlength=7) / 70_000 - 1 / 7) < 6 * np.sqrt(6 / 49 / 70_000)).all()
 
 

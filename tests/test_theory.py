@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
-from common import INSTANCES
+from common import INSTANCES, take
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -377,7 +377,8 @@ def test_little_budget_left_wants_another_arm():
 
 
 def test_lemma_1_on_random_multinomials():
-    bandits = jax.vmap(lambda key: bj.Multinomial.random(key, 4, num_points=4))(jax.random.split(jax.random.key(0), 200))
+    draw = jax.jit(jax.vmap(lambda key: bj.Multinomial.random(key, 4, num_points=4)))
+    bandits = draw(jax.random.split(jax.random.key(0), 200))
     budgets = np.concatenate([np.arange(1, 16) / 3, [0.3, 1.77, 4.01, 100]])
     best = theory.gaps(bandits).ratio.max(-1, keepdims=True)
     oracle, optimum = (f(bandits, budgets) for f in (theory.oracle_reward, theory.optimal_reward))  # [200, budgets]
@@ -433,9 +434,9 @@ CLOSED = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_functions_are_mapped_and_compiled(name):
-    batch = jax.vmap(lambda key: bj.Multinomial.random(key, 3))(jax.random.split(jax.random.key(0), 4))
+    batch = jax.jit(jax.vmap(lambda key: bj.Multinomial.random(key, 3)))(jax.random.split(jax.random.key(0), 4))
     mapped = jax.jit(jax.vmap(CLOSED[name]))(batch)
-    single = [CLOSED[name](jax.tree.map(lambda x, i=i: x[i], batch)) for i in range(4)]
+    single = [CLOSED[name](take(batch, i)) for i in range(4)]
     stacked = jax.tree.map(lambda *x: np.stack(x), *single)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), mapped, stacked)
     # A batch outside of transformations, in float64 but for the tables.
@@ -447,11 +448,11 @@ def test_gradients_are_those_of_finite_differences(name):
     """In the float64 of concrete values; means are moved by 2⁻¹⁰, which float32 holds exactly."""
     function = {**CLOSED, "optimal_reward": lambda b: theory.optimal_reward(b, 7)}[name]
     reward, cost, step = np.array([0.25, 0.75, 0.5]), np.array([0.5, 0.625, 0.75]), 2.0**-10
-    slopes = jax.grad(lambda b: jnp.sum(function(b)))(bj.Bernoulli(reward=reward, cost=cost))
+    slopes = jax.jit(jax.grad(lambda b: jnp.sum(function(b))))(bj.Bernoulli(reward=reward, cost=cost))
     for i, unit in enumerate(np.eye(3) * step):
         for slope, ends in (
-            (slopes.reward, [bj.Bernoulli(reward=reward + s * unit, cost=cost) for s in (1, -1)]),
-            (slopes.cost, [bj.Bernoulli(reward=reward, cost=cost + s * unit) for s in (1, -1)]),
+            (np.asarray(slopes.reward), [bj.Bernoulli(reward=reward + s * unit, cost=cost) for s in (1, -1)]),
+            (np.asarray(slopes.cost), [bj.Bernoulli(reward=reward, cost=cost + s * unit) for s in (1, -1)]),
         ):
             np.testing.assert_allclose(slope[i], (function(ends[0]) - function(ends[1])) / (2 * step), rtol=2e-3, atol=1e-3)
 
