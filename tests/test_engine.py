@@ -80,7 +80,7 @@ def test_infinities_come_through_a_matrix_product():
                       [1, 2, 3, 3e38, 1, np.inf, 0]], np.float32)
     closed = in_fixed_order(jax.make_jaxpr(lambda x, y: x @ y)(left, right))
     with np.errstate(invalid="ignore", over="ignore"):
-        np.testing.assert_array_equal(jaxpr_as_fun(closed)(left, right)[0], left @ right)
+        np.testing.assert_array_equal(jax.jit(jaxpr_as_fun(closed))(left, right)[0], left @ right)
 
 
 def test_what_has_no_sums_of_floats_is_left_alone():

@@ -191,13 +191,13 @@ def test_missing_runs_are_not_averaged_away():
 @pytest.mark.slow
 def test_regret_from_the_exact_optimum():
     import jax
-    from common import INSTANCES
+    from common import INSTANCES, take
 
     import bts_jax as bj
     from bts_jax import theory
 
     bandit, budgets = INSTANCES["multinomial"], [0.5, 2.25, 2.3]
-    runs = bj.simulate_batch(bj.Uniform(), bandit, 2.3, jax.random.split(jax.random.key(0), 6), checkpoints=budgets)
+    runs = take(bj.simulate_batch(bj.Uniform(), bandit, 2.3, jax.random.split(jax.random.key(0), 6), checkpoints=budgets), ...)
     exact = bj.regret(runs, bandit, optimum="exact")
     np.testing.assert_allclose(exact + runs.reward, np.tile(theory.optimal_reward(bandit, budgets), (6, 1)), rtol=1e-6)
     with pytest.raises(ValueError, match="optimum = 'best' is not known"):
@@ -207,7 +207,7 @@ def test_regret_from_the_exact_optimum():
 
     # A batch of bandits, along the first axis of the runs; the other one has its arms' rewards swapped.
     halves = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), runs)
-    other = bj.Multinomial(reward_probs=bandit.reward_probs[::-1], cost_probs=bandit.cost_probs)
+    other = bj.Multinomial(reward_probs=np.asarray(bandit.reward_probs)[::-1], cost_probs=bandit.cost_probs)
     both = bj.Multinomial(*(np.stack([getattr(b, name) for b in (bandit, other)]) for name in ("reward_probs", "cost_probs")))
     parts = [bj.regret(jax.tree.map(lambda x, i=i: x[i], halves), b, optimum="exact") for i, b in enumerate((bandit, other))]
     np.testing.assert_array_equal(parts[0], exact[:3])

@@ -150,7 +150,7 @@ def test_a_run_without_a_budget_ends_after_its_rounds():
 def test_time_limits_the_rounds_of_a_trace():
     for horizon in (1, 7.3, 9999):
         bandit = bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[0.01, 0.01]), horizon=horizon)
-        found = bj.trace(bj.Uniform(), bandit, [1000, 2], jax.random.key(0))
+        found = take(bj.trace(bj.Uniform(), bandit, [1000, 2], jax.random.key(0)), ...)
         assert not found.truncated and found.length <= len(found.arm) <= found.length + 3, horizon
         assert abs(int(found.length) - 2 * horizon) <= 1 + 0.001 * horizon
 

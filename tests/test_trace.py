@@ -1,7 +1,5 @@
 """Traces: by hand on deterministic arms, and bit for bit the runs of `simulate`."""
 
-from functools import partial
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -62,7 +60,11 @@ def test_a_trace_by_hand():
 
 @pytest.mark.slow
 def test_the_end_by_hand():
-    play = partial(bj.trace, InTurn(), certain([1, 1], [0.1, 0.3]), key=KEY)
+    bandit = certain([1, 1], [0.1, 0.3])
+
+    def play(**options):
+        return take(bj.trace(InTurn(), bandit, key=KEY, **options), ...)
+
     exact = play(budget=0.8)  # 0.1 + 0.3 + 0.1 + 0.3, in spite of binary fractions
     assert exact.arm.shape == (2016,), "the limit of rounds of simulate, (2b + 200) / 0.1"
     assert exact.length == 4 and exact.remaining[-1] == 0 and exact.reward.sum() == 4 and not exact.truncated
@@ -75,7 +77,7 @@ def test_the_end_by_hand():
 
 def totals(trace, checkpoint, arms=5):
     """Reward, cost, rounds and pulls of a trace at a checkpoint, by the rules, in whole quanta."""
-    amounts = np.asarray(jnp.stack([quantize(trace.reward), quantize(trace.cost)]), np.int64)[:, : int(trace.length)]
+    amounts = np.stack([quantize(trace.reward, np), quantize(trace.cost, np)]).astype(np.int64)[:, : int(trace.length)]
     earned, paid = np.cumsum(amounts, axis=1)
     goal = round(checkpoint * UNIT)
     rounds = min(int(np.searchsorted(paid, goal)) + 1, int(trace.length))
@@ -86,16 +88,17 @@ def totals(trace, checkpoint, arms=5):
 
 def assert_agrees(trace, run):
     """At each checkpoint of the run; amounts to the last quantum."""
+    trace, run = take(trace, ...), take(run, ...)
     budgets = np.asarray(run.budget, np.float64).round(4)
     for i, checkpoint in enumerate(budgets):
         reward, cost, rounds, pulls = totals(trace, checkpoint, run.pulls.shape[-1])
         assert (rounds, pulls) == (run.rounds[i], run.pulls[i].tolist())
         for total, found in ((reward, run.reward[i]), (cost, run.cost[i])):
-            assert Sum(*map(jnp.int32, divmod(total, UNIT))).value() == found
+            assert Sum(*map(np.int32, divmod(total, UNIT))).value(xp=np) == found
     assert trace.length == run.rounds[-1] and trace.truncated == run.truncated[-1]
-    paid = np.asarray(quantize(trace.cost), np.int64).sum()
+    paid = np.asarray(quantize(trace.cost, np), np.int64).sum()
     left = round(budgets[-1] * UNIT) - paid
-    assert trace.remaining[-1] == Sum(*map(jnp.int32, divmod(int(left), UNIT))).value()
+    assert trace.remaining[-1] == Sum(*map(np.int32, divmod(int(left), UNIT))).value(xp=np)
 
 
 @pytest.mark.slow
@@ -108,7 +111,7 @@ def test_batches_have_the_bits_of_one():
         return bj.trace(policy, BERNOULLI, 10, key, rounds=25, record=lambda state: policy.reward_posterior(state)[0])
 
     alphas, many = np.float32([1, 4]), keys(3)
-    traces = jax.jit(jax.vmap(jax.vmap(play, (None, 0)), (0, None)))(alphas, many)
+    traces = take(jax.jit(jax.vmap(jax.vmap(play, (None, 0)), (0, None)))(alphas, many), ...)
     assert traces.arm.shape == (2, 3, 25) and traces.recorded.shape == (2, 3, 25, 5) and traces.length.shape == (2, 3)
     assert len(set(traces.length.ravel().tolist())) > 1 and traces.truncated.any() and not traces.truncated.all()
     assert_same_bits(take(traces, (1, 2)), play(alphas[1], many[2]))
@@ -141,9 +144,9 @@ def test_some_policies_are_told_the_budget():
 def test_other_arms():
     """Amounts that are no whole numbers, a last pull that exceeds the budget, and arms that draw by rejection."""
     bandit = INSTANCES["beta"]
-    play = jax.vmap(lambda key: (bj.trace(bj.KUBE(), bandit, 9.6, key, rounds=200),
-                                 bj.simulate(bj.KUBE(), bandit, 9.6, key, checkpoints=[2, 9.6])))
-    traces, runs = play(keys(6))
+    play = jax.jit(jax.vmap(lambda key: (bj.trace(bj.KUBE(), bandit, 9.6, key, rounds=200),
+                                         bj.simulate(bj.KUBE(), bandit, 9.6, key, checkpoints=[2, 9.6]))))
+    traces, runs = take(play(keys(6)), ...)
     for i in range(6):
         assert_agrees(take(traces, i), take(runs, i))
     assert (traces.cost >= 0).all() and (np.diff(traces.remaining) <= 0).all()
@@ -167,20 +170,20 @@ class Broken(Constant):
 
 @pytest.mark.slow
 def test_a_run_that_breaks_the_rules_is_nan_and_says_why():
-    bandit = Broken(reward_mean=jnp.array([1, 1, 1.0]), cost_mean=jnp.array([0.125, 0.25, 0.75]), factor=2.0)
+    bandit = Broken(reward_mean=np.float32([1, 1, 1]), cost_mean=np.float32([0.125, 0.25, 0.75]), factor=2.0)
     with pytest.warns(RuntimeWarning, match=r"InTurn on bandit Broken.* NaN.*round 3, arm 2 gave the cost 1.5"):
-        run = bj.trace(InTurn(), bandit, 5, KEY, rounds=64)
+        run = take(bj.trace(InTurn(), bandit, 5, KEY, rounds=64), ...)
     assert run.length == 2 and run.arm[:4].tolist() == [0, 1, -1, -1] and not run.truncated
     for values, first in ((run.reward, [1, 1]), (run.cost, [0.25, 0.5]), (run.remaining, [4.75, 4.25])):
         assert values[:2].tolist() == first and np.isnan(values[2:]).all()
-    budgets = jnp.array([-1.0, np.nan, 0.5])
-    runs = jax.vmap(lambda budget: bj.trace(InTurn(), bandit, budget, KEY, rounds=4))(budgets)
+    budgets = np.float32([-1.0, np.nan, 0.5])
+    runs = take(jax.jit(jax.vmap(lambda budget: bj.trace(InTurn(), bandit, budget, KEY, rounds=4)))(budgets), ...)
     assert np.isnan(runs.remaining).all(1).tolist() == [True, True, False] and not runs.truncated.any()
 
 
 @pytest.mark.slow
 def test_simulate_says_why_a_run_is_nan():
-    bandit = Broken(reward_mean=jnp.array([1, -1, 1.0]), cost_mean=jnp.array([0.25, 0.5, 0.5]))
+    bandit = Broken(reward_mean=np.float32([1, -1, 1]), cost_mean=np.float32([0.25, 0.5, 0.5]))
     with pytest.warns(RuntimeWarning, match="InTurn.*round 2, arm 1 gave the reward -1"):
         run = bj.simulate(InTurn(), bandit, 5, KEY)
     assert np.isnan(run.reward[0])

@@ -55,6 +55,18 @@ def dollars(*price):
 # Counting.
 
 
+@jax.jit
+def quantized(scale, amounts):
+    return Resolution.of(scale).quantize(amounts)
+
+
+@jax.jit
+def counted_of(resolution, amounts):
+    """Amounts as they are counted, and their values again."""
+    counted = resolution.counted(Sum.of(amounts))
+    return counted, counted.value(jax.tree.map(lambda x: jnp.broadcast_to(x, amounts.shape), resolution))
+
+
 @pytest.mark.parametrize(("scale", "decimals"), [
     (1, 4), (1.5, 4), (3, 4), (5, 4), (12.34, 4), (99.99, 4), (250, 4), (1000, 4), (9999, 3), (15_000, 3), (100_000, 2),
     (1e6, 1), (8e6, 0), (0.5, 4), (0.3, 4), (0.01, 4), (1e-3, 4), (2e-5, 4),
@@ -69,20 +81,19 @@ def test_amounts_with_so_many_decimals_are_counted_exactly(scale, decimals):
     assert (per_unit / 10**decimals).denominator == 1
     step = Fraction(1, 10**decimals)
     amounts = [step * int(share * scale / step) for share in np.linspace(0, 1, 57)]
-    found = np.asarray(Resolution.of(scale).quantize(jnp.float32([float(x) for x in amounts])))
+    found = quantized(np.float32(scale), np.float32([float(x) for x in amounts]))
     assert found.tolist() == [int(x * per_unit) for x in amounts]
 
 
 @pytest.mark.parametrize("scale", [1, 2, 5, 70, 250, 5000, 0.1, 0.004])
 def test_budgets_keep_their_value(scale):
-    resolution = Resolution.of(scale)
+    resolution = Resolution.of(scale, np)
     amounts = np.float32([1, 3, 7.5, 12.2, 100, 99.99, 1234, 20_000])
-    sums = Sum.of(amounts)
-    counted = resolution.counted(sums)
+    counted, values = counted_of(resolution, amounts)
     exact = [Fraction(str(x)) * Fraction(float(resolution.per_unit)) for x in (1, 3, 7.5, 12.2, 100, 99.99, 1234, 20_000)]
     quanta = [int(whole) * UNIT + int(rest) for whole, rest in zip(*map(np.asarray, counted), strict=True)]
     assert all(abs(found - wanted) <= Fraction(1, 2) for found, wanted in zip(quanta, exact, strict=True))
-    np.testing.assert_allclose(counted.value(jax.tree.map(lambda x: jnp.broadcast_to(x, (8,)), resolution)), amounts, rtol=2e-7)
+    np.testing.assert_allclose(values, amounts, rtol=2e-7)
 
 
 # Pulls, by hand.
@@ -195,8 +206,7 @@ def test_a_sweep_of_a_class_of_ones_own_with_a_scale(tmp_path):
     entry = json.loads(data.attrs["specification"])["bandits"]["own"]
     assert (entry["cost_scale"], entry["reward_scale"]) == (5, 2)
     key = jax.random.fold_in(KEY, zlib.crc32(b"own"))
-    own_keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(np.arange(6))
-    alone = take(jax.vmap(play, (None, 0))(bandit.price, own_keys), ...)
+    alone = take(jax.jit(jax.vmap(lambda seed: play(bandit.price, jax.random.fold_in(key, seed))))(np.arange(6)), ...)
     np.testing.assert_array_equal(data.reward.values[0, 0].T, alone.reward)
     np.testing.assert_array_equal(data.cost.values[0, 0].T, alone.cost)
     np.testing.assert_array_equal(data.regret.values[0, 0].T, bj.regret(alone, bandit))
