@@ -225,7 +225,7 @@ def lay_out(
                                  None if limits is None else rows(limits, 1), several, np)
     own_leaves = [np.asarray(leaf) for leaf, varied in zip(leaves, varies, strict=True) if varied]
     own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))
-    common = [_on_no_device(leaf) for leaf, varied in zip(leaves, varies, strict=True) if not varied]
+    common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     num_arms, platform = np.prod(np.shape(bandit.cost_mean)[np.ndim(bandit.reward_mean) - 1 :]), devices[0].platform
     width = lanes or _width(per_device, int(at_once), int(num_arms), goals.valid.shape[-1], platform)
     kind = Kind(structure, varies, several, loop.lane_count(int(width)), False)
@@ -234,11 +234,6 @@ def lay_out(
         quickly = is_little(_PLAYED[kind])
     kind = kind._replace(quickly=platform == "cpu" and quickly)
     return Batch(kind, own, common, back, devices, goals, places)
-
-
-def _on_no_device(leaf: Any) -> Any:
-    """A NumPy array: one of JAX may belong to other devices. Keys have no other form."""
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
 def _key_words(keys: jax.Array, size: int) -> random.Words:

@@ -14,11 +14,11 @@ from jax.extend.backend import backends
 
 from bts_jax.text import reason
 
-STREAMS = 4  # see `streams`; more are no faster on an H200
-MEMORY = 1 / 16  # of a GPU, for each further client; JAX reserves 3/4 of it for the first
+STREAMS = 4  # see `streams`; on an H200, eight are no faster (jaxlib 0.11.2)
+MEMORY = 1 / 16  # the part of a GPU's memory that each further client may use; JAX reserves 3/4 for the first
 _LOG = logging.getLogger("bts_jax")
 _creating = Lock()
-_further: dict[int, list] = {}  # the further clients, by the address of the first
+_further: dict[int, list] = {}  # the further clients, by the `id` of the first
 _forked = False  # whether this process was forked from a process in which JAX had started
 
 
@@ -54,11 +54,11 @@ def cores() -> int:
 
 
 def streams(devices: tuple, most: int) -> list[tuple]:
-    """One or several tuples of devices, up to `most`, that stand for the same GPUs. Programs on different ones run in parallel.
+    """Up to `most` tuples of devices for the same GPUs. Programs on different tuples run at the same time.
 
     JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs leave most of a GPU idle. So
-    further clients of JAX are created. Each has a stream of its own, and its own devices for the same GPUs. A program belongs
-    to one client. The first tuple is `devices`.
+    this function creates further clients of JAX. Each has its own stream, and its own devices for the same GPUs. A program
+    belongs to one client. The first tuple is `devices`. `engine/README.md` has measurements.
 
     `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX cannot create clients.
     """
@@ -76,7 +76,7 @@ def _clients(client: Any, count: int) -> list:
     with _creating:
         found = _further.setdefault(id(client), [])
         try:
-            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client  # JAX has no public function
+            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client  # not public in JAX 0.11
 
             options = dict(generate_pjrt_gpu_plugin_options())  # of the first client
             options |= {"preallocate": False, "memory_fraction": MEMORY,

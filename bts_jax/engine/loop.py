@@ -21,8 +21,8 @@ from bts_jax.engine.storing import behind_a_branch
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
 # call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 129}
-# Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph, or one per block if lanes are refilled. If a whole
-# program were one graph, JAX could not load another program until it ends.
+# Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph. (If lanes are refilled, each block is a graph.) If
+# a whole program were one graph, JAX could not load another program until it ends (jaxlib 0.11.2; see `engine/README.md`).
 TURN = 32
 
 
@@ -123,13 +123,14 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
             return (carried[0] < TURN) & goes_on(carried[1])
 
         _, batches = lax.while_loop(more, lambda carried: (carried[0] + 1, block(carried[1])), (jnp.int32(0), batches))
-        # XLA would make one graph of all turns. A branch ends a graph, because `programs._GRAPHS` does not list CONDITIONAL. So
-        # there is a branch that changes nothing. It has a loop, because XLA would replace a branch without one by a selection.
-        def raised(n: jax.Array) -> jax.Array:
+
+        # A branch ends the graph, because `programs._GRAPHS` does not list CONDITIONAL. So here is a branch, which changes
+        # nothing. It has a loop, because XLA would replace a branch without a loop by a selection.
+        def unchanged(n: jax.Array) -> jax.Array:
             return lax.while_loop(lambda m: m < n, lambda m: m + 1, n)
 
         first, *rest = batches
-        return [first._replace(blocks=lax.cond(goes_on(batches), lambda n: n, raised, first.blocks)), *rest]
+        return [first._replace(blocks=lax.cond(goes_on(batches), lambda n: n, unchanged, first.blocks)), *rest]
 
     batches = lax.while_loop(goes_on, block if platform == "cpu" else turn, [one.start() for one in lanes])
     return [one.result(batch) for one, batch in zip(lanes, batches, strict=True)], [one.vector.fallbacks for one in steps]

@@ -321,8 +321,8 @@ def loops(module: Any) -> int:
 # On a GPU, blocks of calls are launched as one graph, and independent kernels run at the same time. With 500 runs, a call
 # takes a third less time. The assembler may use all registers of a multiprocessor for one block of threads. By default it uses
 # 32 registers, so that many blocks fit, and issues loads so late that the kernel waits for each. These options do not change
-# what a kernel computes. Autotuning is off: it would wait for the GPU, which is playing other batches. CONDITIONAL is not among
-# the operations in a graph: a branch ends a graph (`loop.play`). A turn is one operation, and XLA would make graphs of five.
+# what a kernel computes. Autotuning is off: it would wait for the GPU, which is playing other batches. CONDITIONAL is not in
+# the list, so that a branch ends a graph (`loop.play`). A turn is one operation. By default XLA makes graphs of at least five.
 _GRAPHS = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE",

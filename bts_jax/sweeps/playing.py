@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -103,10 +103,11 @@ class _Stream:
     def __init__(self, devices: tuple, first: "_Stream | None" = None):
         self.devices, self.first = devices, first
         self.turn = nullcontext() if devices[0].platform == "cpu" else Lock()
-        self.full = self.stopped = False
+        self.instead: _Stream | None = None  # the first stream, once there was too little memory in this one
+        self.stopped = False
 
     def is_full(self, error: Exception) -> bool:
-        """Whether this error says so, and another stream may have more memory."""
+        """Whether this error says that there is too little memory, and the first stream may have more."""
         return self.first is not None and "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -133,7 +134,7 @@ def _stream_of_each(programs: list, devices: tuple) -> dict[Any, _Stream]:
 
 
 def _stop(players: Iterable[_Stream]) -> None:
-    """Threads that wait for their turn do not play any more."""
+    """Keeps threads that wait for their turn from playing."""
     for stream in players:
         stream.stopped = True
 
@@ -199,8 +200,7 @@ def _play_and_save(
 
 def _play(stream: _Stream, grid: Grid, results: Results, fused: list[Call]) -> tuple[list[Batch], list]:
     """Plays fused calls in a stream, or in the first one if there is too little memory. Also returns their batches."""
-    if stream.full and stream.first:
-        stream = stream.first
+    stream = stream.instead or stream
     batches = _batches(grid, results, fused, stream.devices)
     try:
         with stream.turn:
@@ -212,9 +212,9 @@ def _play(stream: _Stream, grid: Grid, results: Results, fused: list[Call]) -> t
             raise
         _LOG.info("a stream of the GPU has too little memory: its programs run in another one (%s)", reason(error))
     batch.forget(batches)
-    stream.full = True
-    _trace(grid, results, fused, stream.first).compile()  # type: ignore
-    return _play(stream, grid, results, fused)
+    stream.instead = first = cast(_Stream, stream.first)
+    _trace(grid, results, fused, first).compile()  # before its turn, so that others play meanwhile
+    return _play(first, grid, results, fused)
 
 
 def _program_of(fused: list[Call]) -> tuple:
@@ -250,8 +250,15 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))
     limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
+    policy, bandit = jax.tree.map(_on_no_device, (policy, bandit))
     return lay_out(policy, bandit, budget, keys, budgets=checkpoints, devices=devices, max_rounds=grid.longest,
                    limits=limits, quickly=call.quickly)
+
+
+def _on_no_device(leaf: Any) -> Any:
+    """Converts JAX arrays to NumPy arrays: those of a user may belong to another stream. Keys stay JAX arrays."""
+    is_array = isinstance(leaf, jax.Array) and not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(leaf) if is_array else leaf
 
 
 def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int) -> jax.Array:
