@@ -59,11 +59,12 @@ class Haste:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # patched programs are not shared
-        haste.switch(way(item))
+        haste.switch(way(item), everywhere=bool(item.get_closest_marker("all_devices")))
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "with_care: not compiled in haste, whatever the file")
+    config.addinivalue_line("markers", "all_devices: plays on all devices also if compiled in haste")
     config.addinivalue_line("markers", "long_runs: compiled in haste, but to code that is fast")
     config.addinivalue_line("markers", "slow: takes long and fails rarely; left out by -m 'not slow'")
     config.pluginmanager.register(Haste())

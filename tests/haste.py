@@ -2,23 +2,34 @@
 
 `jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one of them: as usual; without
 any optimization, for short runs; or, for long runs, in two thirds of the time, with code that is nearly as fast as usual.
+
+Only programs that are compiled as usual are played on all devices. `jax.local_devices` is replaced, too, and returns the first
+device in other tests. A program for several devices takes a third longer to compile, because XLA first divides it among them.
 """
 
 import os
 from functools import cache, partial, update_wrapper
 from threading import local
 
-import jax
-import jax.numpy as jnp
+from jaxlib.version import __version__ as jaxlib_version
+
+# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. A flag that XLA does not know
+# would end this process, so it is set only for versions that know it. Programs have the option of the same name instead.
+USUAL_FLAGS = os.environ.get("XLA_FLAGS", "")
+if jaxlib_version.startswith(("0.10.", "0.11.")):
+    os.environ["XLA_FLAGS"] = f"{USUAL_FLAGS} --xla_cpu_use_fusion_emitters=false"
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 
 _LONG = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 WAYS = {
-    "usual": {},
+    "usual": {"xla_cpu_use_fusion_emitters": True},
     "short": {**_LONG, "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
     "long": _LONG,
 }
-USUAL_FLAGS = os.environ.get("XLA_FLAGS", "")
 usual_jit = jax.jit
+usual_local_devices = jax.local_devices
 
 
 class _Now(local):
@@ -27,17 +38,29 @@ class _Now(local):
 
 NOW = _Now()
 way = "usual"
+all_devices = True
 
 
-def switch(to):
-    global way
+def local_devices(*args, **kwargs):
+    found = usual_local_devices(*args, **kwargs)
+    return found if all_devices else found[:1]
+
+
+jax.local_devices = local_devices
+
+
+def switch(to, everywhere=False):
+    """Programs are compiled in this way from now on. If `everywhere` is true, they are played on all devices in any case."""
+    global way, all_devices
+    all_devices = everywhere or to == "usual"
+    # Processes that a test starts do the same. (This process has read its own flags when `options` compiled something.)
+    os.environ |= {"XLA_FLAGS": flags(to), "BTS_JAX_CPU_DEVICES": "" if all_devices else "1"}
     if to != way:
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
             jax.clear_caches()  # drops programs of the other way
         way = to
-        programs.QUICKLY = options(to) or QUICKLY
-        os.environ["XLA_FLAGS"] = flags(to)  # for processes that a test starts
+        programs.QUICKLY = QUICKLY if to == "usual" else options(to)
 
 
 def flags(way="short"):
@@ -76,7 +99,7 @@ class Jitted:
         update_wrapper(self, function)
         self.function, self.compiler_options, self.rest = function, compiler_options, rest
         self.usual = usual_jit(function, compiler_options=compiler_options, **rest)
-        self.programs = {"usual": self.usual}
+        self.programs = {}
 
     def now(self):
         if way not in self.programs:
@@ -85,7 +108,7 @@ class Jitted:
         return self.programs[way]
 
     def __call__(self, *args, **kwargs):
-        if way == "usual" or NOW.tracing or inside((args, kwargs)):  # only the outermost program may have options
+        if NOW.tracing or inside((args, kwargs)):  # only the outermost program may have options
             return self.usual(*args, **kwargs)
         NOW.tracing += 1
         try:
@@ -105,7 +128,7 @@ class Jitted:
         return self.trace(*args, **kwargs).lower()
 
     def clear_cache(self):
-        for program in self.programs.values():
+        for program in (self.usual, *self.programs.values()):
             program.clear_cache()
 
     def __getattr__(self, name):

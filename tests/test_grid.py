@@ -104,6 +104,7 @@ def test_chunks_and_memory_do_not_matter(policies, bandits, how, whole):
 
 
 @pytest.mark.slow
+@pytest.mark.all_devices
 def test_calls_side_by_side_in_one_program_do_not_matter(whole, monkeypatch, caplog):
     monkeypatch.setattr(schedule, "_small_call", lambda _: 2**13)
     sizes = []

@@ -53,6 +53,7 @@ def later(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.all_devices
 def test_a_program_on_disk_is_loaded_and_not_traced(folder, monkeypatch):
     reports, traced = [], traces(monkeypatch)
     first = bj.simulate_batch(bj.Uniform(), BANDIT, 20, keys(46), on_report=reports.append)
