@@ -2,11 +2,16 @@
 
 import gc
 import os
+import sys
 import tempfile
 
 import pytest
 
 gc.set_threshold(100_000)  # tracing creates many objects but little garbage: 3% of the total time
+
+# Processes that a test starts would otherwise compile the source of this package, each of them in 0.2 s.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Compiled programs are stored while the tests run and shared by all of their processes, so none is compiled twice.
 if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its workers start

@@ -171,6 +171,7 @@ def test_a_file_with_the_name_of_a_loaded_module_is_not_mistaken_for_it(tmp_path
         classes.find("json:JSONDecoder", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_grid_file_with_classes_of_ones_own(module, monkeypatch, tmp_path):
     """User classes of policies and bandits, random ones, and one inside a built-in class; from another folder."""
     file = write(module, GRID + '''

@@ -42,6 +42,7 @@ def test_new_names_are_those_of_arguments(function, names):
             function(**{old: None}, nonsense=0)
 
 
+@pytest.mark.slow
 def test_sweeps_and_batches_with_old_names():
     new = bj.sweep(["uniform"], {"two": BANDIT}, [5], num_seeds=2, relative_to_min_cost=True)
     with pytest.warns(DeprecationWarning) as warned:

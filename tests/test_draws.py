@@ -115,6 +115,7 @@ COIN_SHAPES = np.array([0.6, 3.0], np.float32)
 COIN_BOUNDS = np.stack([quantiles(stats.gamma(shape), 4) for shape in COIN_SHAPES])
 
 
+@pytest.mark.slow
 def test_a_coin_that_chooses_the_shape_is_fair():
     """If a rejection repeats the whole call, then the shape whose proposals are rejected less often is chosen too often."""
 
@@ -376,6 +377,7 @@ def of_three(key):
     return 3 * jnp.argmax(draws) + place(draws[0], [1 / 3, 2 / 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proposals", [1, 3])
 def test_several_proposals_per_call(proposals, monkeypatch):
     """As on a GPU. The first round has the same draws: the first accepted proposal is the same. It takes fewer calls."""

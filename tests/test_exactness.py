@@ -42,6 +42,7 @@ def test_the_batch_may_be_nested_and_over_everything():
         assert_same_bits(play(hyper[a], take(bandits, b), budgets[c], many[d]), take(grid, (a, c, b, d)))
 
 
+@pytest.mark.slow
 def test_the_kind_of_number_does_not_matter():
     bandit, key = bernoulli(), keys(5)[0]
     run = bj.simulate(bj.KUBE(), bandit, 20, key, checkpoints=[15])

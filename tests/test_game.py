@@ -121,6 +121,7 @@ def test_a_million_pulls_in_tenths():
     np.testing.assert_allclose(run.reward[0], 7 * budget, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_random_tenths_are_counted_right():
     """A million random pulls: what was earned and paid against the same draws, summed as integers on the host."""
     rng = np.random.default_rng(0)

@@ -69,6 +69,7 @@ ECHOES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(3))
 def test_draws_are_those_of_their_parameters(first):
     """Three kinds of draws in each call. A round waits until all are accepted, so that some are stored for later rounds."""

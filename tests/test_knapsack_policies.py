@@ -314,6 +314,7 @@ def test_knapsack_bts_counts_and_prices_in_a_replay():
         slow.update(arm, reward, cost)
 
 
+@pytest.mark.slow
 def test_thompson_lp_counts_and_budgets_in_a_replay():
     """TSFixed has the same counts, and `test_thompson_lp_by_hand` has its budgets."""
     rounds, slow = traced(bj.TSUpdate(), "two")
@@ -464,6 +465,7 @@ def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
     assert (np.abs(frequencies(slow.decide(rng)) - expected) > 2 * allowed(expected)).any()
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_the_priors_of_knapsack_bts():
     """Priors count like successes and failures that were seen. 6.5 standard errors."""
     state, slow = posterior(bj.KnapsackBTS(), [40.0, 60.0], None)

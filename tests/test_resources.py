@@ -332,6 +332,7 @@ def swept(grid):
     return bj.sweep(["uniform"], {**grid, **PLAIN}, [6, 12], 4)
 
 
+@pytest.mark.slow
 def test_a_sweep_with_several_resources(grid, tmp_path):
     """The runs are those of `simulate`. A store is read, resumed and grown, also by a bandit with one resource."""
     whole = bj.sweep(["uniform"], grid, [6, 12], 4, out=tmp_path / "store")

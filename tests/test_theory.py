@@ -302,6 +302,7 @@ def test_step_3_in_whole_runs():
     assert abs(weight.mean() - theory.bts_bound(bandit, budget, gamma).exploration[1]) < 6 * weight.std() / count**0.5
 
 
+@pytest.mark.slow
 def test_the_best_gamma_is_best():
     bandit = INSTANCES["multinomial"]
     least, rest = theory.bts_bound(bandit, 1000), others(bandit)
