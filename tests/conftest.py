@@ -9,7 +9,7 @@ import pytest
 
 gc.set_threshold(100_000)  # tracing creates many objects but little garbage: 3% of the total time
 
-# Processes that a test starts would otherwise compile the source of this package, each of them in 0.2 s.
+# If the user has turned bytecode off, each process that a test starts would compile the source of this package, in 0.2 s.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -64,7 +64,7 @@ class Haste:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # patched programs are not shared
-        haste.switch(way(item), everywhere=bool(item.get_closest_marker("all_devices")))
+        haste.switch(way(item), item.get_closest_marker("all_devices") is not None)
 
 
 def pytest_configure(config):

@@ -3,8 +3,9 @@
 `jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one of them: as usual; without
 any optimization, for short runs; or, for long runs, in two thirds of the time, with code that is nearly as fast as usual.
 
-Only programs that are compiled as usual are played on all devices. `jax.local_devices` is replaced, too, and returns the first
-device in other tests. A program for several devices takes a third longer to compile, because XLA first divides it among them.
+Runs are played on all devices only in tests that are compiled as usual or marked `all_devices`. In others `jax.local_devices`,
+which is replaced, too, returns only the first device. A program for several devices takes a third longer to compile, because
+XLA first divides it among them.
 """
 
 import os
@@ -13,9 +14,11 @@ from threading import local
 
 from jaxlib.version import __version__ as jaxlib_version
 
-# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. A flag that XLA does not know
-# would end this process, so it is set only for versions that know it. Programs have the option of the same name instead.
-USUAL_FLAGS = os.environ.get("XLA_FLAGS", "")
+# Operations that are not part of a program compile in 60% of the time with XLA's older emitters, and have the same bits
+# (`test_programs.py`). A flag that XLA does not know would end this process, so it is set only for versions that know it.
+# Programs have the option of the same name instead. The settings of the user are read once, by pytest's first process.
+USUAL_FLAGS = os.environ.setdefault("BTS_JAX_TESTS_FLAGS", os.environ.get("XLA_FLAGS", ""))
+USUAL_DEVICES = os.environ.setdefault("BTS_JAX_TESTS_DEVICES", os.environ.get("BTS_JAX_CPU_DEVICES", ""))
 if jaxlib_version.startswith(("0.10.", "0.11.")):
     os.environ["XLA_FLAGS"] = f"{USUAL_FLAGS} --xla_cpu_use_fusion_emitters=false"
 
@@ -49,12 +52,12 @@ def local_devices(*args, **kwargs):
 jax.local_devices = local_devices
 
 
-def switch(to, everywhere=False):
-    """Programs are compiled in this way from now on. If `everywhere` is true, they are played on all devices in any case."""
+def switch(to, on_all_devices=False):
+    """From now on programs are compiled in this way, and played on all devices if they are compiled as usual or if asked to."""
     global way, all_devices
-    all_devices = everywhere or to == "usual"
+    all_devices = on_all_devices or to == "usual"
     # Processes that a test starts do the same. (This process has read its own flags when `options` compiled something.)
-    os.environ |= {"XLA_FLAGS": flags(to), "BTS_JAX_CPU_DEVICES": "" if all_devices else "1"}
+    os.environ |= {"XLA_FLAGS": flags(to), "BTS_JAX_CPU_DEVICES": USUAL_DEVICES if all_devices else "1"}
     if to != way:
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")

@@ -92,6 +92,12 @@ def test_a_bandit_with_fewer_arms_is_filled_up(whole):
     assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()
 
 
+@pytest.mark.all_devices
+def test_devices_do_not_matter():
+    one, several = (bj.sweep(["uniform"], {"two": BANDITS["two"]}, BUDGETS, SEEDS, devices=devices) for devices in (1, None))
+    assert_same(one.drop_attrs(), several.drop_attrs())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("policies", "bandits", "how"), [
     (["ε-first"], ["a", "b"], {"chunk_size": 3}), (["KUBE"], ["two"], {"memory_bytes": 1}),

@@ -101,11 +101,13 @@ def test_a_checkpoint_is_the_run_with_that_budget(runs):
 
 
 @pytest.mark.slow
+@pytest.mark.all_devices
 def test_runs_do_not_depend_on_the_batch(runs):
     one = bj.simulate(bj.Uniform(), THREE, BUDGET, keys(40)[7], checkpoints=FRACTIONS)
     assert_same_bits(one, take(runs, 7))
-    few = bj.simulate_batch(bj.Uniform(), THREE, BUDGET, keys(40), checkpoints=FRACTIONS, lanes=4, devices=jax.devices()[:1])
-    assert_same_bits(few, runs)
+    for lanes, devices in ((4, jax.devices()[:1]), (20, jax.devices())):
+        some = bj.simulate_batch(bj.Uniform(), THREE, BUDGET, keys(40), checkpoints=FRACTIONS, lanes=lanes, devices=devices)
+        assert_same_bits(some, runs)
     each = jax.tree.map(lambda x: np.stack([x] * 40), THREE)  # a batch of bandits, of budgets and of checkpoints
     budgets, fractions = np.tile(np.float32(BUDGET), (40, 1)), np.tile(FRACTIONS, (40, 1))
     assert_same_bits(bj.simulate_batch(bj.Uniform(), each, budgets, keys(40), checkpoints=fractions), runs)
