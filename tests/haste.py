@@ -14,8 +14,8 @@ from threading import local
 
 from jaxlib.version import __version__ as jaxlib_version
 
-# Operations that are not part of a program compile in 60% of the time with XLA's older emitters, and have the same bits
-# (`test_programs.py`). A flag that XLA does not know would end this process, so it is set only for versions that know it.
+# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. Those in `programs.SAME_BITS`
+# have the same bits with both. XLA ends a process that has an unknown flag, so only versions that know this flag get it.
 # Programs have the option of the same name instead. The settings of the user are read once, by pytest's first process.
 USUAL_FLAGS = os.environ.setdefault("BTS_JAX_TESTS_FLAGS", os.environ.get("XLA_FLAGS", ""))
 USUAL_DEVICES = os.environ.setdefault("BTS_JAX_TESTS_DEVICES", os.environ.get("BTS_JAX_CPU_DEVICES", ""))
@@ -53,7 +53,7 @@ jax.local_devices = local_devices
 
 
 def switch(to, on_all_devices=False):
-    """From now on programs are compiled in this way, and played on all devices if they are compiled as usual or if asked to."""
+    """Selects how programs are compiled from now on. With "usual" or `on_all_devices`, runs are played on all devices."""
     global way, all_devices
     all_devices = on_all_devices or to == "usual"
     # Processes that a test starts do the same. (This process has read its own flags when `options` compiled something.)
