@@ -24,7 +24,7 @@ import pytest
 import scipy.stats
 import tqdm.std
 import xarray as xr
-from common import grid_file
+from common import Constant, grid_file
 from jaxlib.xla_client import make_cpu_client
 from test_results import assert_same
 
@@ -357,6 +357,47 @@ def test_a_program_is_compiled_once_per_class_family_and_number_of_arms(monkeypa
     calls = schedule.calls(whole, results, results.missing, most=8)
     assert len({call.program for call in calls}) == 2 and {call.size for call in calls} == {2}
     assert sorted(chunk for call in calls for chunk in call.chunks) == results.missing
+
+
+# Batches with several kinds of bandits.
+
+FAMILIES = {
+    "trials": BANDITS["a"],
+    "points": bj.Multinomial(reward_probs=[[0.2, 0.8], [0.5, 0.5], [0.7, 0.3]], cost_probs=[[0.6, 0.4], [0.3, 0.7], [1, 0]]),
+    "draws": bj.Beta(reward_alpha=[0.3, 2, 5], reward_beta=[0.5, 3, 2.5], cost_alpha=[0.2, 1, 3], cost_beta=[0.4, 2, 1]),
+    "pairs": bj.Correlated(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3], correlation=[0.6, -0.5, 0.2]),
+}
+
+
+@pytest.mark.parametrize(("others", "budget", "expected"), [
+    ({}, 20, [4]),
+    ({"more": BANDITS["b"]}, 20, [5]),
+    ({"more arms": BANDITS["two"]}, 20, [4, 1]),
+    ({"a wrapper": bj.Scaled(bandit=BANDITS["a"], scale=0.5, shift=0.25)}, 20, [4, 1]),
+    ({"scales": bj.Empirical(reward=[[2]] * 3, cost=[[1]] * 3, reward_scale=2)}, 20, [4, 1]),
+    ({"of one's own": Constant(reward_mean=np.full(3, 0.5), cost_mean=np.full(3, 0.5))}, 20, [4, 1]),
+    ({"a fifth kind": bj.Multinomial(reward_probs=[[0.2, 0.3, 0.5]] * 3, cost_probs=[[0.2, 0.3, 0.5]] * 3)}, 20, [4, 1]),
+    ({}, 10**6, [1] * 4),  # long runs
+])
+def test_small_batches_have_several_kinds_of_bandits(others, budget, expected):
+    grid = Grid(["uniform"], {**FAMILIES, **others}, [budget], 30, 0)
+    results = begin(grid.attributes(), 30, None)
+    calls = schedule.calls(grid, results, results.missing, most=1000)
+    assert sorted((len(call.chunks) for call in calls), reverse=True) == expected
+    assert sorted(chunk for call in calls for chunk in call.chunks) == results.missing
+
+
+@pytest.mark.with_care
+@pytest.mark.slow
+def test_kinds_of_bandits_in_a_batch_do_not_matter(monkeypatch):
+    """UCB-BV1 uses the smallest expected cost, which a batch computes from the parameters."""
+    sizes = []
+    monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches[0].back)) or play(batches))
+    together = bj.sweep(["ucb-bv1"], FAMILIES, BUDGETS, SEEDS, seed=4)
+    monkeypatch.setattr(schedule, "MAX_MIXED", 1)
+    apart = bj.sweep(["ucb-bv1"], FAMILIES, BUDGETS, SEEDS, seed=4)
+    assert sizes == [4 * SEEDS] + [SEEDS] * 4
+    assert_same(together.drop_attrs(), apart.drop_attrs())
 
 
 # Groups of bandits.

@@ -13,7 +13,8 @@ import numpy as np
 from bts_jax import checks, game
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.bandits.arms import named_arms
+from bts_jax.bandits.arms import Wrapper, named_arms
+from bts_jax.bandits.one_of import OneOf
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
 from bts_jax.engine.fixed_point import LARGEST, UNIT
@@ -187,12 +188,23 @@ class Grid:
     def bandit(self, place: int) -> Bandit:
         return self._bandits[place]
 
-    def batch(self, places: Sequence[int] | np.ndarray) -> Bandit:
-        """A batch of bandits of the same kind."""
-        kind, _ = self.kinds[places[0]]
+    def mixes(self, place: int) -> bool:
+        """Whether this bandit can be in a batch with bandits of other kinds that have the same number of arms."""
+        bandit = self._bandits[place]
+        ours = is_ours(bandit, BANDITS) and not isinstance(bandit, Wrapper)
+        return ours and num_resources(self.means[place]) is None and scales(bandit) is None
+
+    def batch(self, places: Sequence[int] | np.ndarray, kinds: Sequence[int]) -> Bandit:
+        """A batch of bandits. They are of these kinds, in ascending order."""
+        own, rows = np.array([kind for kind, _ in self.kinds])[places], self._rows[places]
+        # Where a run has a bandit of another kind, the first of this kind takes its place.
+        batches = [self._batch_of(kind, np.where(own == kind, rows, 0)) for kind in kinds]
+        return batches[0] if len(kinds) == 1 else OneOf(bandits=tuple(batches), which=np.searchsorted(kinds, own))
+
+    def _batch_of(self, kind: int, rows: np.ndarray) -> Bandit:
+        """A batch of bandits of one kind."""
         if kind not in self._stacks:
             self._stacks[kind] = _stacked([self._bandits[place] for place in self._members[kind]])
-        rows = self._rows[places]
         return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])
 
     def expected_pulls(self, chunk: Chunk, bandits: range) -> float:

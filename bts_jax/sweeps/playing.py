@@ -6,7 +6,7 @@ results of one are saved while the next runs. Meanwhile other threads compile th
 """
 
 import logging
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, nullcontext
@@ -29,7 +29,7 @@ from bts_jax.random import fold_in_words
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Chunk, Results
-from bts_jax.sweeps.schedule import Call, calls, fuse, work_of
+from bts_jax.sweeps.schedule import Call, calls, fuse, lost_by_haste
 from bts_jax.text import reason
 
 _LOG = logging.getLogger("bts_jax")
@@ -55,11 +55,9 @@ def play_chunks(
         widest: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
-    amounts: Counter[Any] = Counter()  # of work, for each program
+    amounts: defaultdict[Any, float] = defaultdict(float)  # of work, for each program
     for call in (call for fused in fusions for call in fused):
-        num_arms = len(grid.means[results.bandits(call.chunks[0])[0]].cost_mean)
-        pulls = sum(work_of(grid, results, chunk) for chunk in call.chunks) * results.chunk_size / num_arms
-        amounts[call.program] += batch.work_of(pulls, num_arms)
+        amounts[call.program] += lost_by_haste(grid, results, call.chunks)
     fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
@@ -245,7 +243,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
         budget = checkpoints.ravel()
         checkpoints = budget[:, None]
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
-    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats))
+    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats), call.kinds)
     # An array among the hyperparameters of a user-defined policy is the same in all runs. It is not a batch.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))

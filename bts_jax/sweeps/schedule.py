@@ -4,7 +4,8 @@ A chunk is one policy on one bandit with a range of seeds. If there are many ban
 consecutive bandits of the same kind instead: otherwise there would be as many chunks as runs, and saving them would take longer
 than playing. `group_size` chooses how many bandits a group has.
 
-Chunks of the same policy and kind of bandit form a batch (`Call`); small batches are fused into one program.
+Chunks of the same policy and kind of bandit form a batch (`Call`). Small batches share a program: on a GPU batches of several
+policies are fused, and on a CPU a batch may have several kinds of bandits.
 """
 
 import heapq
@@ -14,10 +15,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from bts_jax import batch
 from bts_jax.sweeps.grid import Grid, kind_of
 from bts_jax.sweeps.results import Chunk, Results
 
 MAX_FUSED = 6  # batches in a program: a program with more takes long to compile
+MAX_MIXED = 4  # kinds of bandits in a batch
 LARGEST_GROUP = 256  # bandits in a chunk
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
 FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are that many chunks
@@ -27,7 +30,8 @@ FEWEST_GROUPS = 16  # of bandits, so that there are enough chunks to divide, and
 class Call(NamedTuple):
     """A batch of runs. Calls of the same program have the same shapes."""
 
-    chunks: list[Chunk]  # with the same policy and the same kind of bandit
+    chunks: list[Chunk]  # with the same policy
+    kinds: tuple[int, ...]  # the kinds of the bandits in that program, in ascending order
     size: int  # how many chunks the program is compiled for: the rest is filled with repeats
     alike: bool  # whether all chunks of that program have the same bandit
     program: Any  # identifies the program
@@ -62,13 +66,46 @@ def work_of(grid: Grid, results: Results, chunk: Chunk) -> int:
     return grid.work(chunk, results.bandits(chunk))
 
 
+def _longest_first(grid: Grid, results: Results, chunks: list[Chunk]) -> list[Chunk]:
+    return sorted(chunks, key=partial(work_of, grid, results), reverse=True)
+
+
 def _alike(grid: Grid, results: Results, chunks: list[Chunk]) -> dict[Any, list[Chunk]]:
     """Lists of chunks that may share a call, the longest chunk first."""
     _check_groups(grid, results)
     alike: dict[Any, list[Chunk]] = {}
-    for chunk in sorted(chunks, key=partial(work_of, grid, results), reverse=True):
+    for chunk in _longest_first(grid, results, chunks):
         alike.setdefault((chunk.policy, *grid.kinds[results.bandits(chunk)[0]], results.gap(chunk).budgets), []).append(chunk)
     return alike
+
+
+def _mixed(grid: Grid, results: Results, lists: dict[Any, list[Chunk]]) -> dict[Any, list[Chunk]]:
+    """Unites lists of chunks on different kinds of bandits, if a common program costs less time than it saves.
+
+    A pull in such a program computes a result for each kind. The keys of the new lists have the kinds of each.
+    """
+    together: dict[Any, dict[int, list[Chunk]]] = {}
+    for (policy, kind, alone, budgets), chunks in lists.items():
+        place = results.bandits(chunks[0])[0]
+        num_arms = len(grid.means[place].reward_mean)
+        mix = (num_arms,) if _on_cpu(grid) and grid.mixes(place) else (num_arms, kind)
+        together.setdefault((policy, mix, alone, budgets), {})[kind] = chunks
+    found = {}
+    for (policy, _, alone, budgets), by_kind in together.items():
+        kinds = sorted(by_kind)
+        for some in (tuple(kinds[start : start + MAX_MIXED]) for start in range(0, len(kinds), MAX_MIXED)):
+            chunks = _longest_first(grid, results, [chunk for kind in some for chunk in by_kind[kind]])
+            if batch.is_little(lost_by_haste(grid, results, chunks)):
+                found[policy, some, alone, budgets] = chunks
+            else:
+                found.update({(policy, (kind,), alone, budgets): by_kind[kind] for kind in some})
+    return found
+
+
+def lost_by_haste(grid: Grid, results: Results, chunks: list[Chunk]) -> float:
+    """The time that these chunks lose if their program is compiled quickly, in units of 10 ns."""
+    num_arms = len(grid.means[results.bandits(chunks[0])[0]].reward_mean)
+    return batch.work_of(sum(work_of(grid, results, chunk) for chunk in chunks) * results.chunk_size / num_arms, num_arms)
 
 
 def divided(
@@ -141,8 +178,8 @@ def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: 
     If the chunks are one task of several, `widest` is how many chunks of a policy a task has at most. Then the calls of all
     tasks have the same shapes, and a worker compiles each program once.
     """
-    lists = _alike(grid, results, chunks)
-    bandits = Counter(grid.kinds)
+    lists = _mixed(grid, results, _alike(grid, results, chunks))
+    bandits = Counter(((kind,), alone) for kind, alone in grid.kinds)
     largest, groups = {}, {}
     for (_, *kind), alike in lists.items():
         largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
@@ -153,7 +190,8 @@ def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: 
         one_bandit = results.group == 1 and (len(groups[tuple(kind)]) if widest is None else bandits[tuple(kind[:2])]) == 1
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
-            calls.append(Call(part, size, one_bandit, (kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size)))
+            program = kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size
+            calls.append(Call(part, kind[0], size, one_bandit, program))
     return sorted(calls, key=lambda call: -sum(work_of(grid, results, chunk) for chunk in call.chunks))
 
 
