@@ -32,7 +32,7 @@ from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
 from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
-from bts_jax.engine.draws import Attempt, Stepwise, looped
+from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
@@ -415,7 +415,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
         num_arms, *costs = jnp.shape(bandit.cost_mean)
-        pull = looped(bandit.pull, platform)
+        pull = in_order(bandit.pull, platform)
         outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
         reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))

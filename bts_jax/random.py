@@ -262,28 +262,32 @@ def gumbel(word: jax.Array) -> jax.Array:
 
 
 NONE = np.float32(np.inf)  # stands for a draw that has not been accepted yet
-TRIES = 40  # proposals made in parallel; for `gamma` and `beta`, all are rejected with a probability below 10⁻²⁰
 
 
 class Sampler(NamedTuple):
     """A rejection sampler. Its functions are elementwise: all arguments have the same shape.
 
-    `loop(tries, words, place, *parameters)` returns draws. If `tries` is `None`, it makes proposals until all are accepted.
-    Otherwise it makes `tries` proposals in parallel and returns the first accepted ones.
+    `numbered(words, place, *parameters)` returns a function and an array. The function makes proposal number i. It returns a
+    value, and whether it is accepted. Outside of policies, a draw is the first accepted value. The array says where the
+    parameters are valid. Elsewhere the draw is NaN.
 
-    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine uses it. It returns draws,
-    and `NONE` where the proposal is rejected.
+    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine uses it for policies. It
+    returns draws, and `NONE` where the proposal is rejected.
 
     `advance(words, begun, *parameters)` exists if a draw needs more than one proposal for some parameters. For these
     parameters, `propose` returns a negative number. `advance` returns a negative number for a draw that has begun. The next
     call for the same parameters gets this number as `begun`. `begun` is `NONE` if no draw has begun. For other parameters,
     `advance` returns the same as `propose`. The draws of such a sampler are not negative.
+
+    If `in_order`, the engine uses `numbered` instead of `propose`. The draws of a bandit must not depend on how often a policy
+    was called.
     """
 
-    loop: Callable
+    numbered: Callable
     propose: Callable
     advance: Callable | None = None
     hashes: int = 1
+    in_order: bool = False
 
 
 # Operands: the key's two words, the position and the parameters. The parameters have the shape of the draws. The other operands
@@ -293,7 +297,7 @@ draw_p = Primitive("draw")
 
 @draw_p.def_impl
 def _(*operands: jax.Array, sampler: Sampler) -> jax.Array:
-    return jax.jit(draw, static_argnums=(0, 1))(sampler, None, *operands)
+    return jax.jit(draw, static_argnums=0)(sampler, *operands)
 
 
 @draw_p.def_abstract_eval
@@ -316,14 +320,27 @@ def _batch_draw(operands: Any, axes: Any, *, sampler: Sampler) -> tuple[jax.Arra
 
 batching.primitive_batchers[draw_p] = _batch_draw
 mlir.register_lowering(draw_p, mlir.lower_fun(
-    lambda *operands, sampler: draw(sampler, None, *operands), multiple_results=False
+    lambda *operands, sampler: draw(sampler, *operands), multiple_results=False
 ))
 
 
-def draw(sampler: Sampler, tries: int | None, *operands: jax.Array) -> jax.Array:
+def draw(sampler: Sampler, *operands: jax.Array) -> jax.Array:
     """Computes `draw_p`: draws for the key's two words, positions and parameters, elementwise."""
+    proposal, valid = proposals(sampler, *operands)
+
+    def again(carry: tuple) -> tuple:
+        i, value, done = carry
+        proposed, accepted = proposal(i)
+        return i + 1, jnp.where(done, value, proposed), done | accepted
+
+    first = again((jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid))
+    return lax.while_loop(lambda carry: ~carry[2].all(), again, first)[1]
+
+
+def proposals(sampler: Sampler, *operands: jax.Array) -> tuple[Callable, jax.Array]:
+    """The proposals for `draw_p`, as a function of their number, and where the parameters are valid; see `Sampler.numbered`."""
     key0, key1, *rest = jnp.broadcast_arrays(*operands)
-    return sampler.loop(tries, (key0, key1), *rest)
+    return sampler.numbered((key0, key1), *rest)
 
 
 def words_of(sampler: Sampler, attempt: ArrayLike, key: Words, place: jax.Array) -> Any:
@@ -369,14 +386,14 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
         value, accepted = propose(words, *parameters)
         return jnp.where(accepted, value, NONE)
 
-    def loop(tries: int | None, words: Words, place: jax.Array, *parameters: jax.Array) -> jax.Array:
-        def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def numbered(words: Words, place: jax.Array, *parameters: jax.Array) -> tuple[Callable, jax.Array]:
+        def proposal(i: jax.Array) -> tuple[jax.Array, jax.Array]:
             value = proposed(words_of(sampler, i, words, place), *parameters)
             return value, value != NONE
 
-        return _first_accepted(jnp.ones(place.shape, bool), attempt, tries)
+        return proposal, jnp.ones(place.shape, bool)
 
-    sampler = Sampler(loop, proposed, hashes=hashes)
+    sampler = Sampler(numbered, proposed, hashes=hashes)
     return sampler
 
 
@@ -426,17 +443,17 @@ def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     return _sample(BETA, key, lax.stop_gradient(a), lax.stop_gradient(b))
 
 
-def _loop_gamma(tries: int | None, key: Words, place: jax.Array, shape: jax.Array) -> jax.Array:
+def _numbered_gamma(key: Words, place: jax.Array, shape: jax.Array) -> tuple[Callable, jax.Array]:
     power = _exp_minus(_less(shape, _stream(key, place, _BEYOND)[0]))
 
     def propose(words: Words) -> tuple[jax.Array, jax.Array]:
         value, log_accept = propose_gamma(_raised(shape), normal_pair(words)[0])
         return value * power, log_accept
 
-    return _first_accepted(_within(shape), _trial(key, place, propose), tries)
+    return _numbered(key, place, propose), _within(shape)
 
 
-def _loop_beta(tries: int | None, key: Words, place: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+def _numbered_beta(key: Words, place: jax.Array, a: jax.Array, b: jax.Array) -> tuple[Callable, jax.Array]:
     first, second = _stream(key, place, _BEYOND)
     less = rounded(_less(a, first) - _less(b, second))
     # Both powers may be too small for float32. Only their quotient matters.
@@ -449,21 +466,21 @@ def _loop_beta(tries: int | None, key: Words, place: jax.Array, a: jax.Array, b:
         x, y = rounded(gamma_a * power_a), rounded(gamma_b * power_b)
         return jnp.minimum(x / (x + y), 1), log_a + log_b  # a GPU's x / x may be 1 + 10⁻⁷
 
-    return _first_accepted(_within(a) & _within(b), _trial(key, place, propose), tries)
+    return _numbered(key, place, propose), _within(a) & _within(b)
 
 
 def _stream(key: Words, place: jax.Array, stream: ArrayLike) -> Words:
     return threefry(key, (place, jnp.full(place.shape, stream, jnp.uint32)))
 
 
-def _trial(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]) -> Callable:
-    """Returns attempt i as a function of i: stream 2i makes the proposal, and stream 2i + 1 accepts or rejects it."""
+def _numbered(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]) -> Callable:
+    """Proposal i as a function of i: stream 2i makes it, and stream 2i + 1 accepts or rejects it."""
 
-    def attempt(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def proposal(i: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, log_accept = propose(_stream(key, place, 2 * i))
         return value, log(unit(_stream(key, place, 2 * i + 1)[0])) < log_accept
 
-    return attempt
+    return proposal
 
 
 # For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
@@ -481,23 +498,6 @@ def _less(shape: jax.Array, word: jax.Array) -> jax.Array:
 
 def _within(shape: jax.Array) -> jax.Array:
     return (shape >= SMALLEST_SHAPE) & (shape <= LARGEST_SHAPE)
-
-
-def _first_accepted(valid: jax.Array, attempt: Callable, tries: int | None) -> jax.Array:
-    """The first accepted proposal for each element. NaN for elements that are not valid."""
-    if tries is not None:
-        values, accepted = jax.vmap(attempt)(lax.iota(jnp.uint32, tries))
-        score = (accepted & valid).astype(jnp.int32)
-        first = lax.argmax(score, 0, jnp.int32)  # the first, if there are several
-        return jnp.where(score.max(0) > 0, jnp.take_along_axis(values, first[None], 0)[0], jnp.nan)
-
-    def again(carry: tuple) -> tuple:
-        i, value, done = carry
-        proposed, accepted = attempt(i)
-        return i + 1, jnp.where(done, value, proposed), done | accepted
-
-    first = again((jnp.uint32(0), jnp.full(valid.shape, jnp.nan, jnp.float32), ~valid))
-    return lax.while_loop(lambda carry: ~carry[2].all(), again, first)[1]
 
 
 @exact
@@ -624,8 +624,8 @@ def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array
     return scale + rest, (1 - scale) - rest
 
 
-GAMMA = Sampler(_loop_gamma, _propose_gamma, _advance_gamma)
-BETA = Sampler(_loop_beta, _propose_beta, _advance_beta)
+GAMMA = Sampler(_numbered_gamma, _propose_gamma, _advance_gamma)
+BETA = Sampler(_numbered_beta, _propose_beta, _advance_beta)
 
 
 @exact

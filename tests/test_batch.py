@@ -17,7 +17,7 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax import game
+from bts_jax import game, random
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.loop import BLOCK
@@ -221,14 +221,44 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
     assert max(second for arms, (_, second) in steps.items() if arms <= 150) <= 12
 
 
-def for_a_gpu(monkeypatch, *arguments):
+@pytree
+class DrawsByJax:
+    """Arms that draw with a function of JAX and with one of ours. The expected reward is only approximate."""
+
+    shape: jax.Array
+
+    @property
+    def reward_mean(self):
+        return self.shape / 4
+
+    @property
+    def cost_mean(self):
+        return self.shape / (self.shape + 1.5)
+
+    def pull(self, key, arm):
+        reward, cost = jax.random.split(key)
+        return jnp.minimum(jax.random.gamma(reward, self.shape[arm]) / 4, 1), random.beta(cost, self.shape[arm] / 3, 0.5)
+
+
+@pytest.mark.slow
+def test_policies_have_common_random_numbers_if_a_bandit_draws_by_rejection():
+    """The same arm in the same round gives the same outcome, however often the policy was called before."""
+    bandit, key = DrawsByJax(shape=jnp.array([0.6, 0.7, 1.2])), jax.random.key(3)
+    plain, sampling = (bj.trace(policy, bandit, 30, key) for policy in (bj.Uniform(), bj.BTS()))
+    rounds = min(int(plain.length), int(sampling.length)) - 1  # the last pull earns nothing if it exceeds the budget
+    same = np.flatnonzero(plain.arm[:rounds] == sampling.arm[:rounds])
+    assert len(same) > 10
+    for name in ("reward", "cost"):
+        np.testing.assert_array_equal(getattr(plain, name)[same], getattr(sampling, name)[same])
+
+
+def for_a_gpu(monkeypatch, *arguments, **options):
     """The runs of a program for a GPU, which also runs on a CPU."""
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
-    monkeypatch.setattr("bts_jax.random.TRIES", 8)  # 8 tries compile faster than 40, and are enough here
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
     monkeypatch.setitem(BLOCK, "gpu", 5)
     monkeypatch.setattr("bts_jax.engine.loop.TURN", 2)  # so that there are several turns
-    return bj.simulate_batch(*arguments)
+    return bj.simulate_batch(*arguments, **options)
 
 
 @pytest.mark.slow
@@ -246,6 +276,33 @@ def test_what_is_written_for_a_gpu_plays_the_same_game_with_many_arms(monkeypatc
     assert arguments[1].num_arms > WRITTEN_OUT
     ours = bj.simulate_batch(*arguments)
     assert_same_bits(for_a_gpu(monkeypatch, *arguments), ours)
+
+
+@pytree
+class Draws:
+    """Pulls the arm with the largest draw. Its keys are not those of the rounds, so that no draw is saved for a later round."""
+
+    shape: ArrayLike = 0.6
+
+    def init(self, problem):
+        return jnp.zeros(problem.num_arms, jnp.int32)
+
+    def __call__(self, state, key):
+        return jnp.argmax(random.gamma(jax.random.fold_in(jax.random.key(0), state.sum()), jnp.full(3, self.shape))), state
+
+    def update(self, state, arm, reward, cost, key):
+        return state.at[arm].add(1)
+
+
+@pytest.mark.slow
+def test_what_is_written_for_a_gpu_plays_the_same_game_if_policy_and_bandit_draw(monkeypatch):
+    """A call may complete the draws of one and not those of the other. One proposal is rejected more often than two."""
+    monkeypatch.setattr("bts_jax.engine.draws.OF_A_BANDIT", 1)
+    reports = []
+    arguments = Draws(), DrawsByJax(shape=jnp.array([0.6, 0.7, 1.2])), 20, keys(23)
+    ours = bj.simulate_batch(*arguments)
+    assert_same_bits(for_a_gpu(monkeypatch, *arguments, on_report=reports.append), ours)
+    assert reports[0].calls > 1.2 * reports[0].rounds, "rejected proposals"
 
 
 def test_the_second_half_has_the_arrays_that_no_number_needs():

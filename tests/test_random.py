@@ -202,17 +202,16 @@ def test_draws_of_one_call_are_independent():
 
 
 @pytest.mark.slow
-def test_tries_side_by_side_give_the_draws_of_the_loop():
-    """The first try is accepted with probability 0.69 at shapes 1/2, and more at others. One of 40 tries is accepted."""
+def test_a_draw_is_the_first_accepted_proposal():
+    """The first is accepted with probability 0.69 at shapes 1/2, and more at others. One of 40 is accepted."""
     a, b = (np.float32(np.random.default_rng(i).uniform(0, 3, 20_000)) for i in range(2))
-    key, place = random.key_words(jax.random.key(3)), np.arange(20_000, dtype=np.uint32)
-    draw = jax.jit(random.draw, static_argnums=(0, 1))
+    operands = *random.key_words(jax.random.key(3)), np.arange(20_000, dtype=np.uint32)
     for sampler, parameters in ((random.GAMMA, (a,)), (random.BETA, (a, b))):
-        loop, one, forty = (np.asarray(draw(sampler, tries, *key, place, *parameters)) for tries in (None, 1, 40))
-        np.testing.assert_array_equal(forty, loop)
-        accepted = ~np.isnan(one)
-        np.testing.assert_array_equal(one[accepted], loop[accepted])
-        assert 0.8 < accepted.mean() < 0.99
+        loop = jax.jit(random.draw, static_argnums=0)(sampler, *operands, *parameters)
+        proposal, valid = random.proposals(sampler, *operands, *parameters)
+        values, accepted = map(np.asarray, jax.jit(jax.vmap(proposal))(np.arange(40, dtype=np.uint32)))
+        np.testing.assert_array_equal(loop, values[accepted.argmax(0), np.arange(20_000)])
+        assert 0.8 < accepted[0].mean() < 0.99 and accepted.any(0).all() and valid.all()
 
 
 @pytest.mark.slow

@@ -22,8 +22,12 @@ rejected, makes several proposals per call there, and takes the first accepted o
 Some draws need more than one proposal, such as Gamma draws of shapes below 1/2. The first program does not support them,
 because it is faster without. If a run needs such a draw, the batch is played again by a program that supports them.
 
+The draws of a bandit depend only on the key of the pull, so that all policies have common random numbers. On a CPU they are
+loops. On a GPU, where loops are slow, each call makes two proposals, and the round is attempted again if both are rejected
+(`_InOrder`). The number of proposals so far is stored. So a draw is always the first accepted proposal, as in a loop.
+
 `jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` use one primitive of JAX, `random_gamma`. It is
-replaced by our sampler. A draw inside a loop or a branch of the policy stays a loop.
+replaced by our sampler. A draw inside a loop or a branch of the policy or the bandit stays a loop.
 """
 
 import math
@@ -42,11 +46,12 @@ from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, mer
 from bts_jax.random import NONE
 
 PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a draw by `random.rejection`; `engine/README.md` has measurements
+OF_A_BANDIT = 2  # proposals per call on a GPU, for a draw of a bandit
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 
 
 class Kept(NamedTuple):
-    """The saved draws of one `draw` operation of a policy: accepted and not yet used."""
+    """The saved draws of one `draw` operation of a policy: accepted and not yet used. For a bandit, see `_InOrder`."""
 
     value: jax.Array  # `NONE` where there is no draw; negative where a draw has begun
     parameters: tuple[jax.Array, ...]  # the parameters of the draws; empty if they change only for the pulled arm
@@ -85,18 +90,22 @@ def _random_gamma(keys: jax.Array, shape: jax.Array, *, log_space: bool) -> jax.
     return draws.astype(shape.dtype)
 
 
-def looped(function: Callable, platform: str) -> Callable:
-    """The same function with complete draws: by a loop on a CPU, by parallel proposals on a GPU, where loops are slow."""
+def in_order(function: Callable, platform: str) -> Callable:
+    """The same function with draws that are the first accepted proposals: by a loop on a CPU, by `_InOrder` on a GPU."""
 
     def drawn(*arguments: Any) -> Any:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        closed = replace_random_gamma(closed)
         outputs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments), rule, is_exact)
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
     def rule(equation: Any, inputs: Sequence) -> Sequence | None:
         if equation.primitive is not random.draw_p:
             return None
-        return [random.draw(equation.params["sampler"], None if platform == "cpu" else random.TRIES, *inputs)]
+        sampler = equation.params["sampler"]
+        if platform == "cpu":
+            return [random.draw(sampler, *inputs)]
+        return [random.draw_p.bind(*inputs, sampler=sampler._replace(in_order=True))]
 
     return drawn
 
@@ -136,13 +145,16 @@ class Stepwise:
         nothing = []
         for equation, kind in zip(self.draws, self.kinds, strict=True):
             shape = equation.outvars[0].aval.shape
+            if equation.params["sampler"].in_order:
+                nothing.append(Kept(jnp.zeros(shape, jnp.uint32), ()))
+                continue
             parameters = tuple(jnp.zeros(shape, jnp.float32) for _ in equation.invars[3:]) if kind == OTHER else ()
             nothing.append(Kept(jnp.full(shape, NONE, jnp.float32), parameters))
         return nothing
 
     def __call__(self, kept: list[Kept], attempt: jax.Array, *arguments: Any) -> Attempt:
         """Attempt number `attempt` at a round."""
-        made: list[_Draw] = []
+        made: list[_Draw | _InOrder] = []
         index: Any = None
 
         def rule(equation: Any, inputs: Sequence) -> Sequence | None:
@@ -152,7 +164,8 @@ class Stepwise:
             before = [made[j] for j in self.needs[i]]
             sampler = equation.params["sampler"]
             count = self.proposals if sampler.advance is None else 1
-            made.append(_Draw(sampler, self.general, count, kept[i], self.kinds[i], attempt, inputs, before))
+            made.append(_InOrder(sampler, kept[i], inputs, before) if sampler.in_order else
+                        _Draw(sampler, self.general, count, kept[i], self.kinds[i], attempt, inputs, before))
             return [made[-1].value]
 
         env = evaluate_env(self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact)
@@ -172,7 +185,7 @@ class _Draw:
 
     def __init__(
         self, sampler: random.Sampler, general: bool, count: int, kept: Kept, kind: int, attempt: jax.Array,
-        operands: Sequence, before: Sequence["_Draw"],
+        operands: Sequence, before: Sequence["_Draw | _InOrder"],
     ):
         key, place, parameters = tuple(operands[:2]), operands[2], tuple(operands[3:])
         self.kind, self.parameters = kind, parameters if kind == OTHER else ()
@@ -207,6 +220,30 @@ class _Draw:
         if self.kind == ARMWISE:  # the parameters of the pulled arm have changed
             value = jnp.where(counts, value.at[index[0]].set(NONE), value)
         return Kept(value, self.parameters)
+
+
+class _InOrder:
+    """One attempt at the draws of one `draw` operation of a bandit.
+
+    What is saved is the number of proposals that were rejected. An accepted proposal is made again in the next attempt.
+    """
+
+    def __init__(self, sampler: random.Sampler, kept: Kept, operands: Sequence, before: Sequence["_Draw | _InOrder"]):
+        self.rejected = kept.value
+        proposal, valid = random.proposals(sampler, *operands)
+        self.value = jnp.full(valid.shape, NONE, jnp.float32)
+        for i in reversed(range(OF_A_BANDIT)):
+            value, accepted = proposal(self.rejected + i)
+            self.value = jnp.where(accepted, value, self.value)
+        self.value = jnp.where(valid, self.value, jnp.nan)
+        self.lacks = (self.value == NONE).astype(jnp.int8)
+        self.ready = _worst([one.lacks for one in before]) == 0  # the parameters are known
+
+    def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
+        """The number of rejected proposals: 0 before the next round."""
+        more = again & self.ready & (self.lacks > 0)
+        rejected = jnp.where(more, self.rejected + OF_A_BANDIT, self.rejected)
+        return Kept(jnp.where(counts, jnp.uint32(0), rejected), ())
 
 
 def _bits(x: jax.Array) -> jax.Array:
