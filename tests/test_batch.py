@@ -296,8 +296,7 @@ class Draws:
 
 @pytest.mark.slow
 def test_what_is_written_for_a_gpu_plays_the_same_game_if_policy_and_bandit_draw(monkeypatch):
-    """A call may complete the draws of one and not those of the other. One proposal is rejected more often than two."""
-    monkeypatch.setattr("bts_jax.engine.draws.OF_A_BANDIT", 1)
+    """A call may complete the draws of one and not those of the other."""
     reports = []
     arguments = Draws(), DrawsByJax(shape=jnp.array([0.6, 0.7, 1.2])), 20, keys(23)
     ours = bj.simulate_batch(*arguments)

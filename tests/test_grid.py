@@ -217,19 +217,19 @@ def test_other_errors_in_a_stream_are_raised(two_streams, monkeypatch):
 
 
 def test_programs_stay_in_their_streams(two_streams, monkeypatch):
-    """Others go to the stream with the fewest. Nothing is asked of JAX if there is nothing to play."""
+    """Others go to the stream with the least work. Nothing is asked of JAX if there is nothing to play."""
     asked = []
     monkeypatch.setattr(playing, "streams", lambda devices, most: asked.append(most) or two_streams[:most])
     monkeypatch.setattr(playing, "_PLACES", {})
 
-    def places(*programs):
-        found = playing._stream_of_each(list(programs), two_streams[0])
-        return [two_streams.index(found[program].devices) for program in programs]
+    def places(**loads):
+        found = playing._stream_of_each(loads, two_streams[0])
+        return [two_streams.index(found[program].devices) for program in loads]
 
     assert places() == [] and asked == []
-    assert places("a", "b", "c") == [0, 1, 0] and asked == [3]
-    assert places("b", "d", "c") == [1, 0, 0]
-    assert places("b") == [0], "there is one stream for one program"
+    assert places(a=5.0, b=2.0, c=2.0, d=2.0) == [0, 1, 1, 1] and asked == [4]
+    assert places(b=1.0, e=1.0, c=1.0) == [1, 0, 1]
+    assert places(b=1.0) == [0], "there is one stream for one program"
 
 
 def test_threads_that_wait_do_not_play_after_the_end(two_streams, monkeypatch):

@@ -23,8 +23,8 @@ Some draws need more than one proposal, such as Gamma draws of shapes below 1/2.
 because it is faster without. If a run needs such a draw, the batch is played again by a program that supports them.
 
 The draws of a bandit depend only on the key of the pull, so that all policies have common random numbers. On a CPU they are
-loops. On a GPU, where loops are slow, each call makes two proposals, and the round is attempted again if both are rejected
-(`_InOrder`). The number of proposals so far is stored. So a draw is always the first accepted proposal, as in a loop.
+loops. On a GPU, where loops are slow, each call makes one proposal, and the round is attempted again if it is rejected
+(`_InOrder`). The number of rejected proposals is stored. So a draw is always the first accepted proposal, as in a loop.
 
 `jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` use one primitive of JAX, `random_gamma`. It is
 replaced by our sampler. A draw inside a loop or a branch of the policy or the bandit stays a loop.
@@ -46,7 +46,6 @@ from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, mer
 from bts_jax.random import NONE
 
 PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a draw by `random.rejection`; `engine/README.md` has measurements
-OF_A_BANDIT = 2  # proposals per call on a GPU, for a draw of a bandit
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 
 
@@ -231,18 +230,14 @@ class _InOrder:
     def __init__(self, sampler: random.Sampler, kept: Kept, operands: Sequence, before: Sequence["_Draw | _InOrder"]):
         self.rejected = kept.value
         proposal, valid = random.proposals(sampler, *operands)
-        self.value = jnp.full(valid.shape, NONE, jnp.float32)
-        for i in reversed(range(OF_A_BANDIT)):
-            value, accepted = proposal(self.rejected + i)
-            self.value = jnp.where(accepted, value, self.value)
-        self.value = jnp.where(valid, self.value, jnp.nan)
+        value, accepted = proposal(self.rejected)
+        self.value = jnp.where(valid, jnp.where(accepted, value, NONE), jnp.nan)
         self.lacks = (self.value == NONE).astype(jnp.int8)
         self.ready = _worst([one.lacks for one in before]) == 0  # the parameters are known
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
         """The number of rejected proposals: 0 before the next round."""
-        more = again & self.ready & (self.lacks > 0)
-        rejected = jnp.where(more, self.rejected + OF_A_BANDIT, self.rejected)
+        rejected = self.rejected + (again & self.ready & (self.lacks > 0))
         return Kept(jnp.where(counts, jnp.uint32(0), rejected), ())
 
 

@@ -7,7 +7,7 @@ results of one are saved while the next runs. Meanwhile other threads compile th
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -55,16 +55,19 @@ def play_chunks(
         widest: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
-    amounts: defaultdict[Any, float] = defaultdict(float)  # of work, for each program
-    for call in (call for fused in fusions for call in fused):
-        amounts[call.program] += lost_by_haste(grid, results, call.chunks)
+    amounts: defaultdict[Any, float] = defaultdict(float)  # of work, for each kind of call
+    loads: defaultdict[Any, float] = defaultdict(float)  # the same for each program
+    for fused, call in ((fused, call) for fused in fusions for call in fused):
+        amount = lost_by_haste(grid, results, call.chunks)
+        amounts[call.program] += amount
+        loads[_program_of(fused)] += amount
     fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
     left = Counter(map(_program_of, fusions))  # how many times each program is still used
     frees = _frees(devices, len(left))
-    stream_of = _stream_of_each(list(left), tuple(devices))
+    stream_of = _stream_of_each(loads, tuple(devices))
     with ExitStack() as stack, compiling() as programs:
         players = {stream: stack.enter_context(threads(UNDER_WAY)) for stream in stream_of.values()}
         stack.callback(_stop, players)
@@ -112,19 +115,19 @@ class _Stream:
 _PLACES: dict[Any, int] = {}  # the place of a program's stream in the last sweep that had the program
 
 
-def _stream_of_each(programs: list, devices: tuple) -> dict[Any, _Stream]:
-    """The stream of each program: that of an earlier sweep, which has it compiled, or the one with the fewest programs."""
-    if not programs:
+def _stream_of_each(loads: Mapping[Any, float], devices: tuple) -> dict[Any, _Stream]:
+    """The stream of each program: that of an earlier sweep, which has it compiled, or the one with the least work so far."""
+    if not loads:
         return {}
-    first, *others = streams(devices, len(programs))
+    first, *others = streams(devices, len(loads))
     found = [_Stream(first)]
     found += [_Stream(same, found[0]) for same in others]
     places: dict[Any, int] = {}
-    counts = [0] * len(found)
-    for program in programs:
+    totals = [0.0] * len(found)
+    for program, load in loads.items():
         place = _PLACES.get(program, len(found))
-        places[program] = place if place < len(found) else counts.index(min(counts))
-        counts[places[program]] += 1
+        places[program] = place if place < len(found) else totals.index(min(totals))
+        totals[places[program]] += load
     if len(_PLACES) > 1000:
         _PLACES.clear()
     _PLACES.update(places)
