@@ -13,11 +13,12 @@ gc.set_threshold(100_000)  # tracing creates many objects but little garbage: 3%
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Compiled programs are stored while the tests run and shared by all of their processes, so none is compiled twice.
+# Compiled programs are stored while the tests run and shared by all of their processes. To store a small one takes longer than
+# to compile it again.
 if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its workers start
     PROGRAMS = tempfile.TemporaryDirectory(prefix="bts-jax-programs-")  # until that process ends
     os.environ |= {"BTS_JAX_TESTS": PROGRAMS.name, "XDG_CACHE_HOME": PROGRAMS.name,
-                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 import haste  # noqa: E402  before the package is imported: it replaces `jax.jit`
 
@@ -69,7 +70,7 @@ class Haste:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "with_care: not compiled in haste, whatever the file")
-    config.addinivalue_line("markers", "all_devices: plays on all devices also if compiled in haste")
+    config.addinivalue_line("markers", "all_devices: plays on all devices, and not only on the first one")
     config.addinivalue_line("markers", "long_runs: compiled in haste, but to code that is fast")
     config.addinivalue_line("markers", "slow: takes long and fails rarely; left out by -m 'not slow'")
     config.pluginmanager.register(Haste())

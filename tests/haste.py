@@ -3,7 +3,7 @@
 `jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one of them: as usual; without
 any optimization, for short runs; or, for long runs, in two thirds of the time, with code that is nearly as fast as usual.
 
-Runs are played on all devices only in tests that are compiled as usual or marked `all_devices`. In others `jax.local_devices`,
+Runs are played on all devices only in tests that are marked `all_devices` or name their devices. In others `jax.local_devices`,
 which is replaced, too, returns only the first device. A program for several devices takes a third longer to compile, because
 XLA first divides it among them.
 """
@@ -41,7 +41,7 @@ class _Now(local):
 
 NOW = _Now()
 way = "usual"
-all_devices = True
+all_devices = False
 
 
 def local_devices(*args, **kwargs):
@@ -53,15 +53,16 @@ jax.local_devices = local_devices
 
 
 def switch(to, on_all_devices=False):
-    """Selects how programs are compiled from now on. With "usual" or `on_all_devices`, runs are played on all devices."""
+    """Selects how programs are compiled from now on, and whether runs are played on all devices."""
     global way, all_devices
-    all_devices = on_all_devices or to == "usual"
+    all_devices = on_all_devices
     # Processes that a test starts do the same. (This process has read its own flags when `options` compiled something.)
     os.environ |= {"XLA_FLAGS": flags(to), "BTS_JAX_CPU_DEVICES": USUAL_DEVICES if all_devices else "1"}
     if to != way:
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
-            jax.clear_caches()  # drops programs of the other way
+            jax.clear_caches()
+        batch._PROGRAMS.kept.clear()  # programs of the other way
         way = to
         programs.QUICKLY = QUICKLY if to == "usual" else options(to)
 
@@ -147,6 +148,7 @@ def jit(function=None, **options):
 
 jax.jit = jit
 
-from bts_jax.engine import programs  # noqa: E402  which uses it
+from bts_jax import batch  # noqa: E402  which uses it
+from bts_jax.engine import programs  # noqa: E402
 
 QUICKLY = programs.QUICKLY

@@ -15,6 +15,7 @@ from bts_jax.pytrees import pytree
 
 
 @pytest.mark.slow
+@pytest.mark.all_devices
 def test_a_run_does_not_depend_on_its_batch():
     """The small batch is played by tempered BTS: with sharpness 1 it is BTS, for every schedule."""
     bandit, many = INSTANCES["bernoulli"], keys(23)

@@ -57,10 +57,11 @@ def play_chunks(
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
     amounts: defaultdict[Any, float] = defaultdict(float)  # of work, for each kind of call
     loads: defaultdict[Any, float] = defaultdict(float)  # the same for each program
-    for fused, call in ((fused, call) for fused in fusions for call in fused):
-        amount = lost_by_haste(grid, results, call.chunks)
-        amounts[call.program] += amount
-        loads[_program_of(fused)] += amount
+    for fused in fusions:
+        for call in fused:
+            amount = lost_by_haste(grid, results, call.chunks)
+            amounts[call.program] += amount
+            loads[_program_of(fused)] += amount
     fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
