@@ -5,8 +5,8 @@ generator is Threefry-2x32 (Salmon et al., SC 2011), of the same family as JAX's
 `jax.numpy`, so that XLA can fuse it with the operations that use the numbers.
 
 `gamma`, `beta` and `rejection` draw by rejection: they make proposals until one is accepted for each element. They are
-ordinary functions with a loop. In a policy, the engine makes one or a few proposals per call instead
-(`bts_jax.engine.draws`).
+ordinary functions with a loop. In a policy, and on a GPU also in a bandit, the engine makes one or a few proposals per call
+instead (`bts_jax.engine.draws`).
 
 Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
 operations. In a policy or a bandit, the engine prevents it by rounding products. Functions marked `exact` round their products
@@ -267,7 +267,7 @@ NONE = np.float32(np.inf)  # stands for a draw that has not been accepted yet
 class Sampler(NamedTuple):
     """A rejection sampler. Its functions are elementwise: all arguments have the same shape.
 
-    `numbered(words, place, *parameters)` returns a function and an array. The function makes proposal number i. It returns a
+    `numbered(key, place, *parameters)` returns a function and an array. The function makes proposal number i. It returns a
     value, and whether it is accepted. Outside of policies, a draw is the first accepted value. The array says where the
     parameters are valid. Elsewhere the draw is NaN.
 
@@ -279,8 +279,7 @@ class Sampler(NamedTuple):
     call for the same parameters gets this number as `begun`. `begun` is `NONE` if no draw has begun. For other parameters,
     `advance` returns the same as `propose`. The draws of such a sampler are not negative.
 
-    If `in_order`, the engine uses `numbered` instead of `propose`. The draws of a bandit must not depend on how often a policy
-    was called.
+    `in_order` is for bandits: their draws must not depend on how often the policy was called. The engine then uses `numbered`.
     """
 
     numbered: Callable
@@ -386,9 +385,9 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
         value, accepted = propose(words, *parameters)
         return jnp.where(accepted, value, NONE)
 
-    def numbered(words: Words, place: jax.Array, *parameters: jax.Array) -> tuple[Callable, jax.Array]:
+    def numbered(key: Words, place: jax.Array, *parameters: jax.Array) -> tuple[Callable, jax.Array]:
         def proposal(i: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value = proposed(words_of(sampler, i, words, place), *parameters)
+            value = proposed(words_of(sampler, i, key, place), *parameters)
             return value, value != NONE
 
         return proposal, jnp.ones(place.shape, bool)

@@ -167,7 +167,8 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
                 value, most = (float(np.broadcast_to(x, bad.shape)[bad][0]) for x in (value, most))
                 return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {most:g}] from "
                         f"pull, or set another {name}_scale of the bandit; check_bandit tests the bandit")
-        return f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy"
+        return (f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy and "
+                "check_bandit")
     return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
             " was never accepted: see check_policy and check_bandit")
 

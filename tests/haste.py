@@ -62,7 +62,8 @@ def switch(to, on_all_devices=False):
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
             jax.clear_caches()
-        batch._PROGRAMS.kept.clear()  # programs of the other way
+        for program in list(batch._PROGRAMS.kept):  # compiled in the other way
+            batch._PROGRAMS.drop(program)
         way = to
         programs.QUICKLY = QUICKLY if to == "usual" else options(to)
 

@@ -51,6 +51,7 @@ def test_lanes_and_devices_do_not_matter(width, devices):
 
 @pytest.mark.slow
 @pytest.mark.with_care
+@pytest.mark.all_devices
 def test_everything_may_vary():
     """Arguments may differ from run to run; and a budget and a key may be shared by all runs."""
     count = 12
@@ -299,9 +300,10 @@ def test_what_is_written_for_a_gpu_plays_the_same_game_if_policy_and_bandit_draw
     """A call may complete the draws of one and not those of the other."""
     reports = []
     arguments = Draws(), DrawsByJax(shape=jnp.array([0.6, 0.7, 1.2])), 20, keys(23)
-    ours = bj.simulate_batch(*arguments)
-    assert_same_bits(for_a_gpu(monkeypatch, *arguments, on_report=reports.append), ours)
-    assert reports[0].calls > 1.2 * reports[0].rounds, "rejected proposals"
+    ours = bj.simulate_batch(*arguments, on_report=reports.append)
+    with jax.numpy_dtype_promotion("strict"):
+        assert_same_bits(for_a_gpu(monkeypatch, *arguments, on_report=reports.append), ours)
+    assert reports[1].calls > 1.1 * reports[0].calls, "proposals of the bandit that are rejected"
 
 
 def test_the_second_half_has_the_arrays_that_no_number_needs():
@@ -410,7 +412,7 @@ def test_loops_in_loops_are_counted(monkeypatch):
         way = program.ways[0] if isinstance(program, Graphed) else program.program
         return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
 
-    assert (depth(looping), depth(hidden)) == ((3, 2) if jax.default_backend() == "cpu" else (4, 3))
+    assert (depth(looping), depth(hidden)) == ((3, 3) if jax.default_backend() == "cpu" else (4, 3))
     assert depth(beta) == 3
     assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")

@@ -15,7 +15,6 @@ from bts_jax.pytrees import pytree
 
 
 @pytest.mark.slow
-@pytest.mark.all_devices
 def test_a_run_does_not_depend_on_its_batch():
     """The small batch is played by tempered BTS: with sharpness 1 it is BTS, for every schedule."""
     bandit, many = INSTANCES["bernoulli"], keys(23)
@@ -59,6 +58,7 @@ print(np.asarray(run.pulls).ravel().tolist(), np.asarray(run.reward).ravel().tol
 
 
 @pytest.mark.slow
+@pytest.mark.all_devices
 def test_a_run_does_not_depend_on_the_session(capsys):
     """The same runs in another process with other settings.
 

@@ -375,6 +375,7 @@ FAMILIES = {
     ({"more arms": BANDITS["two"]}, 20, [4, 1]),
     ({"a wrapper": bj.Scaled(bandit=BANDITS["a"], scale=0.5, shift=0.25)}, 20, [4, 1]),
     ({"scales": bj.Empirical(reward=[[2]] * 3, cost=[[1]] * 3, reward_scale=2)}, 20, [4, 1]),
+    ({"many points": bj.Multinomial(*np.full((2, 3, 100), 0.01))}, 20, [4, 1]),
     ({"of one's own": Constant(reward_mean=np.full(3, 0.5), cost_mean=np.full(3, 0.5))}, 20, [4, 1]),
     ({"a fifth kind": bj.Multinomial(reward_probs=[[0.2, 0.3, 0.5]] * 3, cost_probs=[[0.2, 0.3, 0.5]] * 3)}, 20, [4, 1]),
     ({}, 10**6, [1] * 4),  # long runs
@@ -387,17 +388,28 @@ def test_small_batches_have_several_kinds_of_bandits(others, budget, expected):
     assert sorted(chunk for call in calls for chunk in call.chunks) == results.missing
 
 
-@pytest.mark.with_care
-@pytest.mark.slow
-def test_kinds_of_bandits_in_a_batch_do_not_matter(monkeypatch):
-    """UCB-BV1 uses the smallest expected cost, which a batch computes from the parameters."""
-    sizes = []
-    monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches[0].back)) or play(batches))
-    together = bj.sweep(["ucb-bv1"], FAMILIES, BUDGETS, SEEDS, seed=4)
-    monkeypatch.setattr(schedule, "MAX_MIXED", 1)
-    apart = bj.sweep(["ucb-bv1"], FAMILIES, BUDGETS, SEEDS, seed=4)
-    assert sizes == [4 * SEEDS] + [SEEDS] * 4
-    assert_same(together.drop_attrs(), apart.drop_attrs())
+def test_a_gpu_has_a_batch_for_each_kind_of_bandit(monkeypatch):
+    monkeypatch.setattr(schedule, "_on_cpu", lambda grid: False)
+    grid = Grid(["uniform"], FAMILIES, [20], 30, 0)
+    results = begin(grid.attributes(), 30, None)
+    assert sorted(call.kinds for call in schedule.calls(grid, results, results.missing, most=1000)) == [(0,), (1,), (2,), (3,)]
+
+
+def test_policies_of_one_class_have_the_same_kinds():
+    """Also if they lack different chunks, and if only all of them together have long runs."""
+    policies = {f"{scale}": bj.KUBE(scale=scale) for scale in (1.0, 2.0, 3.0)}
+    grid = Grid(policies, FAMILIES, [20], 30, 0)
+    results = begin(grid.attributes(), 30, None)
+    todo = [chunk for chunk in results.missing if chunk.policy != chunk.bandit]
+    assert {call.kinds for call in schedule.calls(grid, results, todo, most=1000)} == {(0, 1, 2, 3)}
+    budget = next(2**i for i in range(8, 30) if not is_mixed({"KUBE": bj.KUBE()}, 2 ** (i + 1)))
+    assert is_mixed({"KUBE": bj.KUBE()}, budget) and not is_mixed(policies, budget)
+
+
+def is_mixed(policies, budget):
+    grid = Grid(policies, FAMILIES, [budget], 30, 0)
+    results = begin(grid.attributes(), 30, None)
+    return all(len(call.kinds) > 1 for call in schedule.calls(grid, results, results.missing, most=1000))
 
 
 # Groups of bandits.
@@ -434,6 +446,19 @@ def few(monkeypatch):
 @pytest.fixture(scope="module")
 def ungrouped():
     return bj.sweep(**MANY_GRID)
+
+
+@pytest.mark.with_care
+@pytest.mark.slow
+def test_kinds_of_bandits_in_a_batch_do_not_matter(monkeypatch):
+    """UCB-BV1 uses the smallest expected cost, which a batch computes from the parameters. The other policy uses the budget."""
+    sizes, policies = [], {"ucb-bv1": bj.UCBBV1(), "told": Told()}
+    monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches[0].back)) or play(batches))
+    together = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
+    monkeypatch.setattr(schedule, "MAX_MIXED", 1)
+    apart = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
+    assert sorted(sizes) == [SEEDS] * 4 + [3 * SEEDS] * 4 + [4 * SEEDS, 12 * SEEDS]
+    assert_same(together.drop_attrs(), apart.drop_attrs())
 
 
 def group_of(bandits, seeds, **options):

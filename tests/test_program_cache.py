@@ -27,12 +27,15 @@ BANDIT = INSTANCES["bernoulli"]
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder for programs; this process has no programs either."""
-    before = jax.config.jax_compilation_cache_dir
+    before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir",
+                                                           "jax_persistent_cache_min_compile_time_secs")}
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     monkeypatch.setattr(cache, "_in_use", tmp_path)
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
     yield tmp_path
-    jax.config.update("jax_compilation_cache_dir", before)
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def files(folder):
@@ -97,7 +100,7 @@ def test_names_are_the_same_in_every_process():
     code = ("import jax, bts_jax\nfrom bts_jax import program_cache\nbefore = program_cache._live()\n"
             "bandit = bts_jax.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.5])\n"
             "bts_jax.simulate_batch(bts_jax.Uniform(), bandit, 2, jax.random.split(jax.random.key(0), 2))\n"
-            "assert program_cache._live() == before\nprint(before)")
+            "import bts_jax.sweeps.run\nassert program_cache._live() == before\nprint(before)")
     names = {subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,
                             capture_output=True).stdout for seed in "12"}
     assert len(names) == 1

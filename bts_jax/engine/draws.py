@@ -45,7 +45,7 @@ from bts_jax.engine.armwise import ARMWISE, OTHER, Changes
 from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, merged, read, retrace, variables
 from bts_jax.random import NONE
 
-PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a draw by `random.rejection`; `engine/README.md` has measurements
+PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a policy's draw by `random.rejection`; see `engine/README.md`
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 
 
@@ -231,13 +231,14 @@ class _InOrder:
         self.rejected = kept.value
         proposal, valid = random.proposals(sampler, *operands)
         value, accepted = proposal(self.rejected)
-        self.value = jnp.where(valid, jnp.where(accepted, value, NONE), jnp.nan)
-        self.lacks = (self.value == NONE).astype(jnp.int8)
+        value = jnp.where(accepted, value, 1)  # a policy's update sees it, although this round will be repeated
+        self.value = jnp.where(valid, value, jnp.nan)
+        self.lacks = (valid & ~accepted).astype(jnp.int8)
         self.ready = _worst([one.lacks for one in before]) == 0  # the parameters are known
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
         """The number of rejected proposals: 0 before the next round."""
-        rejected = self.rejected + (again & self.ready & (self.lacks > 0))
+        rejected = self.rejected + (again & self.ready & (self.lacks > 0)).astype(jnp.uint32)
         return Kept(jnp.where(counts, jnp.uint32(0), rejected), ())
 
 

@@ -24,6 +24,7 @@ from bts_jax.sweeps.results import Chunk, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
 from bts_jax.text import counted, shown
 
+MOST_PER_ARM = 64  # parameters of a bandit, see `Grid.mixes`
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
@@ -189,10 +190,14 @@ class Grid:
         return self._bandits[place]
 
     def mixes(self, place: int) -> bool:
-        """Whether this bandit can be in a batch with bandits of other kinds that have the same number of arms."""
+        """Whether this bandit can be in a batch with bandits of other kinds that have the same number of arms.
+
+        In such a batch, each run has a copy of the parameters of all kinds. So there must not be many.
+        """
         bandit = self._bandits[place]
-        ours = is_ours(bandit, BANDITS) and not isinstance(bandit, Wrapper)
-        return ours and num_resources(self.means[place]) is None and scales(bandit) is None
+        ours = is_ours(bandit, BANDITS) and not isinstance(bandit, Wrapper) and scales(bandit) is None
+        few = sum(map(np.size, jax.tree.leaves(bandit))) <= MOST_PER_ARM * len(self.means[place].reward_mean)
+        return ours and few and num_resources(bandit) is None
 
     def batch(self, places: Sequence[int] | np.ndarray, kinds: Sequence[int]) -> Bandit:
         """A batch of bandits. They are of these kinds, in ascending order."""

@@ -29,7 +29,7 @@ from bts_jax.random import fold_in_words
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Chunk, Results
-from bts_jax.sweeps.schedule import Call, calls, fuse, lost_by_haste
+from bts_jax.sweeps.schedule import Call, calls, fuse, time_of
 from bts_jax.text import reason
 
 _LOG = logging.getLogger("bts_jax")
@@ -55,14 +55,14 @@ def play_chunks(
         widest: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
-    amounts: defaultdict[Any, float] = defaultdict(float)  # of work, for each kind of call
+    times: defaultdict[Any, float] = defaultdict(float)  # roughly, of the calls of one kind
     loads: defaultdict[Any, float] = defaultdict(float)  # the same for each program
     for fused in fusions:
         for call in fused:
-            amount = lost_by_haste(grid, results, call.chunks)
-            amounts[call.program] += amount
-            loads[_program_of(fused)] += amount
-    fusions = [[call._replace(quickly=is_little(amounts[call.program])) for call in fused] for fused in fusions]
+            time = time_of(grid, results, call.chunks)
+            times[call.program] += time
+            loads[_program_of(fused)] += time
+    fusions = [[call._replace(quickly=is_little(times[call.program])) for call in fused] for fused in fusions]
     counts = Counts(Counter(), Counter())
     bar = bar or Bar(grid)
     bar.begin(grid, todo, results)
@@ -125,10 +125,10 @@ def _stream_of_each(loads: Mapping[Any, float], devices: tuple) -> dict[Any, _St
     found += [_Stream(same, found[0]) for same in others]
     places: dict[Any, int] = {}
     totals = [0.0] * len(found)
-    for program, load in loads.items():
-        place = _PLACES.get(program, len(found))
-        places[program] = place if place < len(found) else totals.index(min(totals))
-        totals[places[program]] += load
+    known = {program: _PLACES[program] for program in loads if _PLACES.get(program, len(found)) < len(found)}
+    for program in sorted(loads, key=lambda program: (program not in known, -loads[program])):
+        places[program] = known[program] if program in known else totals.index(min(totals))
+        totals[places[program]] += loads[program]
     if len(_PLACES) > 1000:
         _PLACES.clear()
     _PLACES.update(places)

@@ -82,28 +82,32 @@ def _alike(grid: Grid, results: Results, chunks: list[Chunk]) -> dict[Any, list[
 def _mixed(grid: Grid, results: Results, lists: dict[Any, list[Chunk]]) -> dict[Any, list[Chunk]]:
     """Unites lists of chunks on different kinds of bandits, if a common program costs less time than it saves.
 
-    A pull in such a program computes a result for each kind. The keys of the new lists have the kinds of each.
+    A pull in such a program computes a result for each kind. The keys of the new lists have tuples of kinds.
     """
-    together: dict[Any, dict[int, list[Chunk]]] = {}
+    classes: dict[Any, Any] = {}  # by the key of a list: what else its program depends on
+    times: dict[Any, dict[int, float]] = {}  # by class and kind
     for (policy, kind, alone, budgets), chunks in lists.items():
         place = results.bandits(chunks[0])[0]
-        num_arms = len(grid.means[place].reward_mean)
-        mix = (num_arms,) if _on_cpu(grid) and grid.mixes(place) else (num_arms, kind)
-        together.setdefault((policy, mix, alone, budgets), {})[kind] = chunks
-    found = {}
-    for (policy, _, alone, budgets), by_kind in together.items():
-        kinds = sorted(by_kind)
+        mix = None if _on_cpu(grid) and grid.mixes(place) else kind
+        one = kind_of(grid.policy(chunks[0])), len(grid.means[place].reward_mean), mix, alone, budgets
+        classes[policy, kind, alone, budgets] = one
+        of_kinds = times.setdefault(one, {})
+        of_kinds[kind] = of_kinds.get(kind, 0) + time_of(grid, results, chunks)
+    together: dict[Any, tuple[int, ...]] = {}  # the kinds that share a program, by class and kind
+    for one, of_kinds in times.items():
+        kinds = sorted(of_kinds)
         for some in (tuple(kinds[start : start + MAX_MIXED]) for start in range(0, len(kinds), MAX_MIXED)):
-            chunks = _longest_first(grid, results, [chunk for kind in some for chunk in by_kind[kind]])
-            if batch.is_little(lost_by_haste(grid, results, chunks)):
-                found[policy, some, alone, budgets] = chunks
-            else:
-                found.update({(policy, (kind,), alone, budgets): by_kind[kind] for kind in some})
-    return found
+            little = batch.is_little(sum(of_kinds[kind] for kind in some))
+            together.update({(one, kind): some if little else (kind,) for kind in some})
+    found: dict[Any, list[Chunk]] = {}
+    for (policy, kind, alone, budgets), chunks in lists.items():
+        kinds = together[classes[policy, kind, alone, budgets], kind]
+        found.setdefault((policy, kinds, alone, budgets), []).extend(chunks)
+    return {key: _longest_first(grid, results, chunks) for key, chunks in found.items()}
 
 
-def lost_by_haste(grid: Grid, results: Results, chunks: list[Chunk]) -> float:
-    """The time that these chunks lose if their program is compiled quickly, in units of 10 ns."""
+def time_of(grid: Grid, results: Results, chunks: list[Chunk]) -> float:
+    """A rough measure of the time that these chunks take; see `batch.work_of`."""
     num_arms = len(grid.means[results.bandits(chunks[0])[0]].reward_mean)
     return batch.work_of(sum(work_of(grid, results, chunk) for chunk in chunks) * results.chunk_size / num_arms, num_arms)
 
@@ -181,17 +185,18 @@ def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: 
     lists = _mixed(grid, results, _alike(grid, results, chunks))
     bandits = Counter(((kind,), alone) for kind, alone in grid.kinds)
     largest, groups = {}, {}
-    for (_, *kind), alike in lists.items():
-        largest[tuple(kind)] = max(largest.get(tuple(kind), 1), len(alike))
-        groups.setdefault(tuple(kind), set()).update(chunk.bandit for chunk in alike)
+    for (_, *rest), alike in lists.items():
+        largest[tuple(rest)] = max(largest.get(tuple(rest), 1), len(alike))
+        groups.setdefault(tuple(rest), set()).update(chunk.bandit for chunk in alike)
     calls = []
-    for (_, *kind), alike in lists.items():
-        size = min(max(most // results.runs, 1), largest[tuple(kind)] if widest is None else widest)
-        one_bandit = results.group == 1 and (len(groups[tuple(kind)]) if widest is None else bandits[tuple(kind[:2])]) == 1
+    for (_, *rest), alike in lists.items():
+        kinds, alone, budgets = rest
+        size = min(max(most // results.runs, 1), largest[tuple(rest)] if widest is None else widest)
+        one_bandit = results.group == 1 and (len(groups[tuple(rest)]) if widest is None else bandits[kinds, alone]) == 1
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
-            program = kind_of(grid.policy(part[0])), kind[0], len(kind[-1]), size
-            calls.append(Call(part, kind[0], size, one_bandit, program))
+            program = kind_of(grid.policy(part[0])), kinds, len(budgets), size
+            calls.append(Call(part, kinds, size, one_bandit, program))
     return sorted(calls, key=lambda call: -sum(work_of(grid, results, chunk) for chunk in call.chunks))
 
 
