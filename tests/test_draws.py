@@ -31,12 +31,12 @@ LEVEL = 1e-6  # the probability of a false failure, of each comparison
 RUNS, SAMPLES, REFERENCES = 1024, 192 * 1024, 2**20
 
 
-def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False):
+def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False, make=bj.Bernoulli):
     """How often each run pulled each arm; there are enough rounds for `samples` pulls in all runs together. [runs, num_arms]
 
     `small`: shapes below 1/2 occur. The program with such draws is used at once, and not after another one finds them.
     """
-    bandit = bj.Bernoulli(reward=np.broadcast_to(rewards, num_arms), cost=np.ones(num_arms))
+    bandit = make(reward=np.broadcast_to(rewards, num_arms), cost=np.ones(num_arms))
     budget = samples // runs
     if small:
         engine._GENERAL.add(engine.lay_out(policy, bandit, budget, keys(runs)).kind)
@@ -194,10 +194,10 @@ class Episodes:
                             Episode(state.step + 1, state.history, learnt))
 
 
-def play_episodes(policy, rewards):
+def play_episodes(policy, rewards, make=bj.Bernoulli):
     """The histories of whole episodes. [runs, C^STEPS]"""
     arms, last = (first_arm(step, policy.choices) for step in (STEPS, STEPS - 1))
-    pulls = play(policy, arms, STEPS * SAMPLES, np.tile(rewards, arms // policy.choices))
+    pulls = play(policy, arms, STEPS * SAMPLES, np.tile(rewards, arms // policy.choices), make=make)
     assert (pulls[:, last:].sum(1) == SAMPLES // RUNS).all(), "one history per episode"
     return pulls[:, last:]
 
@@ -216,17 +216,51 @@ class Accumulates(Episodes):
         return total + random.gamma(key, jnp.where(reward > 0.5, 2.0, 0.5))
 
 
-@pytest.mark.slow
-def test_draws_in_update():
-    """If an update with a rejected proposal is repeated and counted twice, sums and histories are wrong."""
-    rewards, rng = np.array([0.7, 0.4]), np.random.default_rng(3)
+def accumulated(draw_rewards):
+    """The histories of NumPy."""
+    rng = np.random.default_rng(3)
     total, history = np.zeros(REFERENCES), np.zeros(REFERENCES, int)
     for _ in range(STEPS):
         choice = (rng.gamma(0.6, size=REFERENCES) + total > 1).astype(int)
-        reward = rng.random(REFERENCES) < rewards[choice]
-        total += rng.gamma(np.where(reward, 2.0, 0.5))
+        total += rng.gamma(np.where(draw_rewards(rng, choice) > 0.5, 2.0, 0.5))
         history = history * 2 + choice
-    check_law(play_episodes(Accumulates(), rewards), history)
+    return history
+
+
+@pytest.mark.slow
+def test_draws_in_update():
+    """If an update with a rejected proposal is repeated and counted twice, sums and histories are wrong."""
+    rewards = np.array([0.7, 0.4])
+    check_law(play_episodes(Accumulates(), rewards), accumulated(lambda rng, choice: rng.random(REFERENCES) < rewards[choice]))
+
+
+@pytree
+class DrawnRewards:
+    """Arms whose reward is drawn by rejection: a Beta draw with the shapes `reward` and 3/2."""
+
+    reward: Any
+    cost: Any
+
+    @property
+    def reward_mean(self):
+        return self.reward / (self.reward + 1.5)
+
+    @property
+    def cost_mean(self):
+        return self.cost
+
+    def pull(self, key, arm):
+        return random.beta(key, self.reward[arm], 1.5), self.cost[arm]
+
+
+@pytest.mark.slow
+def test_draws_of_policy_and_bandit_on_a_gpu(monkeypatch):
+    """The update waits for the draw of the bandit, and that waits for the draw of the decision. A program for a GPU."""
+    monkeypatch.setattr(engine, "_platform", lambda devices: "gpu")
+    monkeypatch.setattr(engine, "_PROGRAMS", engine.Programs(1))
+    shapes = np.array([1.4, 0.6], np.float32)
+    check_law(play_episodes(Accumulates(), shapes, DrawnRewards),
+              accumulated(lambda rng, choice: rng.beta(shapes[choice], 1.5)))
 
 
 @pytree
