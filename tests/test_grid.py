@@ -381,35 +381,35 @@ FAMILIES = {
     ({}, 10**6, [1] * 4),  # long runs
 ])
 def test_small_batches_have_several_kinds_of_bandits(others, budget, expected):
-    grid = Grid(["uniform"], {**FAMILIES, **others}, [budget], 30, 0)
-    results = begin(grid.attributes(), 30, None)
-    calls = schedule.calls(grid, results, results.missing, most=1000)
+    calls = calls_of(["uniform"], {**FAMILIES, **others}, budget)
     assert sorted((len(call.chunks) for call in calls), reverse=True) == expected
-    assert sorted(chunk for call in calls for chunk in call.chunks) == results.missing
+
+
+def calls_of(policies, bandits, budget, missing=lambda chunk: True):
+    grid = Grid(policies, bandits, [budget], 30, 0)
+    results = begin(grid.attributes(), 30, None)
+    todo = list(filter(missing, results.missing))
+    calls = schedule.calls(grid, results, todo, most=1000)
+    assert sorted(chunk for call in calls for chunk in call.chunks) == todo
+    return calls
 
 
 def test_a_gpu_has_a_batch_for_each_kind_of_bandit(monkeypatch):
     monkeypatch.setattr(schedule, "_on_cpu", lambda grid: False)
-    grid = Grid(["uniform"], FAMILIES, [20], 30, 0)
-    results = begin(grid.attributes(), 30, None)
-    assert sorted(call.kinds for call in schedule.calls(grid, results, results.missing, most=1000)) == [(0,), (1,), (2,), (3,)]
+    assert sorted(call.kinds for call in calls_of(["uniform"], FAMILIES, 20)) == [(0,), (1,), (2,), (3,)]
 
 
 def test_policies_of_one_class_have_the_same_kinds():
     """Also if they lack different chunks, and if only all of them together have long runs."""
     policies = {f"{scale}": bj.KUBE(scale=scale) for scale in (1.0, 2.0, 3.0)}
-    grid = Grid(policies, FAMILIES, [20], 30, 0)
-    results = begin(grid.attributes(), 30, None)
-    todo = [chunk for chunk in results.missing if chunk.policy != chunk.bandit]
-    assert {call.kinds for call in schedule.calls(grid, results, todo, most=1000)} == {(0, 1, 2, 3)}
+    some = calls_of(policies, FAMILIES, 20, lambda chunk: chunk.policy != chunk.bandit)
+    assert {call.kinds for call in some} == {(0, 1, 2, 3)}
+
+    def is_mixed(policies, budget):
+        return all(len(call.kinds) > 1 for call in calls_of(policies, FAMILIES, budget))
+
     budget = next(2**i for i in range(8, 30) if not is_mixed({"KUBE": bj.KUBE()}, 2 ** (i + 1)))
     assert is_mixed({"KUBE": bj.KUBE()}, budget) and not is_mixed(policies, budget)
-
-
-def is_mixed(policies, budget):
-    grid = Grid(policies, FAMILIES, [budget], 30, 0)
-    results = begin(grid.attributes(), 30, None)
-    return all(len(call.kinds) > 1 for call in schedule.calls(grid, results, results.missing, most=1000))
 
 
 # Groups of bandits.

@@ -224,14 +224,14 @@ class _Draw:
 class _InOrder:
     """One attempt at the draws of one `draw` operation of a bandit.
 
-    What is saved is the number of proposals that were rejected. An accepted proposal is made again in the next attempt.
+    The number of rejected proposals is saved. If the round is attempted again, an accepted proposal is made again, too.
     """
 
     def __init__(self, sampler: random.Sampler, kept: Kept, operands: Sequence, before: Sequence["_Draw | _InOrder"]):
         self.rejected = kept.value
         proposal, valid = random.proposals(sampler, *operands)
         value, accepted = proposal(self.rejected)
-        value = jnp.where(accepted, value, 1)  # a policy's update sees it, although this round will be repeated
+        value = jnp.where(accepted, value, 1)  # `update` gets a valid number, although the round will be attempted again
         self.value = jnp.where(valid, value, jnp.nan)
         self.lacks = (valid & ~accepted).astype(jnp.int8)
         self.ready = _worst([one.lacks for one in before]) == 0  # the parameters are known

@@ -194,10 +194,10 @@ class Grid:
 
         In such a batch, each run has a copy of the parameters of all kinds. So there must not be many.
         """
-        bandit = self._bandits[place]
+        bandit, means = self._bandits[place], self.means[place]
         ours = is_ours(bandit, BANDITS) and not isinstance(bandit, Wrapper) and scales(bandit) is None
-        few = sum(map(np.size, jax.tree.leaves(bandit))) <= MOST_PER_ARM * len(self.means[place].reward_mean)
-        return ours and few and num_resources(bandit) is None
+        few = sum(map(np.size, jax.tree.leaves(bandit))) <= MOST_PER_ARM * len(means.reward_mean)
+        return ours and few and num_resources(means) is None
 
     def batch(self, places: Sequence[int] | np.ndarray, kinds: Sequence[int]) -> Bandit:
         """A batch of bandits. They are of these kinds, in ascending order."""

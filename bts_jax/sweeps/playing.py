@@ -55,8 +55,8 @@ def play_chunks(
         widest: see `schedule.calls`.
     """
     fusions = fuse(grid, results, calls(grid, results, todo, most, widest), most)
-    times: defaultdict[Any, float] = defaultdict(float)  # roughly, of the calls of one kind
-    loads: defaultdict[Any, float] = defaultdict(float)  # the same for each program
+    times: defaultdict[Any, float] = defaultdict(float)  # of all calls with the same `program`, see `time_of`
+    loads: defaultdict[Any, float] = defaultdict(float)  # the same for each program of fused calls
     for fused in fusions:
         for call in fused:
             time = time_of(grid, results, call.chunks)

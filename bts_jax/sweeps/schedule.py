@@ -10,7 +10,7 @@ policies are fused, and on a CPU a batch may have several kinds of bandits.
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -84,25 +84,24 @@ def _mixed(grid: Grid, results: Results, lists: dict[Any, list[Chunk]]) -> dict[
 
     A pull in such a program computes a result for each kind. The keys of the new lists have tuples of kinds.
     """
-    classes: dict[Any, Any] = {}  # by the key of a list: what else its program depends on
-    times: dict[Any, dict[int, float]] = {}  # by class and kind
-    for (policy, kind, alone, budgets), chunks in lists.items():
+    settings: dict[Any, Any] = {}  # by the key of a list: lists with the same setting can share a program
+    times: dict[Any, defaultdict[int, float]] = {}  # by setting and kind
+    for key, chunks in lists.items():
+        _, kind, alone, budgets = key
         place = results.bandits(chunks[0])[0]
         mix = None if _on_cpu(grid) and grid.mixes(place) else kind
-        one = kind_of(grid.policy(chunks[0])), len(grid.means[place].reward_mean), mix, alone, budgets
-        classes[policy, kind, alone, budgets] = one
-        of_kinds = times.setdefault(one, {})
-        of_kinds[kind] = of_kinds.get(kind, 0) + time_of(grid, results, chunks)
-    together: dict[Any, tuple[int, ...]] = {}  # the kinds that share a program, by class and kind
-    for one, of_kinds in times.items():
+        settings[key] = kind_of(grid.policy(chunks[0])), len(grid.means[place].reward_mean), mix, alone, budgets
+        times.setdefault(settings[key], defaultdict(float))[kind] += time_of(grid, results, chunks)
+    together: dict[Any, tuple[int, ...]] = {}  # by setting and kind: the kinds that share a program
+    for setting, of_kinds in times.items():
         kinds = sorted(of_kinds)
         for some in (tuple(kinds[start : start + MAX_MIXED]) for start in range(0, len(kinds), MAX_MIXED)):
             little = batch.is_little(sum(of_kinds[kind] for kind in some))
-            together.update({(one, kind): some if little else (kind,) for kind in some})
+            together.update({(setting, kind): some if little else (kind,) for kind in some})
     found: dict[Any, list[Chunk]] = {}
-    for (policy, kind, alone, budgets), chunks in lists.items():
-        kinds = together[classes[policy, kind, alone, budgets], kind]
-        found.setdefault((policy, kinds, alone, budgets), []).extend(chunks)
+    for key, chunks in lists.items():
+        policy, kind, alone, budgets = key
+        found.setdefault((policy, together[settings[key], kind], alone, budgets), []).extend(chunks)
     return {key: _longest_first(grid, results, chunks) for key, chunks in found.items()}
 
 
