@@ -5,6 +5,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -113,6 +114,7 @@ class Grid:
     def within(self, described: dict[str, Any]) -> "Grid":
         """The same sweep in the larger grid of a store. Policies and bandits that the sweep does not ask for are `None`."""
         grid = copy.copy(self)
+        grid.specification = described
         places = {name: place for place, name in enumerate(self.bandits)}
         grid.policies = {name: self.policies.get(name) for name in described["policies"]}  # type: ignore
         grid.bandits = {name: self.bandits.get(name) for name in described["bandits"]}  # type: ignore
@@ -220,9 +222,10 @@ class Grid:
         """Roughly the work of a seed of that chunk on these bandits together: pulls times arms."""
         return int(self._work[self.requires_budget(chunk)][bandits.start : bandits.stop].sum())
 
-    def attributes(self) -> dict[str, Any]:
-        """The attributes of the Dataset."""
-        specification = {
+    @cached_property
+    def specification(self) -> dict[str, Any]:
+        """What `attributes` describes as JSON."""
+        return {
             "policies": {name: entry_of(policy, ALL_POLICIES, requires=list(side_info(policy)))
                          for name, policy in self.policies.items()},
             "bandits": {name: self._bandit_entry(place, bandit) for place, (name, bandit) in enumerate(self.bandits.items())},
@@ -236,6 +239,9 @@ class Grid:
             "jax": jax.__version__,
             "platform": self.device.platform,  # CPU and GPU agree in distribution, not in bits
         }
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the Dataset."""
         return {
             "bts_jax": __version__,
             "jax": jax.__version__,
@@ -243,9 +249,8 @@ class Grid:
             "seed": self.seed,
             "run_key": RUN_KEY,
             "created": now(),
-            "specification": json.dumps(specification, ensure_ascii=False),
+            "specification": json.dumps(self.specification, ensure_ascii=False),
         }
-
 
     def _bandit_entry(self, place: int, bandit: Bandit) -> dict[str, Any]:
         """A bandit as JSON, with its units and the names of its arms where it has some."""

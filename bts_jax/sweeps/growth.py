@@ -22,7 +22,18 @@ import xarray as xr
 from bts_jax import files
 from bts_jax.sweeps import specification
 from bts_jax.sweeps.results import Results, opened
-from bts_jax.sweeps.store import STORED, Root, create, differences_in_words, is_empty, labels_of, mend, read_root, unwritable
+from bts_jax.sweeps.store import (
+    STORED,
+    Known,
+    Root,
+    create,
+    differences_in_words,
+    is_empty,
+    labels_of,
+    mend,
+    read_root,
+    unwritable,
+)
 from bts_jax.text import shown
 
 FOLDER = "grown"
@@ -136,7 +147,7 @@ def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: 
     return read_root(path)
 
 
-def recovered(path: Path, holding: bool = False, known: tuple[str, dict[str, Any]] | None = None) -> Root:
+def recovered(path: Path, holding: bool = False, known: Known | None = None) -> Root:
     """Reads the root of a store. If a process was killed while it enlarged the store, the store is repaired first.
 
     `holding`: this process has the lock. `known`: see `read_root`.

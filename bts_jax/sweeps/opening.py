@@ -14,7 +14,7 @@ import xarray as xr
 from bts_jax.sweeps import specification
 from bts_jax.sweeps.growth import Conflict, chunk_size_of, grow, locked, recovered, union, with_sources
 from bts_jax.sweeps.results import Chunk, Results
-from bts_jax.sweeps.store import Root, create, is_empty, mend, tidy, unwritable
+from bts_jax.sweeps.store import Known, Root, create, is_empty, mend, tidy, unwritable
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
@@ -61,25 +61,29 @@ def begin(
     mine: Callable[[Results], list[Chunk] | None] = lambda _: None,
     group: int = 1,
     regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
+    known: dict[str, Any] | None = None,
 ) -> Results:
     """Prepares results to be filled in: in memory only, or in the store at `path`, which is created or resumed.
 
     A store that has less than the sweep asks for grows; see `growth`. A store with a conflicting grid is refused, and left
     unchanged. Finds which chunks the store has, among all chunks or among `mine`. A resumed store keeps its own `chunk_size`
-    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits.
+    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits. `known` is the
+    specification in `attributes`, if it is at hand: to parse it may take seconds.
     """
     if path is None:
         return Results(attributes, chunk_size, group=group)
     path = Path(path)
-    described = specification.parse(attributes["specification"])
+    described = known or specification.parse(attributes["specification"])
+    checked = None
     if is_empty(path):
         specification.check(described, chunk_size, group)
         try:
             create(path, attributes, chunk_size, group, described)
         except OSError as error:
             raise unwritable(path, error) from error
-    known = attributes["specification"], described
-    root = recovered(path, known=known)  # another process may have created it first
+        checked = chunk_size, group
+    # Another process may have created it first.
+    root = recovered(path, known=Known(attributes["specification"], described, checked))
     whole, changed = _union(path, root, described)
     if not _same(attributes, root) and json.dumps(whole) != json.dumps(root.specification):
         with locked(path):
@@ -102,7 +106,7 @@ def begin(
         with locked(path):
             if results.is_current():
                 grow(path, root, root.specification, results.chunk_size, 1)
-        return begin(attributes, chunk_size, path, mine, group, regroup)
+        return begin(attributes, chunk_size, path, mine, group, regroup, described)
     if results.missing and not os.access(path, os.W_OK):
         raise unwritable(path, PermissionError(13, "Permission denied"))
     return results

@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import math
 import sys
 import textwrap
 import zlib
@@ -320,8 +321,9 @@ def _numbers(value: Any, depth: int = 0) -> bool:
 def _means(where: str, value: Any, vectors: bool = False) -> list:
     """The expected rewards or costs in the entry of a bandit. If `vectors`, each may be a list, as long as the others."""
 
-    def finite(values: Any) -> bool:
-        return isinstance(values, list) and all(type(mean) in (int, float) and abs(mean) < 1e30 for mean in values)
+    def finite(values: Any) -> bool:  # without a loop in Python: a large sweep has a million means
+        return (isinstance(values, list) and set(map(type, values)) <= {int, float} and min(values, default=0) > -1e30
+                and max(values, default=0) < 1e30 and not any(map(math.isnan, values)))
 
     rows = vectors and isinstance(value, list) and all(map(finite, value)) and len({len(row) for row in value} - {0}) == 1
     if not (rows or finite(value)) or len(value) < 2:

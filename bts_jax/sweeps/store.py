@@ -259,8 +259,16 @@ class Root(NamedTuple):
     specification: dict[str, Any]  # as in the attributes, parsed
 
 
-def read_root(path: Path, known: tuple[str, dict[str, Any]] | None = None) -> Root:
-    """Reads the root of a store. `known`: the text of a specification, and what it describes. To parse it may take seconds."""
+class Known(NamedTuple):
+    """A specification that need not be parsed or checked again, which takes seconds if there are thousands of bandits."""
+
+    text: str
+    described: dict[str, Any]
+    checked: tuple[int, int] | None  # with chunks of this many seeds and bandits
+
+
+def read_root(path: Path, known: Known | None = None) -> Root:
+    """Reads the root of a store."""
     if not path.exists():
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
@@ -278,10 +286,10 @@ def read_root(path: Path, known: tuple[str, dict[str, Any]] | None = None) -> Ro
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
-        text, described = known or ("", {})
-        if attributes["specification"] != text:
-            described = specification.parse(attributes["specification"])
-        specification.check(described, chunk_size, group)
+        known = known if known and known.text == attributes["specification"] else None
+        described = known.described if known else specification.parse(attributes["specification"])
+        if not known or known.checked != (chunk_size, group):
+            specification.check(described, chunk_size, group)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "

@@ -5,7 +5,6 @@ from it. A user-defined class is named by its module, or sent by value if it has
 play the same runs: if its versions, its platform or the user's code differ.
 """
 
-import json
 import os
 import socket
 import threading
@@ -133,7 +132,7 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
         asked = Grid(what["policies"], what["bandits"], what["budgets"], what["num_seeds"], what["seed"],
                      what["relative_to_min_cost"], max_rounds=what["max_rounds"], rounds=what.get("rounds"))
-        made = json.loads(asked.attributes()["specification"])
+        made = asked.specification
     for kind, sent in zip(("policies", "bandits"), order.own, strict=True):
         by_value = {name for name, one in sent if isinstance(one, type)}
         for name, entry in made[kind].items():
