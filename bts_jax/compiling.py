@@ -1,32 +1,37 @@
-"""Compiles programs in other threads while other programs run."""
+"""Compiles programs in other threads, and in other processes, while other programs run."""
 
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
+from bts_jax.compilers import Compilers, compilers
 from bts_jax.devices import cores
 
 AHEAD = 24  # the most programs that are compiled ahead of their use: far fewer than `batch` stores
 
 
 class Compiling:
-    """Compiles programs in other threads. Programs are traced one after the other, and several are compiled at a time.
+    """Compiles programs in other threads. This process traces one program at a time, and compiles several.
 
     Tracing several programs at a time would not be faster in Python, and the first one would not be ready before the last.
+    Other processes can trace at the same time: functions that trace pass `processes` to `batch.lower`.
+
     With `first_alone`, nothing else is traced or compiled until the first program is ready, because the caller waits for it
     and XLA uses several cores for one program.
     """
 
-    def __init__(self, tracer: ThreadPoolExecutor, compilers: ThreadPoolExecutor, first_alone: bool):
-        self.tracer, self.compilers, self.first_alone = tracer, compilers, first_alone
+    def __init__(
+        self, tracers: ThreadPoolExecutor, compiler: ThreadPoolExecutor, processes: Compilers | None, first_alone: bool
+    ):
+        self.tracers, self.compiler, self.processes, self.first_alone = tracers, compiler, processes, first_alone
         self.begun: dict[Hashable, Future] = {}
 
     def begin(self, key: Hashable, trace: Callable[[], Any]) -> Future:
         """Starts to compile the result of `trace`, a function such as `batch.lower`, unless this key was started before."""
         if key not in self.begun:
             first = next(iter(self.begun.values()), None) if self.first_alone else None
-            self.begun[key] = self.compilers.submit(_compile, self.tracer.submit(_trace, trace, first))
+            self.begun[key] = self.compiler.submit(_compile, self.tracers.submit(_trace, trace, first))
         return self.begun[key]
 
 
@@ -41,10 +46,18 @@ def _compile(traced: Future) -> None:
 
 
 @contextmanager
-def compiling(first_alone: bool = False) -> Iterator[Compiling]:
-    """A context with threads that compile until the end of the block; see `Compiling`."""
-    with threads(1) as tracer, threads(min(cores(), 16)) as compilers:
-        yield Compiling(tracer, compilers, first_alone)
+def compiling(count: int, device: Any, first_alone: bool = False) -> Iterator[Compiling]:
+    """A context with threads that compile until the end of the block; see `Compiling`.
+
+    Args:
+        count: the number of programs.
+        device: the first of their devices.
+        first_alone: see `Compiling`. If other processes help, there are enough cores, and the first program is not alone.
+    """
+    with compilers(count, device) as processes:
+        others = processes.most if processes else 0
+        with threads(1 + others) as tracers, threads(min(cores(), 16) + others) as compiler:
+            yield Compiling(tracers, compiler, processes, first_alone and not others)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def claim_cores() -> None:
     if jax.config.jax_num_cpu_devices >= 1 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):  # type: ignore
         return
     available = cores()
-    count = _from_environment("BTS_JAX_CPU_DEVICES", "devices") or available
+    count = number_from("BTS_JAX_CPU_DEVICES", "devices") or available
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # JAX has started
@@ -50,7 +50,7 @@ def cores() -> int:
     """The number of CPU cores that this process may use: by affinity, by the limit of its container, and by BTS_JAX_WORKERS."""
     number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     number = math.ceil(min(number, _cgroup_limit()))
-    return max(number // (_from_environment("BTS_JAX_WORKERS", "worker processes") or 1), 1)
+    return max(number // (number_from("BTS_JAX_WORKERS", "worker processes") or 1), 1)
 
 
 def streams(devices: tuple, most: int) -> list[tuple]:
@@ -62,7 +62,7 @@ def streams(devices: tuple, most: int) -> list[tuple]:
 
     `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX cannot create clients.
     """
-    count = min(_from_environment("BTS_JAX_STREAMS", "streams") or STREAMS, most)
+    count = min(number_from("BTS_JAX_STREAMS", "streams") or STREAMS, most)
     found = [devices]
     if devices[0].platform == "gpu" and jax.process_count() == 1:
         for client in _clients(devices[0].client, count - 1):
@@ -115,7 +115,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _from_environment(name: str, what: str) -> int | None:
+def number_from(name: str, what: str) -> int | None:
     """The positive whole number in an environment variable, if it is set."""
     value = os.environ.get(name, "")
     if not value:

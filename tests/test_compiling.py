@@ -30,7 +30,7 @@ def test_the_first_is_compiled_alone_if_somebody_waits_for_it(first_alone, monke
         done.append("second")
         second_is_compiled.set()
 
-    with compiling(first_alone) as programs:
+    with compiling(2, jax.devices()[0], first_alone) as programs:
         one = programs.begin(1, lambda: done.append("trace first") or Traced(first))
         two = programs.begin(2, lambda: done.append("trace second") or Traced(second))
         assert programs.begin(1, lambda: pytest.fail("it is under way")) is one
@@ -45,7 +45,7 @@ def test_errors_come_where_the_program_is_waited_for():
     def wrong():
         raise RuntimeError("no such program")
 
-    with compiling(first_alone=True) as programs:
+    with compiling(2, jax.devices()[0], first_alone=True) as programs:
         failing, other = programs.begin("failing", wrong), programs.begin("other", lambda: Traced(lambda: None))
         with pytest.raises(RuntimeError, match="no such program"):
             patiently(failing, lambda: None)
@@ -59,7 +59,7 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
         raise KeyboardInterrupt
 
     started = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt), compiling() as programs:
+    with pytest.raises(KeyboardInterrupt), compiling(1, jax.devices()[0]) as programs:
         patiently(programs.begin("slow", lambda: Traced(lambda: may_end.wait(30))), interrupt)
     may_end.set()
     assert time.perf_counter() - started < 10, "nor is it waited for"
@@ -73,8 +73,8 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
     compiled, played, lower, play = [], [], batch.lower, comparison.play
 
-    def lowered(batches):
-        result = lower(batches)
+    def lowered(batches, processes):
+        result = lower(batches, processes)
         return Traced(lambda: compiled.append(len(compiled)) or result.compile())
 
     def with_a_note(batches):

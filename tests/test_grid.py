@@ -180,7 +180,7 @@ def test_streams_do_not_matter(fails, two_streams, whole, monkeypatch):
             raise full
         return play(batches)
 
-    def lower(batches):
+    def lower(batches, _=None):
         second = batches[0].devices == two_streams[1]
         return Mock(compile=Mock(side_effect=full)) if second and fails == "compiling" else batch.lower(batches)
 
@@ -209,7 +209,7 @@ def test_other_errors_in_a_stream_are_raised(two_streams, monkeypatch):
 
     monkeypatch.setattr(playing, "streams", lambda devices, most: two_streams)
     monkeypatch.setattr(playing, "play", failing_play)
-    monkeypatch.setattr(playing, "lower", lambda batches: Mock())
+    monkeypatch.setattr(playing, "lower", lambda *_: Mock())
     monkeypatch.setattr(playing, "_PLACES", {})
     with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
         bj.sweep(POLICIES, {"a": BANDITS["a"]}, BUDGETS, 1, seed=4)

@@ -55,7 +55,7 @@ def made_up(monkeypatch):
             return self
 
     monkeypatch.setattr(playing, "_batches", lambda grid, results, fused, _: [of_a_call(grid, results, call) for call in fused])
-    monkeypatch.setattr(playing, "lower", lambda _: Lowered())
+    monkeypatch.setattr(playing, "lower", lambda *_: Lowered())
     monkeypatch.setattr(playing, "play", lambda batches: batches)
 
 

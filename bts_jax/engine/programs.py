@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend import core
+from jax.sharding import SingleDeviceSharding
 
 from bts_jax import text
 
@@ -83,11 +84,16 @@ class Disk(Protocol):
     def remove(self) -> None: ...
 
 
+def jit_on(device: Any, function: Callable, options: dict | None = None) -> Any:
+    """`jax.jit` for one device, or without a device for those that `function` names itself."""
+    return jax.jit(function, in_shardings=device and SingleDeviceSharding(device), compiler_options=options)
+
+
 class OnCPU:
     """A program for CPUs. It is compiled with `QUICKLY` if that is requested and changes no bit."""
 
-    def __init__(self, function: Callable, quickly: bool, disk: Disk | None = None):
-        self.program: Any = jax.jit(function)
+    def __init__(self, function: Callable, quickly: bool, disk: Disk | None = None, device: Any = None):
+        self.program: Any = jit_on(device, function)
         self.quickly, self.disk, self.ready, self.lock = quickly, disk, None, RLock()
         self.loaded: list[Any] = []  # from disk
 
@@ -224,10 +230,10 @@ class Graphed:
     other reason. A log line reports the failure.
     """
 
-    def __init__(self, function: Callable, options: dict, disk: Disk | None = None):
+    def __init__(self, function: Callable, options: dict, disk: Disk | None = None, device: Any = None):
         self.disk, self.loaded = disk, []  # as in `OnCPU`
         more = (_UNROLLED | _TWO_CALLS, _UNROLLED, {})
-        self.ways: list[Any] = [jax.jit(function, compiler_options=options | one) for one in more]
+        self.ways: list[Any] = [jit_on(device, function, options | one) for one in more]
         self.ready: Any = ()  # the variant that has been compiled
         self.failed: list[str] = []  # the reasons why other variants were given up
         self.lock = RLock()

@@ -6,9 +6,9 @@ results of one are saved while the next runs. Meanwhile other threads compile th
 """
 
 import logging
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import islice
@@ -20,7 +20,8 @@ import numpy as np
 
 from bts_jax import batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
-from bts_jax.compiling import AHEAD, compiling, patiently, threads
+from bts_jax.compilers import Compilers
+from bts_jax.compiling import AHEAD, compiling, threads
 from bts_jax.contract import Means
 from bts_jax.devices import streams
 from bts_jax.game import Run
@@ -69,31 +70,52 @@ def play_chunks(
     left = Counter(map(_program_of, fusions))  # how many times each program is still used
     frees = _frees(devices, len(left))
     stream_of = _stream_of_each(loads, tuple(devices))
-    with ExitStack() as stack, compiling() as programs:
+    with ExitStack() as stack, compiling(len(left), devices[0]) as programs:
         players = {stream: stack.enter_context(threads(UNDER_WAY)) for stream in stream_of.values()}
         stack.callback(_stop, players)
-        waiting, under_way = iter(fusions), deque()
-        for _ in fusions:
+        waiting, under_way = iter(fusions), []
+        while True:
             for fused in islice(waiting, AHEAD - len(under_way)):
                 stream = stream_of[_program_of(fused)]
-                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream))
+                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream, programs.processes))
                 work = players[stream].submit(_play_and_save, program, stream, grid, results, fused, frees)
-                under_way.append((fused, program, work))
-            fused, program, work = under_way.popleft()
-            chunks = [chunk for call in fused for chunk in call.chunks]
-            bar.say(chunks, "" if program.done() else "compiling ")
-            patiently(program, bar.tick)
-            bar.say(chunks)
-            outcome, batches = patiently(work, bar.tick)
-            left[_program_of(fused)] -= 1
-            if frees and not left[_program_of(fused)]:
-                batch.forget(batches)
-            bar.advance(chunks, [pulled for pulled, *_ in outcome])
-            for chunk, (_, *numbers) in zip(chunks, outcome, strict=True):
-                for counter, seeds_of in zip(counts, numbers, strict=True):
-                    counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
-                                    for i in np.flatnonzero(seeds_of)})
+                under_way.append(_UnderWay(fused, program, work))
+            if not under_way:
+                break
+            first = under_way[0]
+            bar.say(first.chunks, "" if first.program.done() else "compiling ")
+            for one in _ended(under_way, bar):
+                under_way.remove(one)
+                one.program.result()
+                outcome, batches = one.work.result()
+                left[_program_of(one.fused)] -= 1
+                if frees and not left[_program_of(one.fused)]:
+                    batch.forget(batches)
+                bar.advance(one.chunks, [pulled for pulled, *_ in outcome])
+                for chunk, (_, *numbers) in zip(one.chunks, outcome, strict=True):
+                    for counter, seeds_of in zip(counts, numbers, strict=True):
+                        counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
+                                        for i in np.flatnonzero(seeds_of)})
     return counts
+
+
+class _UnderWay(NamedTuple):
+    """Fused calls that are being compiled or played."""
+
+    fused: list[Call]
+    program: Future
+    work: Future
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [chunk for call in self.fused for chunk in call.chunks]
+
+
+def _ended(under_way: list[_UnderWay], bar: Bar) -> list[_UnderWay]:
+    """Waits a moment. Returns the calls that have ended, or whose program could not be compiled."""
+    wait([one.work for one in under_way], 0.25, FIRST_COMPLETED)
+    bar.tick()
+    return [one for one in under_way if one.work.done()]
 
 
 class _Stream:
@@ -164,9 +186,11 @@ class _Lowered(NamedTuple):
                 raise
 
 
-def _trace(grid: Grid, results: Results, fused: list[Call], stream: _Stream) -> _Lowered:
+def _trace(
+    grid: Grid, results: Results, fused: list[Call], stream: _Stream, processes: Compilers | None = None
+) -> _Lowered:
     try:
-        return _Lowered(lower(_batches(grid, results, fused, stream.devices)), stream)
+        return _Lowered(lower(_batches(grid, results, fused, stream.devices), processes), stream)
     except Exception as error:
         names = sorted({list(grid.policies)[call.chunks[0].policy] for call in fused})
         error.add_note(f"This is about policies {', '.join(map(repr, names))}.")

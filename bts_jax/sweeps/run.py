@@ -176,12 +176,12 @@ def fill(
 
     if executor is None:
         with progress_bar(asked, quiet) as bar:
-            results = begin(attributes, chunk_size, out, mine, group, regroup)
+            results = begin(attributes, chunk_size, out, mine, group, regroup, asked.specification)
             grid = grid_of(results)
             todo = [chunk for chunk in mine(results) if not results.done[chunk] and not results.adopt(chunk)]
             counts = play_chunks(grid, results, todo, here, most, bar)
     else:
-        results = begin(attributes, chunk_size, out, mine, group, regroup)
+        results = begin(attributes, chunk_size, out, mine, group, regroup, asked.specification)
         grid = grid_of(results)
         todo = [chunk for chunk in results.missing if not results.adopt(chunk)]
         with store_bar(results, quiet) as bar:
@@ -196,12 +196,12 @@ def fill(
 def _warn(grid: Grid, counts: Counts) -> None:
     """Warns of invalid runs, and of runs that hit the limit of rounds."""
     policy_names, bandit_names = list(grid.policies), list(grid.bandits)
-    for (policy, bandit), seeds in counts.lost.items():
+    for (policy, bandit), seeds in sorted(counts.lost.items()):
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
                       f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does not exist or never "
                       "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
                       "check_bandit may find the reason", RuntimeWarning, stacklevel=5)
-    for (policy, bandit), seeds in counts.cut.items() if grid.longest is None else ():
+    for (policy, bandit), seeds in sorted(counts.cut.items()) if grid.longest is None else ():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the limit of rounds for "
                       f"{counted(seeds, 'seed')} before the budget was spent, and regret is NaN there: check that every arm "
                       "costs something, or use pseudo_regret, which is about the pulls made", RuntimeWarning, stacklevel=5)
