@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -78,15 +79,19 @@ def play_chunks(
             for fused in islice(waiting, AHEAD - len(under_way)):
                 stream = stream_of[_program_of(fused)]
                 program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream, programs.processes))
-                work = players[stream].submit(_play_and_save, program, stream, grid, results, fused, frees)
-                under_way.append(_UnderWay(fused, program, work))
+                under_way.append(_UnderWay(fused, stream, program))
             if not under_way:
                 break
+            for one in under_way:  # in the order in which they are compiled, so that no stream waits
+                if one.work is None and one.program.done():
+                    one.program.result()
+                    one.work = players[one.stream].submit(_play_and_save, one.stream, grid, results, one.fused, frees)
             first = under_way[0]
-            bar.say(first.chunks, "" if first.program.done() else "compiling ")
-            for one in _ended(under_way, bar):
+            bar.say(first.chunks, "compiling " if first.work is None else "")
+            wait([one.work or one.program for one in under_way], 0.25, FIRST_COMPLETED)
+            bar.tick()
+            for one in [one for one in under_way if one.work and one.work.done()]:
                 under_way.remove(one)
-                one.program.result()
                 outcome, batches = one.work.result()
                 left[_program_of(one.fused)] -= 1
                 if frees and not left[_program_of(one.fused)]:
@@ -99,23 +104,18 @@ def play_chunks(
     return counts
 
 
-class _UnderWay(NamedTuple):
+@dataclass(eq=False)
+class _UnderWay:
     """Fused calls that are being compiled or played."""
 
     fused: list[Call]
+    stream: "_Stream"
     program: Future
-    work: Future
+    work: Future | None = None  # playing and saving, once the program is compiled
 
     @property
     def chunks(self) -> list[Chunk]:
         return [chunk for call in self.fused for chunk in call.chunks]
-
-
-def _ended(under_way: list[_UnderWay], bar: Bar) -> list[_UnderWay]:
-    """Waits a moment. Returns the calls that have ended, or whose program could not be compiled."""
-    wait([one.work for one in under_way], 0.25, FIRST_COMPLETED)
-    bar.tick()
-    return [one for one in under_way if one.work.done()]
 
 
 class _Stream:
@@ -198,16 +198,12 @@ def _trace(
 
 
 def _play_and_save(
-    program: Future, stream: _Stream, grid: Grid, results: Results, fused: list[Call], frees: bool
+    stream: _Stream, grid: Grid, results: Results, fused: list[Call], frees: bool
 ) -> tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]], list[Batch]]:
     """Returns for each chunk its rounds [bandit, budget, seed], and how many seeds of each bandit are invalid or truncated.
 
     Also returns the batches, if their program is freed after its last use.
     """
-    try:
-        program.result()
-    except (Exception, CancelledError):  # raised where the caller asks for the program
-        return [], []
     batches, played = _play(stream, grid, results, fused)
     outcome = []
     with on_the_host():
