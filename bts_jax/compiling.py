@@ -56,7 +56,9 @@ def compiling(count: int, device: Any, first_alone: bool = False) -> Iterator[Co
     """
     with compilers(count, device) as processes:
         others = processes.most if processes else 0
-        with threads(1 + others) as tracers, threads(min(cores(), 16) + others) as compiler:
+        # XLA uses several cores for a program. If too many are compiled at a time, all of them are ready late.
+        at_a_time = cores() // 4 if others else min(cores(), 16)
+        with threads(1 + others) as tracers, threads(max(at_a_time, 2) + others) as compiler:
             yield Compiling(tracers, compiler, processes, first_alone and not others)
 
 

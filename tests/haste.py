@@ -19,7 +19,7 @@ from jaxlib.version import __version__ as jaxlib_version
 # Programs have the option of the same name instead. The settings of the user are read once, by pytest's first process.
 USUAL_FLAGS = os.environ.setdefault("BTS_JAX_TESTS_FLAGS", os.environ.get("XLA_FLAGS", ""))
 USUAL_DEVICES = os.environ.setdefault("BTS_JAX_TESTS_DEVICES", os.environ.get("BTS_JAX_CPU_DEVICES", ""))
-if jaxlib_version.startswith(("0.10.", "0.11.")):
+if jaxlib_version.startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{USUAL_FLAGS} --xla_cpu_use_fusion_emitters=false"
 
 import jax  # noqa: E402

@@ -13,7 +13,7 @@ from jax.extend import core
 import bts_jax as bj
 from bts_jax import batch
 from bts_jax.engine.jaxprs import ELEMENTWISE
-from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations
+from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations, known
 from bts_jax.engine.step import optimised
 from bts_jax.experiments import common, omega
 
@@ -40,7 +40,7 @@ def test_functions_have_the_same_bits_in_all_shapes():
         return found
 
     arrays = [np.random.default_rng(0).random(shape, np.float32) * 0.98 + 0.01 for shape in shapes]
-    with_care, quickly = (jax.jit(apply, compiler_options=options)(arrays) for options in ({}, QUICKLY))
+    with_care, quickly = (jax.jit(apply, compiler_options=options)(arrays) for options in ({}, known(QUICKLY)))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(*map(jax.device_get, (with_care, quickly)), strict=True))
     floats = {name for name in ELEMENTWISE if name in SAME_BITS}
     exact = {*"""abs add and bitcast_convert_type clamp complex convert_element_type copy eq ge gt imag is_finite le lt max min
@@ -72,7 +72,8 @@ def test_sums_of_products_have_the_same_bits():
     inputs = list(random.random((4, 10, 37), np.float32) + 0.01)
     different = []
     for function in (formulas, core.jaxpr_as_fun(optimised(jax.make_jaxpr(formulas)(*inputs)))):
-        with_care, quickly = (jax.device_get(jax.jit(function, compiler_options=options)(*inputs)) for options in ({}, QUICKLY))
+        with_care, quickly = (jax.device_get(jax.jit(function, compiler_options=options)(*inputs))
+                              for options in ({}, known(QUICKLY)))
         assert sum(np.isfinite(a).all() and len(np.unique(a)) > 30 for a in with_care) > 15
         different.append(sum(a.tobytes() != b.tobytes() for a, b in zip(with_care, quickly, strict=True)))
     assert different[0] > 0 and different[1] == 0
@@ -89,7 +90,8 @@ def test_runs_have_the_same_bits(name):
         program = batch._program_of([one])[0]
         assert program.quickly == quickly
         kernels.append(program.ready.as_text().count(" fusion("))
-    assert kernels[0] < kernels[1]
+    if "xla_cpu_use_fusion_emitters" in known(QUICKLY):  # JAX 0.11 has only the newer emitters
+        assert kernels[0] < kernels[1]
     assert_same_bits(*runs)
 
 
@@ -100,7 +102,7 @@ def test_operations_of_unknown_bits_are_compiled_with_care():
     for function, quickly in ((jnp.exp, True), (jnp.tan, False), (shrink, False)):
         program = OnCPU(lambda batches, function=function: function(batches[0]), True)
         lowered = program.lower([np.float32(0.5)])
-        assert lowered.options == (QUICKLY if quickly else None)
+        assert lowered.options == (known(QUICKLY) if quickly else None)
         assert program([np.float32(0.5)]) == jax.jit(function)(np.float32(0.5))
         assert program.ready is not None
     assert {"while", "erf", "gt"} <= _operations(jax.make_jaxpr(shrink)(0.5).jaxpr)

@@ -102,8 +102,8 @@ class OnCPU:
 
     def trace(self, batches: list) -> "LoweredOnCPU":
         traced = self.program.trace(batches)
-        quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS and _knows_quickly()
-        return LoweredOnCPU(self, traced.lower(), QUICKLY if quickly else None)
+        quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS
+        return LoweredOnCPU(self, traced.lower(), known(QUICKLY) if quickly else None)
 
     def __call__(self, batches: list) -> Any:
         program = self.ready or self.lower(batches).compile()
@@ -186,12 +186,16 @@ def _operations(jaxpr: Any) -> set[str]:
     return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(_operations, inner))
 
 
+def known(options: dict) -> dict:
+    """The options that the compiler for CPUs knows in this version."""
+    return {name: value for name, value in options.items() if _is_known(name, value)}
+
+
 @cache
-def _knows_quickly() -> bool:
-    """Whether the compiler for CPUs knows the options of `QUICKLY`."""
+def _is_known(option: str, value: Any) -> bool:
     device = jax.local_devices(backend="cpu")[0]
     try:
-        jax.jit(lambda x: x, compiler_options=QUICKLY).lower(jax.device_put(0, device)).compile()
+        jax.jit(lambda x: x, compiler_options={option: value}).lower(jax.device_put(0, device)).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True
@@ -205,14 +209,17 @@ def quick_jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Calla
     checked, so use it only for functions whose bits `test_programs.py` compares.
     """
     plain = jax.jit(function, static_argnums=static_argnums)
-    quick = jax.jit(function, static_argnums=static_argnums, compiler_options=QUICKLY)
+
+    @cache
+    def quick() -> Any:
+        return jax.jit(function, static_argnums=static_argnums, compiler_options=known(QUICKLY))
 
     @wraps(function)
     def called(*arguments: Any) -> Any:
         leaves = [jnp.asarray(0), *jax.tree.leaves(arguments)]
         alone = not any(isinstance(x, Tracer) for x in leaves)
         on_cpu = alone and all(device.platform == "cpu" for x in leaves if isinstance(x, jax.Array) for device in x.devices())
-        return (quick if on_cpu and _knows_quickly() else plain)(*arguments)
+        return (quick() if on_cpu else plain)(*arguments)
 
     return called
 
