@@ -155,7 +155,13 @@ class _Process:
         self.works = False
         if self.pipe:
             self.pipe.kill()
-            Thread(target=self.pipe.wait, daemon=True).start()
+            Thread(target=self._clean_up, daemon=True).start()  # the kernel may take a second to free a GPU's memory
+
+    def _clean_up(self) -> None:
+        self.pipe.wait()
+        for file in (self.pipe.stdin, self.pipe.stdout):
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def _settings() -> dict[str, Any]:
