@@ -130,8 +130,8 @@ def test_the_number_of_processes(monkeypatch):
         device = CPU if memory is None else SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": memory})
         return compilers._most(count, device)
 
-    assert [most(40, cores) for cores in (1, 2, 3, 4, 8, 16, 64)] == [0, 0, 0, 1, 3, 7, 8]
-    assert most(1, 64) == 0 and most(3, 64) == 2, "no more than there are programs"
+    assert [most(40, cores) for cores in (1, 2, 3, 4, 8, 16, 64)] == [0, 0, 0, 1, 3, 7, 7] and most(99, 64) == 8
+    assert [most(count, 64) for count in (1, 5, 6, 23)] == [0, 0, 1, 4], "a process is for several programs"
     assert most(40, 64, 8 * 2**30) == 0 and most(40, 64, 100 * 2**30) == 6, "each takes some memory of a GPU"
     with compilers.compilers(40, CPU) as found:
         assert found is not None and found.others == [], "none starts before a program is missing"
