@@ -5,7 +5,7 @@ False failures: frequencies are compared at 6 standard errors, 2·10⁻⁹ each,
 
 import json
 import sys
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from scipy import stats
 
 import bts_jax as bj
 from bts_jax.bandits.multinomial import WRITTEN_OUT, _draw
+from bts_jax.engine.programs import QUICKLY, known
 from bts_jax.sweeps import gridfile, run
 from bts_jax.sweeps.specification import entry_of, remade
 
@@ -103,7 +104,7 @@ def test_multinomial_means_by_hand():
 def random_instances():
     """20 instances of every family, their mean rewards and costs, and their best arms: one program for all families."""
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=known(QUICKLY))
     @jax.vmap
     def draw(key):
         drawn = {family.__name__: family.random(key, 7) for family in bj.BANDITS.values()}
