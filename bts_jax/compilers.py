@@ -98,7 +98,7 @@ def _most(count: int, device: Any) -> int:
     """How many other processes may help to compile `count` programs."""
     asked = number_from("BTS_JAX_COMPILERS", "processes that compile")
     if asked is not None:
-        return min(asked, count) - 1
+        return max(min(asked, count) - 1, 0)
     most = min(MOST, cores() // 2 - 1, (count - 1) // 5)  # a process takes seconds to start: it must be worth it
     if device.platform != "cpu":
         memory = (device.memory_stats() or {}).get("bytes_limit", 0)

@@ -136,7 +136,7 @@ def test_the_number_of_processes(monkeypatch):
     with compilers.compilers(40, CPU) as found:
         assert found is not None and found.others == [], "none starts before a program is missing"
     monkeypatch.setenv("BTS_JAX_COMPILERS", "3")
-    assert most(40, 2) == 2
+    assert most(40, 2) == 2 and most(2, 2) == 1 and most(0, 2) == 0
     monkeypatch.setenv("BTS_JAX_COMPILERS", "1")
     with compilers.compilers(40, CPU) as found:
         assert found is None
