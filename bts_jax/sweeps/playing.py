@@ -45,6 +45,11 @@ class Counts(NamedTuple):
     lost: Counter[tuple[int, int]]
     cut: Counter[tuple[int, int]]
 
+    def add(self, policy: int, bandits: range, lost: np.ndarray, cut: np.ndarray) -> None:
+        """Adds the numbers of a chunk, one for each of its bandits."""
+        for counter, seeds in ((self.lost, lost), (self.cut, cut)):
+            counter.update({(policy, bandits[i]): int(seeds[i]) for i in np.flatnonzero(seeds)})
+
 
 def play_chunks(
     grid: Grid, results: Results, todo: list[Chunk], devices: Sequence[Any], most: int, bar: Bar | None = None,
@@ -97,10 +102,8 @@ def play_chunks(
                 if frees and not left[_program_of(one.fused)]:
                     batch.forget(batches)
                 bar.advance(one.chunks, [pulled for pulled, *_ in outcome])
-                for chunk, (_, *numbers) in zip(one.chunks, outcome, strict=True):
-                    for counter, seeds_of in zip(counts, numbers, strict=True):
-                        counter.update({(chunk.policy, results.bandits(chunk)[i]): int(seeds_of[i])
-                                        for i in np.flatnonzero(seeds_of)})
+                for chunk, (_, lost, cut) in zip(one.chunks, outcome, strict=True):
+                    counts.add(chunk.policy, results.bandits(chunk), lost, cut)
     return counts
 
 
