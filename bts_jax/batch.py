@@ -278,10 +278,11 @@ def lower(batches: Sequence[Batch], compilers: Compilers | None = None) -> Any:
     """
     key, inputs = _key_of(batches)
     program = _PROGRAMS.get(key, lambda: _program(*key))
-    disk = getattr(program, "disk", None)
-    if compilers is None or disk is None or disk.has():
+    if compilers is None:
         return program.lower(inputs)
-    with compilers.one(_task(key, inputs, disk.place)):
+    disk = getattr(program, "disk", None)
+    here = disk is None or disk.has()  # programs of user-defined classes have no file
+    with contextlib.nullcontext() if here else compilers.one(_task(key, inputs, disk.place)), compilers.tracing:  # type: ignore
         return program.lower(inputs)
 
 
@@ -304,7 +305,7 @@ def compile_to_disk(examples: list[Kind], places: list[tuple[str, int]], general
     if program.disk is None or program.disk.place.path.name != name:
         return "this process has other settings, or other code"
     program.lower(shapes).compile()
-    return ""
+    return "" if program.disk.has() else "it was not written to disk"
 
 
 def work_of(pulls: Any, num_arms: Any) -> Any:

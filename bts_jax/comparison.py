@@ -107,7 +107,7 @@ def _compared(
         for name, policy in policies.items():
             for coming, other in islice(waiting, AHEAD - len(ahead)):
                 ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])], programs.processes)))
-                programs.tracers.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
+                programs.trace_threads.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
             with progress.counting(count, "run", quiet) as advance:  # closed before the caller prints
                 tick = partial(advance, 0, f"{name}, compiling")
                 tick()

@@ -22,13 +22,14 @@ from typing import Any
 
 import jax
 
+from bts_jax.cache import enable_cache, in_use
 from bts_jax.devices import cores, number_from
 from bts_jax.text import reason
 
 _LOG = logging.getLogger("bts_jax")
 MOST = 8  # further processes
 MEMORY = 2**34  # the memory of a GPU for each of them; each takes about half a gigabyte of it
-_COMMAND = "from bts_jax.compilers import serve; serve()"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from bts_jax.compilers import serve; serve({answers})"
 
 
 class Compilers:
@@ -40,6 +41,7 @@ class Compilers:
 
     def __init__(self, most: int):
         self.most, self.lock, self.closed = most, Lock(), False
+        self.tracing = Lock()  # this process traces one program at a time
         self.others: list[_Process] = []
         self.free: SimpleQueue[_Process | None] = SimpleQueue()  # None is this process
         self.free.put(None)
@@ -84,8 +86,8 @@ class Compilers:
 
 @contextlib.contextmanager
 def compilers(count: int, device: Any) -> Iterator[Compilers | None]:
-    """The processes that compile `count` programs. None if this process compiles alone, because it has few cores."""
-    most = _most(count, device)
+    """The processes that compile `count` programs. None if this process compiles alone: it has few cores, or no cache."""
+    most = _most(count, device) if in_use() else 0
     found = Compilers(most) if most else None
     try:
         yield found
@@ -110,58 +112,63 @@ class _Process:
     """Another process that compiles programs, one at a time."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join(map(os.path.abspath, sys.path))
-        # Option -P: modules are found where this process finds them, and not in the current folder. The memory of a GPU is for
-        # this process. In a session of its own, the other process does not get Ctrl-C.
-        environment = os.environ | {"PYTHONPATH": path, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        self.pipe: Any = None
+        self.process: Any = None
         self.works = True
+        reading, writing = os.pipe()  # for its answers: anything may print to its standard output
+        self.answers = os.fdopen(reading, "rb")
         try:
-            self.pipe = subprocess.Popen([sys.executable, "-P", "-c", _COMMAND], env=environment, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            # The memory of a GPU is for this process. In a session of its own, the other process does not get Ctrl-C.
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND.format(path=sys.path, answers=writing)], pass_fds=[writing],
+                env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
             self._send(_settings())
-        except (OSError, TypeError, ValueError) as error:
+        except Exception as error:
             self._fail(error)
+        finally:
+            os.close(writing)
 
     def compile(self, task: Any) -> None:
         """Lets the process compile, and waits."""
         try:
             self._send(task)
-        except (OSError, ValueError, AttributeError, pickle.PicklingError) as error:
+        except Exception as error:  # it has ended, or the task cannot be pickled
             self._fail(error)
         self.answer()
 
     def _send(self, message: Any) -> None:
-        self.pipe.stdin.write(pickle.dumps(message))
-        self.pipe.stdin.flush()
+        self.process.stdin.write(pickle.dumps(message))
+        self.process.stdin.flush()
 
     def answer(self) -> None:
-        """Waits until the process has done what it was asked to do."""
+        """Waits until the process has done what it was asked to do. If it could not, it is not asked again."""
         if self.works:
             try:
-                answer = pickle.load(self.pipe.stdout)
-            except Exception as error:  # it has ended
-                self._fail(error)
-            else:
+                answer = pickle.load(self.answers)
                 if answer:
-                    _LOG.info("a program is not compiled in another process (%s)", answer)
+                    raise RuntimeError(answer)
+            except Exception as error:
+                self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self.works:
-            self.works = False
-            _LOG.info("a process that compiles programs has ended (%s)", reason(error))
+        if self.works:  # not ended by this process
+            why = "it has ended" if isinstance(error, (EOFError, BrokenPipeError)) else reason(error)
+            _LOG.info("another process does not help to compile any more (%s)", why)
+            self.end()
 
     def end(self) -> None:
         self.works = False
-        if self.pipe:
-            self.pipe.kill()
+        if self.process:
+            self.process.kill()
+        with contextlib.suppress(RuntimeError):  # when Python exits, no thread can start
             Thread(target=self._clean_up, daemon=True).start()  # the kernel may take a second to free a GPU's memory
 
     def _clean_up(self) -> None:
-        self.pipe.wait()
-        for file in (self.pipe.stdin, self.pipe.stdout):
+        if self.process:
+            self.process.wait()
             with contextlib.suppress(OSError):
-                file.close()
+                self.process.stdin.close()
+        self.answers.close()
 
 
 def _settings() -> dict[str, Any]:
@@ -170,11 +177,12 @@ def _settings() -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
 
 
-def serve() -> None:
-    """What another process does: it compiles what it reads from its standard input, until the input ends."""
+def serve(answers: int) -> None:
+    """What another process does: it compiles what it reads from its standard input, until the input ends.
+
+    `answers` is the file descriptor to which it writes that it is ready, and why not, if it could not compile something.
+    """
     tasks: SimpleQueue[Any] = SimpleQueue()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed is no answer
     settings = pickle.load(sys.stdin.buffer)
     for name, value in settings.items():
         if getattr(jax.config, name, None) != value:
@@ -182,23 +190,21 @@ def serve() -> None:
                 jax.config.update(name, value)
 
     from bts_jax.batch import compile_to_disk
-    from bts_jax.cache import enable_cache
 
-    enable_cache()
+    enable_cache(sys.maxsize)  # the first process removes old programs
     jax.local_devices()
 
     def read() -> None:
-        while True:
-            try:
+        try:
+            while True:
                 tasks.put(pickle.load(sys.stdin.buffer))
-            except EOFError:  # the first process has ended
-                os._exit(0)
+        finally:  # the first process has ended, or has sent what cannot be read here
+            os._exit(0)
 
     Thread(target=read, daemon=True).start()
     message = ""
     while True:
-        pickle.dump(message, answers)
-        answers.flush()
+        os.write(answers, pickle.dumps(message))
         task = tasks.get()
         try:
             message = compile_to_disk(*task)

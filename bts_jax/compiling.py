@@ -22,16 +22,18 @@ class Compiling:
     """
 
     def __init__(
-        self, tracers: ThreadPoolExecutor, compiler: ThreadPoolExecutor, processes: Compilers | None, first_alone: bool
+        self, trace_threads: ThreadPoolExecutor, compile_threads: ThreadPoolExecutor, processes: Compilers | None,
+        first_alone: bool,
     ):
-        self.tracers, self.compiler, self.processes, self.first_alone = tracers, compiler, processes, first_alone
+        self.trace_threads, self.compile_threads = trace_threads, compile_threads
+        self.processes, self.first_alone = processes, first_alone
         self.begun: dict[Hashable, Future] = {}
 
     def begin(self, key: Hashable, trace: Callable[[], Any]) -> Future:
         """Starts to compile the result of `trace`, a function such as `batch.lower`, unless this key was started before."""
         if key not in self.begun:
             first = next(iter(self.begun.values()), None) if self.first_alone else None
-            self.begun[key] = self.compiler.submit(_compile, self.tracers.submit(_trace, trace, first))
+            self.begun[key] = self.compile_threads.submit(_compile, self.trace_threads.submit(_trace, trace, first))
         return self.begun[key]
 
 
@@ -58,8 +60,8 @@ def compiling(count: int, device: Any, first_alone: bool = False) -> Iterator[Co
         others = processes.most if processes else 0
         # XLA uses several cores for a program. If too many are compiled at a time, all of them are ready late.
         at_a_time = cores() // 4 if others else min(cores(), 16)
-        with threads(1 + others) as tracers, threads(max(at_a_time, 2) + others) as compiler:
-            yield Compiling(tracers, compiler, processes, first_alone and not others)
+        with threads(1 + others) as to_trace, threads(max(at_a_time, 2) + others) as to_compile:
+            yield Compiling(to_trace, to_compile, processes, first_alone and not others)
 
 
 @contextmanager

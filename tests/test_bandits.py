@@ -104,7 +104,7 @@ def test_multinomial_means_by_hand():
 def random_instances():
     """20 instances of every family, their mean rewards and costs, and their best arms: one program for all families."""
 
-    @partial(jax.jit, compiler_options=known(QUICKLY))
+    @partial(jax.jit, compiler_options=known(QUICKLY))  # as a single instance; in a sixth of the time
     @jax.vmap
     def draw(key):
         drawn = {family.__name__: family.random(key, 7) for family in bj.BANDITS.values()}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ import pytest
 from common import assert_same_bits, keys
 
 import bts_jax as bj
-from bts_jax import batch, compilers
+from bts_jax import batch, comparison, compilers
+from bts_jax.sweeps import playing
 
 BANDIT = bj.Bernoulli(reward=[0.3, 0.6], cost=[0.5, 0.4])
 CPU = SimpleNamespace(platform="cpu")
@@ -36,8 +38,8 @@ with compilers.compilers(2, jax.devices()[0]) as processes:
     assert processes.most == 1 and processes.free.get() is None
     batch.lower([one], processes).compile()
     process, = processes.others
-    assert process.works and process.pipe.poll() is None
-process.pipe.wait(30)  # it was ended
+    assert process.works and process.process.poll() is None
+process.process.wait(30)  # it was ended
 runs = batch.play([one])[0][0]
 print(json.dumps([len(traced), runs.reward.tolist(), runs.pulls.tolist()]))
 """
@@ -45,6 +47,15 @@ print(json.dumps([len(traced), runs.reward.tolist(), runs.pulls.tolist()]))
 
 def lay_out(policy, count=30):
     return batch.lay_out(policy, BANDIT, 20, keys(count))
+
+
+def wait_for(condition):
+    """Waits until a condition holds, for ten seconds at most."""
+    for _ in range(100):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it still runs")
 
 
 @pytest.mark.slow
@@ -68,9 +79,9 @@ def test_a_process_with_other_settings_compiles_nothing(caplog):
     assert found.free.get() is None, "this process is never free"
     batch.lower([one], found).compile()
     found.close()
-    while not found.others[0].pipe.stdout.closed:
-        time.sleep(0.01)
-    assert "a program is not compiled in another process (this process has other settings, or other code)" in caplog.text
+    wait_for(lambda: found.others[0].answers.closed)
+    assert "not help to compile any more (this process has other settings, or other code)" in caplog.text
+    assert not found.others[0].works and found.free.empty(), "it is not asked again"
     assert_same_bits(batch.play([one])[0][0], jax.device_get(bj.simulate_batch(policy, BANDIT, 20, keys(29))))
 
 
@@ -79,7 +90,6 @@ class Dead:
 
     def __init__(self, *_, **__):
         self.stdin = Mock(write=Mock(side_effect=BrokenPipeError("gone")))
-        self.stdout = Mock(read=Mock(return_value=b""), readline=Mock(return_value=b""))
         self.kill, self.wait = Mock(), Mock()
 
 
@@ -91,7 +101,7 @@ def test_without_the_other_process_this_one_does_the_work(popen, monkeypatch, ca
     for _ in range(2):
         with found.one("task"):
             pass
-    assert "a process that compiles programs has ended" in caplog.text
+    assert "another process does not help to compile any more" in caplog.text
     assert found.free.get(timeout=5) is None and found.free.empty(), "only this process is left"
     found.close()
 
@@ -115,15 +125,24 @@ def test_nothing_is_traced_after_the_end():
 
 def test_only_missing_programs_are_asked_for():
     """Programs of user-defined classes have no file, and are traced here."""
-    processes = Mock(one=Mock(side_effect=AssertionError("asked for")))
+    processes = compilers.Compilers(0)
+    processes.one = Mock(side_effect=AssertionError("asked for"))
     own = chex.dataclass(frozen=True, mappable_dataclass=False)(type("Own", (bj.KUBE,), {}))
     one = lay_out(own())
-    assert batch._program_of([one])[0].disk is None
+    program, _ = batch._program_of([one])
+    assert program.disk is None
     batch.lower([one], processes).compile()
+    program.disk = Mock(has=lambda: True)  # it is on disk
+    batch.lower([one], processes)
+    program.disk = Mock(has=lambda: False)
+    with pytest.raises(AssertionError, match="asked for"):
+        batch.lower([one], processes)
+    batch.forget([one])
 
 
 def test_the_number_of_processes(monkeypatch):
     monkeypatch.delenv("BTS_JAX_COMPILERS", raising=False)
+    monkeypatch.setattr(compilers, "in_use", lambda: "folder")
 
     def most(count, cores, memory=None):
         monkeypatch.setattr(compilers, "cores", lambda: cores)
@@ -135,6 +154,10 @@ def test_the_number_of_processes(monkeypatch):
     assert most(40, 64, 8 * 2**30) == 0 and most(40, 64, 100 * 2**30) == 6, "each takes some memory of a GPU"
     with compilers.compilers(40, CPU) as found:
         assert found is not None and found.others == [], "none starts before a program is missing"
+    monkeypatch.setattr(compilers, "in_use", lambda: None)
+    with compilers.compilers(40, CPU) as found:
+        assert found is None, "programs pass from one process to another in the cache"
+    monkeypatch.setattr(compilers, "in_use", lambda: "folder")
     monkeypatch.setenv("BTS_JAX_COMPILERS", "3")
     assert most(40, 2) == 2 and most(2, 2) == 1 and most(0, 2) == 0
     monkeypatch.setenv("BTS_JAX_COMPILERS", "1")
@@ -151,15 +174,57 @@ def test_a_process_ends_with_the_one_that_started_it():
 from bts_jax import compilers
 one = compilers._Process()
 one.answer()
-print(one.pipe.pid, one.works, flush=True)
+print(one.process.pid, one.works, flush=True)
 os._exit(1)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     pid, works = done.stdout.split()
     assert works == "True"
-    for _ in range(100):
-        if not os.path.exists(f"/proc/{pid}"):
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("it still runs")
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+@pytest.mark.slow
+def test_what_cannot_be_read_ends_a_process():
+    """For example a class that is not there any more, because the package on disk was replaced."""
+    process = compilers._Process()
+    process.answer()
+    assert process.works
+    process.process.stdin.write(b"cbts_jax.batch\nNoSuchClass\n.")
+    process.process.stdin.flush()
+    process.answer()
+    assert not process.works
+    wait_for(lambda: process.answers.closed)
+
+
+def test_sweeps_and_comparisons_ask_other_processes(monkeypatch):
+    monkeypatch.setenv("BTS_JAX_COMPILERS", "2")
+    monkeypatch.setattr(compilers, "in_use", lambda: "folder")
+    asked, lower = [], batch.lower
+    for module in (playing, comparison):
+        monkeypatch.setattr(module, "lower", lambda batches, processes: asked.append(processes) or lower(batches))
+    bj.sweep(["uniform", "oracle"], {"a": BANDIT}, [5], 3)
+    list(bj.compare(["uniform", "oracle"], BANDIT, 5, keys(3)))
+    assert len(asked) == 4 and {type(one) for one in asked} == {compilers.Compilers}
+
+
+def test_a_program_that_is_ready_does_not_wait_for_an_earlier_one(monkeypatch):
+    lower, play, begun, second_is_played = batch.lower, batch.play, [], threading.Event()
+
+    def lowered(batches, _):
+        first = not begun
+        begun.append(batches[0].kind)
+
+        def compile():
+            assert not first or second_is_played.wait(60)
+            lower(batches).compile()
+
+        return SimpleNamespace(compile=compile)
+
+    def played(batches):
+        if batches[0].kind != begun[0]:
+            second_is_played.set()
+        return play(batches)
+
+    monkeypatch.setattr(playing, "lower", lowered)
+    monkeypatch.setattr(playing, "play", played)
+    assert bj.sweep(["uniform", "oracle"], {"a": BANDIT}, [5], 3).rounds.min() > 0

@@ -211,7 +211,7 @@ SPECIFICATIONS = {
     "a list": (lambda _: [1], "specification = .1. is not a table"),
     "not JSON": (lambda _: "{", "Expecting property name"),
     "deep": (lambda _: "[" * 10**5, "nested too deeply"),
-    "many lists": (lambda _: "[" + "[]," * 2**20 + "1]", "more than 1,048,576 lists"),
+    "many lists": (lambda _: "[" + "[]," * 2**20 + "1]", "lists and tables, and 1,048,576 are allowed"),
     "deep tables": (lambda _: '{"a":' * 10**5, "nested too deeply"),
     **{f"no {name}": (put(name, value=del_), f"specification has no '{name}'")
        for name in ("policies", "bandits", "budgets", "seeds", "seed")},
@@ -243,7 +243,8 @@ SPECIFICATIONS = {
     "deep bandit": (put("bandits", "deep", "fields", "bandit", value=json.loads(
         '{"class": "Scaled", "fields": {"bandit": ' * 100 + "1" + "}}" * 100)), "neither a number nor"),
     **{f"means {value!r:.20}": (put("bandits", "two", "reward_mean", value=value), "reward_mean = .* is not a list of at least")
-       for value in ("ab", [0.5], [], [0.5, "x"], [0.5, None], [0.5, float("nan")], [0.5, 10**4000], [[0.5, 0.5]], {}, 3)},
+       for value in ("ab", [0.5], [], [0.5, "x"], [0.5, None], [0.5, float("nan")], [0.5, 10**4000], [0.5, float("inf")],
+                     [0.5, True], [[0.5, 0.5]], {}, 3)},
     "lengths": (put("bandits", "two", "cost_mean", value=[0.5] * 3), "2 expected rewards and 3 expected costs"),
     "relative": (put("relative", value="yes"), "relative = 'yes' is neither"),
 }
@@ -301,6 +302,14 @@ def test_a_group_is_sealed_and_counted(store, monkeypatch):
     specification.check(found, 3, 2)
     with pytest.raises(ValueError, match="there are 4 chunks"):
         specification.check(found, 3)
+
+
+def test_a_sweep_of_too_many_tables_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(specification, "MOST_TABLES", 20)
+    bandits = {f"bandit {i}": bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]) for i in range(9)}
+    with pytest.raises(ValueError, match=r"takes \d+ lists and tables, and 20 are allowed in a store: give fewer bandits"):
+        bj.sweep(["uniform"], bandits, [5], 2, out=tmp_path / "store")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

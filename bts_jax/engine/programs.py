@@ -85,7 +85,7 @@ class Disk(Protocol):
 
 
 def jit_on(device: Any, function: Callable, options: dict | None = None) -> Any:
-    """`jax.jit` for one device, or without a device for those that `function` names itself."""
+    """`jax.jit` for one device. Without a device, `function` is divided among several by `jax.shard_map`."""
     return jax.jit(function, in_shardings=device and SingleDeviceSharding(device), compiler_options=options)
 
 
@@ -208,11 +208,11 @@ def quick_jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Calla
     (jaxlib 0.10.2). Only programs on a CPU that are not a part of other programs have these options. The operations are not
     checked, so use it only for functions whose bits `test_programs.py` compares.
     """
-    plain = jax.jit(function, static_argnums=static_argnums)
+    plain, options = jax.jit(function, static_argnums=static_argnums), QUICKLY
 
     @cache
-    def quick() -> Any:
-        return jax.jit(function, static_argnums=static_argnums, compiler_options=known(QUICKLY))
+    def quick() -> Any:  # not before JAX has started
+        return jax.jit(function, static_argnums=static_argnums, compiler_options=known(options))
 
     @wraps(function)
     def called(*arguments: Any) -> Any:

@@ -61,19 +61,19 @@ def begin(
     mine: Callable[[Results], list[Chunk] | None] = lambda _: None,
     group: int = 1,
     regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
-    known: dict[str, Any] | None = None,
+    asked: dict[str, Any] | None = None,
 ) -> Results:
     """Prepares results to be filled in: in memory only, or in the store at `path`, which is created or resumed.
 
     A store that has less than the sweep asks for grows; see `growth`. A store with a conflicting grid is refused, and left
     unchanged. Finds which chunks the store has, among all chunks or among `mine`. A resumed store keeps its own `chunk_size`
-    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits. `known` is the
+    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits. `asked` is the
     specification in `attributes`, if it is at hand: to parse it may take seconds.
     """
     if path is None:
         return Results(attributes, chunk_size, group=group)
     path = Path(path)
-    described = known or specification.parse(attributes["specification"])
+    described = asked or specification.parse(attributes["specification"])
     checked = None
     if is_empty(path):
         specification.check(described, chunk_size, group)

@@ -55,7 +55,7 @@ def play_chunks(
     grid: Grid, results: Results, todo: list[Chunk], devices: Sequence[Any], most: int, bar: Bar | None = None,
     widest: int | None = None,
 ) -> Counts:
-    """Plays chunks and saves their values in the results.
+    """Plays chunks and saves their values in the results. If a program cannot be compiled, this ends at once.
 
     Args:
         most: the largest number of runs in a call to the devices.

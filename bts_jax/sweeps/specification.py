@@ -40,7 +40,9 @@ DEEPEST = 8  # nesting of lists, and of bandits that wrap another
 
 def check_length(root: bytes) -> None:
     """Raises a `ValueError` if the root of a store is too long to be read."""
-    for what, size, most in (("bytes", len(root), MOST_BYTES), ("numbers and names", root.count(b","), MOST_VALUES)):
+    tables = root.count(b"[") + root.count(b"{")
+    for what, size, most in (("bytes", len(root), MOST_BYTES), ("numbers and names", root.count(b","), MOST_VALUES),
+                             ("lists and tables", tables, MOST_TABLES)):
         if size > most:
             raise ValueError(f"the description of the sweep takes {size:,} {what}, and {most:,} are allowed in a store")
 
