@@ -4,28 +4,30 @@ Both play some runs. If they find errors, they raise one `ValueError` that lists
 They cannot prove that a policy follows its paper. For that, compare its decisions with a slow and simple version of your own.
 """
 
+import re
 import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from bts_jax import batch, game
 from bts_jax.bandits.arms import named_arms
 from bts_jax.contract import Bandit, Policy, num_resources, scales, side_info
 from bts_jax.engine.summation import left_to_xla
-from bts_jax.game import simulate
 from bts_jax.policies import Uniform
 
 _RUNS, _DRAWS = 12, 20_000
+_ADDRESS = re.compile("0x[0-9a-f]+")  # of a function, in the text of a jaxpr
 
 
 def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """Raises a `ValueError` that lists all errors of a policy that some runs on `bandit` can reveal.
 
     - Runs must end.
-    - Runs must be the same bit for bit alone, in a batch and on few lanes.
+    - Runs must be the same bit for bit alone and in a batch.
     - Unless the policy requires the budget, a run must be the beginning of the run with a larger budget.
     - The policy must be a function of its state and key.
     - If the policy has `logits`, this method must return K finite numbers.
@@ -43,7 +45,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     several = num_resources(bandit) is not None
     budget = np.asarray(budget) if several else budget  # type: ignore
     checkpoints = np.array([0.5, 1.0]) if several else np.array([budget / 2, budget])
-    runs = jax.vmap(lambda key: simulate(policy, bandit, budget, key, checkpoints=checkpoints))(keys)
+    runs = _on_few_lanes(policy, bandit, budget, keys, checkpoints)
     if np.isnan(runs.reward).any():
         wrong.append("runs end with NaN: it returns an arm that does not exist, or a draw is rejected 65,536 times in a row "
                      "(or the bandit returns a reward or cost that is not a number from 0 to its scale: see check_bandit)")
@@ -52,15 +54,15 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
     if "budget" not in side_info(policy):
         end = checkpoints[[1, 1]] if several else checkpoints[[0, 0]]
-        half = jax.vmap(lambda key: simulate(policy, bandit, budget / 2, key, checkpoints=end))(keys)
+        half = _on_few_lanes(policy, bandit, budget / 2, keys, end)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append("a run with half the budget is not the first half of the run, but it does not require the budget")
     wrong += _one_by_one(policy, bandit, budget)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    state, one = _first_state(policy, bandit, budget), jnp.float32(1)
-    cost = jnp.ones(np.shape(bandit.cost_mean)[1:], jnp.float32)
-    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, jnp.int32(0), one, cost, keys[0]))
+    state = jax.eval_shape(lambda: _first_state(policy, bandit, budget))
+    cost = np.ones(np.shape(bandit.cost_mean)[1:], np.float32)
+    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, np.int32(0), np.float32(1), cost, keys[0]))
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
@@ -93,7 +95,7 @@ def check_bandit(bandit: Bandit) -> None:
     most = {"reward": np.float64(found[0]), "cost": np.broadcast_to(np.float64(found[1]), means["cost"].shape[1:])}
     named_arms(getattr(bandit, "arms", None) or (), len(means["cost"]))
     budget = 20 * float(most["cost"].max())
-    keys, arms = jax.random.split(jax.random.key(0), _DRAWS), jnp.arange(len(means["cost"]))
+    keys, arms = jax.random.split(jax.random.key(0), _DRAWS), np.arange(len(means["cost"]), dtype=np.int32)
     drawn = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))(keys, arms)
     for kind, draws in zip(means, drawn, strict=True):
         shape = means[kind].shape[1:]
@@ -113,10 +115,10 @@ def check_bandit(bandit: Bandit) -> None:
                 wrong.append(f"arm {arm}'s mean {what} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
                              f"{mean:.4f}")
     if not wrong:
-        if not _same(bandit.pull(keys[0], arms[0]), bandit.pull(keys[0], arms[0])):
+        if not _repeats(bandit.pull, keys[0], arms[0]):
             wrong.append("two pulls with the same key and arm give different results: take all randomness from the key")
         keys, end = keys[:_RUNS], np.array([1.0 if several else budget])
-        runs = jax.vmap(lambda key: simulate(Uniform(), bandit, budget, key, checkpoints=end, max_rounds=1000))(keys)
+        runs = _on_few_lanes(Uniform(), bandit, budget, keys, end, max_rounds=1000)
         wrong += _differences(Uniform(), bandit, budget, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
@@ -138,36 +140,51 @@ def _error(mean: float) -> float:
     return 6 * (max(mean * (1 - mean), 0) / _DRAWS) ** 0.5 + 20 / _DRAWS
 
 
-def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
-    """The errors that are found if runs alone, or on few lanes, differ from runs in a batch."""
-    remedy = "take all randomness from the key, and store nothing outside of the state"
-    wrong = []
-    alone = game.play_one(policy, bandit, budget, keys[3], checkpoints, max_rounds)
-    if not _same(alone, jax.tree.map(lambda x: x[3], runs)):
-        wrong.append(f"a run alone differs from the same run in a batch: {remedy}")
+def _on_few_lanes(policy, bandit, budget, keys, checkpoints, max_rounds=None) -> Any:
+    """The runs with these keys, in a batch with fewer lanes than runs."""
     few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=5)
-    if not _same(batch.play([few])[0][0], runs):
-        wrong.append(f"runs on five lanes differ from the same runs in a batch: {remedy}")
-    return wrong
+    return batch.play([few])[0][0]
+
+
+def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
+    """The errors that are found if runs alone differ from the runs of a batch."""
+    for i in (0, 3, len(keys) - 1):
+        alone = game.play_one(policy, bandit, budget, keys[i], checkpoints, max_rounds)
+        if not _same(alone, jax.tree.map(lambda x, i=i: np.asarray(x)[i], runs)):
+            return ["a run alone differs from the same run in a batch: take all randomness from the key, and store nothing "
+                    "outside of the state"]
+    return []
 
 
 def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     """The errors that single calls reveal, in a state after some pulls."""
-    wrong, key = [], jax.random.key(1)
-    policy, bandit = jax.tree.map(lambda leaf: jnp.asarray(game.canonicalize(leaf)), (policy, bandit))
+    wrong = []
+    policy, bandit = jax.tree.map(lambda leaf: np.asarray(game.canonicalize(leaf)), (policy, bandit))
     num_arms, *resources = np.shape(bandit.cost_mean)
-    state = _first_state(policy, bandit, budget)
-    for i in range(2 * num_arms):
-        reward, cost = jnp.float32(i % 3 == 0), jnp.full(resources, i % 2 == 0, jnp.float32)
-        state = policy.update(state, jnp.int32(i % num_arms), reward, cost, jax.random.key(i))
-    if not all(_same(policy(state, key), policy(state, key)) for _ in range(3)):
+    keys = jax.random.split(jax.random.key(1), 2 * num_arms)
+
+    def after_pulls(policy: Any, bandit: Any) -> Any:
+        def update(i: Any, state: Any) -> Any:
+            reward, cost = (i % 3 == 0).astype(jnp.float32), jnp.full(resources, i % 2 == 0, jnp.float32)
+            return policy.update(state, i % num_arms, reward, cost, keys[i])
+
+        return lax.fori_loop(0, 2 * num_arms, update, _first_state(policy, bandit, budget))
+
+    if not _repeats(policy, jax.eval_shape(after_pulls, policy, bandit), keys[0]):
         wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "
                      "store nothing outside of the state")
     if hasattr(policy, "logits"):
-        logits = np.asarray(policy.logits(state, key))
+        logits = np.asarray(jax.jit(lambda *both: policy.logits(after_pulls(*both), keys[0]))(policy, bandit))
         if logits.shape != (num_arms,) or not np.isfinite(logits).all():
             wrong.append(f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm")
     return wrong
+
+
+def _repeats(function: Any, *arguments: Any) -> bool:
+    """Whether a function computes the same every time it is called: the same operations with the same constants."""
+    traced = [jax.make_jaxpr(lambda *same: function(*same))(*arguments) for _ in range(4)]  # not from JAX's cache of `function`
+    return len({_ADDRESS.sub("", str(one.jaxpr)) for one in traced}) == 1 and all(
+        _same(one.consts, traced[0].consts) for one in traced)
 
 
 def _same(left: Any, right: Any) -> bool:

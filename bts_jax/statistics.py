@@ -242,15 +242,27 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     if 0 in values.shape:
         raise ValueError(f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at least one")
     values = values.transpose(*axes)
-    if {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
-        means = [dataset["reward_mean"].transpose("bandit", "arm").values, _one_cost(dataset)]
-        ratios = ratio(means[0], means[1], np)
-        best = np.where(np.isnan(ratios), -np.inf, ratios).max(-1)[:, None]  # ρ*
-        # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
-        optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
-        with np.errstate(invalid="ignore", divide="ignore"):
-            values = values.assign_coords(lost_run=(("bandit", "budget"), lost_run(means[0], means[1], optimum / best)))
-    return values
+    lost = None if "lost_run" in values.coords else _lost_runs(dataset)
+    return values if lost is None else values.assign_coords(lost_run=(("bandit", "budget"), lost))
+
+
+def with_lost_run(dataset: "Dataset") -> "Dataset":
+    """Adds the coordinate of `measured` to a Dataset, so that it is not computed again for each part of it."""
+    lost = _lost_runs(dataset)
+    return dataset if lost is None else dataset.assign_coords(lost_run=(("bandit", "budget"), lost))
+
+
+def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
+    """The regret of a lost run, if the Dataset has what is needed to compute it. [bandit, budget]"""
+    if not {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
+        return None
+    means = [dataset["reward_mean"].transpose("bandit", "arm").values, _one_cost(dataset)]
+    ratios = ratio(means[0], means[1], np)
+    best = np.where(np.isnan(ratios), -np.inf, ratios).max(-1)[:, None]  # ρ*
+    # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
+    optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return lost_run(means[0], means[1], optimum / best)
 
 
 def _one_cost(dataset: "Dataset") -> np.ndarray:
@@ -280,8 +292,12 @@ def by_kind(dataset: "Dataset") -> dict[str, "Dataset"]:
 
 
 def split(data: Any, titles: list[str]) -> dict[str, Any]:
-    """Splits a Dataset or DataArray by the titles of its bandits."""
-    return {title: data.isel(bandit=np.array(titles) == title) for title in dict.fromkeys(titles)}
+    """Splits a Dataset or DataArray by the titles of its bandits. Bandits that follow each other are not copied."""
+    places: dict[str, list[int]] = {}
+    for place, title in enumerate(titles):
+        places.setdefault(title, []).append(place)
+    return {title: data.isel(bandit=slice(mine[0], mine[-1] + 1) if len(mine) == mine[-1] + 1 - mine[0] else mine)
+            for title, mine in places.items()}
 
 
 def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:

@@ -143,7 +143,7 @@ def test_the_ratio_of_means_allows_for_a_lost_run():
     mine, base = data.pseudo_regret.values[1, :, 0, 0], data.pseudo_regret.values[0, :, 0, 0]
     lost = measured(data, "pseudo_regret").lost_run.values.mean()
     expected = ratio_interval(mine, base, unseen=(max(lost, mine.mean()), max(lost, base.mean())))
-    np.testing.assert_allclose(common.mean_ratio(common.at_the_end(data), "kube", "bts"), expected)
+    np.testing.assert_allclose(common.mean_ratios(common.at_the_end(data), "bts")["kube"], expected)
 
 
 def labelled_runs(problems=30):

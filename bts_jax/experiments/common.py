@@ -9,8 +9,8 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.engine.programs import quick_jit
-from bts_jax.intervals import Interval, interval, tail
-from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, ratio_of_means, sample
+from bts_jax.intervals import Interval, interval, ratio_interval, tail
+from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, sample, unseen_excess
 from bts_jax.text import ALLOWANCE, counted, table
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def at_the_end(dataset: "Dataset") -> "DataArray":
     return measured(last(dataset), METRIC).isel(budget=0)
 
 
-def on_instances(regret: "DataArray", policy: str) -> np.ndarray:
-    """Mean regret on each instance. [bandit]"""
-    return regret.sel(policy=policy).mean("seed").values
+def on_instances(regret: "DataArray") -> dict[str, np.ndarray]:
+    """The mean regret of each policy on each instance. [bandit]"""
+    return dict(zip(map(str, regret.policy.values), regret.mean("seed").transpose("policy", "bandit").values, strict=True))
 
 
 def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
@@ -94,12 +94,14 @@ def median_ratio(mine: np.ndarray, base: np.ndarray) -> Interval:
     return interval(ratios, statistic="median") if len(ratios) else Interval(*np.full(3, np.nan))
 
 
-def mean_ratio(regret: "DataArray", policy: str, reference: str) -> Interval:
-    """The ratio of the mean regrets of two policies, with its 95% interval."""
-    if policy == reference:
-        return Interval(np.array(1.0), np.array(1.0), np.array(1.0))
-    mine, base = (sample(regret.sel(policy=name), "bandit") for name in (policy, reference))
-    return ratio_of_means(mine, base)
+def mean_ratios(regret: "DataArray", reference: str) -> dict[str, Interval]:
+    """The mean regret of each policy divided by that of the reference, with its 95% interval."""
+    values = sample(regret, "bandit")  # [policy, bandit]
+    lost = values.values.mean(-1) + unseen_excess(values)
+    runs = {str(name): both for name, *both in zip(values.policy.values, values.values, lost, strict=True)}
+    base, base_lost = runs[reference]
+    found = {name: ratio_interval(mine, base, unseen=(mine_lost, base_lost)) for name, (mine, mine_lost) in runs.items()}
+    return found | {reference: Interval(np.array(1.0), np.array(1.0), np.array(1.0))}
 
 
 def limits(found: Interval, form: str = ",.2f") -> str:
@@ -111,14 +113,14 @@ def standing(part: "Dataset", reference: str = "bts") -> str:
     """A table of the policies at the largest budget, sorted by mean rank."""
     ranks = ranking(last(part), metric=METRIC).isel(budget=0).sortby("mean_rank")
     regret = at_the_end(part)
-    base = on_instances(regret, reference)
+    values, mean_ratio = on_instances(regret), mean_ratios(regret, reference)
     rows = []
     for name in map(str, ranks.policy.values):
-        row, mine = ranks.sel(policy=name), on_instances(regret, name)
+        row = ranks.sel(policy=name)
         rows.append([name, str(part.requires.sel(policy=name).item()), f"{row['mean_rank']:.1f}", f"{row['mean']:,.1f}",
                      f"{row['low']:,.1f} … {row['high']:,.1f}", f"{row['median']:,.1f}",
-                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio(regret, name, reference)),
-                     limits(median_ratio(mine, base)), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
+                     f"{row['median_low']:,.1f} … {row['median_high']:,.1f}", limits(mean_ratio[name]),
+                     limits(median_ratio(values[name], values[reference])), f"{row['worst_share']:.0%}", f"{row['best']:.0%}"])
     return table(["policy", "side information", "rank", "mean", "95% interval", "median", "95% interval", f"mean ÷ {reference}",
                   f"median of ÷ {reference}", "worst 1%", "best"], rows)
 
@@ -155,9 +157,9 @@ def sampled(dataset: "Dataset") -> str:
 def difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
     """The verdict whether a policy has less mean regret than another on instances like these, and the evidence."""
     result = paired(last(part), policy, reference, over="bandit", metric=METRIC).isel(budget=0)
-    regret = at_the_end(part)
-    ratio = mean_ratio(regret, policy, reference)
-    median = median_ratio(on_instances(regret, policy), on_instances(regret, reference))
+    regret = at_the_end(part.sel(policy=sorted({policy, reference})))
+    values = on_instances(regret)
+    ratio, median = mean_ratios(regret, reference)[policy], median_ratio(values[policy], values[reference])
     word, needed = str(result.verdict.item()), float(result.needed)
     more = f"; it would take at least {needed:,.0f} problems to decide" if word == "undecided" and needed < 1e9 else ""
     return word, (f"{policy} − {reference}: {float(result.difference):+,.1f} ({float(result.low):+,.1f} … "

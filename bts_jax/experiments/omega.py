@@ -93,8 +93,7 @@ def report(dataset: "Dataset") -> str:
     uninformed = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "none"]
     lines = []
     for title, part in by_kind(dataset).items():
-        regret = at_the_end(part)
-        medians = {name: float(np.median(on_instances(regret, name))) for name in (*informed, *uninformed)}
+        medians = {name: float(np.median(values)) for name, values in on_instances(at_the_end(part)).items()}
         with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, uninformed))
         lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
     parts.append("The value of side information about costs: least median regret of the policies that have it, and of those "

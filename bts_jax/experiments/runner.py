@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bts_jax import checks, files, plots
 from bts_jax.batch import on_the_host
+from bts_jax.statistics import with_lost_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +82,7 @@ def run(
         settings = experiment.settings(size, seed)
     files.make_folder(folder)
     dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
-    runs = labelled(dataset if experiment.uses_pulls else dataset.drop_vars("pulls"))
+    runs = with_lost_run(labelled(dataset if experiment.uses_pulls else dataset.drop_vars("pulls")))
     parts = [experiment.about, experiment.report(runs)]
     if truncated := int(dataset.truncated.sum()):
         parts.append(f"{truncated} runs hit the limit of rounds.")

@@ -56,9 +56,9 @@ def grouped(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
 
 def samples(values: "DataArray") -> Iterator[tuple[str, "DataArray"]]:
     """Each policy's name and its sample: over the runs on a single instance, or over the instances. [budget, sample]"""
-    for name in values.policy.values:
-        mine = values.sel(policy=name)
-        yield str(name), sampled(mine.isel(bandit=0), "seed") if mine.sizes["bandit"] == 1 else sampled(mine, "bandit")
+    found = sampled(values.isel(bandit=0), "seed") if values.sizes["bandit"] == 1 else sampled(values, "bandit")
+    for name in found.policy.values:
+        yield str(name), found.sel(policy=name)
 
 
 def by_policy(values: "DataArray") -> Iterator[tuple[str, np.ndarray]]:
