@@ -254,10 +254,9 @@ class DrawnRewards:
 
 
 @pytest.mark.slow
-def test_draws_of_policy_and_bandit_on_a_gpu(monkeypatch):
-    """The update waits for the draw of the bandit, and that waits for the draw of the decision. A program for a GPU."""
-    monkeypatch.setattr(engine, "_platform", lambda devices: "gpu")
-    monkeypatch.setattr(engine, "_PROGRAMS", engine.Programs(1))
+def test_draws_of_policy_and_bandit():
+    """The update waits for the draw of the bandit, and that waits for the draw of the decision. (`test_batch.py` compares such
+    programs with those for a GPU.)"""
     shapes = np.array([1.4, 0.6], np.float32)
     check_law(play_episodes(Accumulates(), shapes, DrawnRewards),
               accumulated(lambda rng, choice: rng.beta(shapes[choice], 1.5)))
@@ -456,14 +455,13 @@ def test_vmap_over_keys_and_shapes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("small", [True, False])
-def test_vmap_over_shapes_with_one_key(small):
+def test_vmap_over_shapes_with_one_key():
     """Each draw has its law. Draws with equal shapes are equal, being the same function of the same key. Another call of the
     sampler with this key and shape gives the same draw again.
 
     If draws were saved although they have the same random words, the lowest quartile of shape 2.5 would be 14% too rare.
     """
-    shapes = np.append(MAPPED, MAPPED[1]) if small else np.float32([0.6, 1.2, 2.5, 1.2])
+    shapes = np.append(MAPPED, MAPPED[1])
     bounds = np.stack([quantiles(stats.beta(shape, 0.8), 4) for shape in shapes[:3]])
 
     def decide(key):
@@ -473,7 +471,7 @@ def test_vmap_over_shapes_with_one_key(small):
         which = jax.random.randint(second, (), 0, 3)
         return jnp.where(same, 4 * which + place(draws[which], jnp.asarray(bounds)[which]), 12)
 
-    pulls = play(stateless(decide)(), 13, small=small)
+    pulls = play(stateless(decide)(), 13, small=True)
     assert (pulls[:, 12] == 0).all(), "the same draws"
     rng = np.random.default_rng(8)
     which = rng.integers(0, 3, REFERENCES)

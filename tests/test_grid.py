@@ -55,22 +55,20 @@ def whole():
 
 @pytest.mark.slow
 def test_it_is_simulate_with_the_documented_keys(whole):
-    for name in "ab":
-        bandit = BANDITS[name]
-        base = jax.random.fold_in(jax.random.key(4), zlib.crc32(name.encode()))
-        keys = jax.vmap(lambda s, base=base: jax.random.fold_in(base, s))(np.arange(SEEDS))
-        play = lambda policy, budget, **options: jax.vmap(  # noqa: E731
-            lambda key: bj.simulate(policy, bandit, budget, key, **options))(keys)  # noqa: B023
-        runs = {"KUBE": play(POLICIES["KUBE"], 20, checkpoints=BUDGETS)}
-        told = [play(POLICIES["ε-first"], budget) for budget in BUDGETS]
-        runs["ε-first"] = jax.tree.map(lambda *x: np.concatenate(x, 1), *told)
-        for policy, played in runs.items():
-            cell = whole.sel(policy=policy, bandit=name)
-            assert (cell.pulls.transpose("seed", "budget", "arm").values == played.pulls).all()
-            for variable, value in [(v, getattr(played, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
-                    ("regret", bj.regret(played, bandit)), ("pseudo_regret", bj.pseudo_regret(played, bandit))]:
-                ours = cell[variable].transpose("seed", "budget").values
-                assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, name, variable)
+    name, bandit = "b", BANDITS["b"]
+    base = jax.random.fold_in(jax.random.key(4), zlib.crc32(name.encode()))
+    keys = jax.vmap(lambda s: jax.random.fold_in(base, s))(np.arange(SEEDS))
+    play = jax.vmap(lambda budget, key: bj.simulate(POLICIES["ε-first"], bandit, budget, key), (0, None))
+    runs = {"KUBE": jax.vmap(lambda key: bj.simulate(POLICIES["KUBE"], bandit, 20, key, checkpoints=BUDGETS))(keys)}
+    told = jax.vmap(play, (None, 0))(np.float32(BUDGETS), keys)
+    runs["ε-first"] = jax.tree.map(lambda x: np.asarray(x)[:, :, 0], told)
+    for policy, played in runs.items():
+        cell = whole.sel(policy=policy, bandit=name)
+        assert (cell.pulls.transpose("seed", "budget", "arm").values == played.pulls).all()
+        for variable, value in [(v, getattr(played, v)) for v in ("reward", "cost", "rounds", "truncated")] + [
+                ("regret", bj.regret(played, bandit)), ("pseudo_regret", bj.pseudo_regret(played, bandit))]:
+            ours = cell[variable].transpose("seed", "budget").values
+            assert ours.tobytes() == np.ascontiguousarray(value).tobytes(), (policy, variable)
 
 
 @pytest.mark.slow
@@ -452,12 +450,13 @@ def ungrouped():
 @pytest.mark.slow
 def test_kinds_of_bandits_in_a_batch_do_not_matter(monkeypatch):
     """UCB-BV1 uses the smallest expected cost, which a batch computes from the parameters. The other policy uses the budget."""
-    sizes, policies = [], {"ucb-bv1": bj.UCBBV1(), "told": Told()}
+    sizes, families = [], {name: bandit for name, bandit in FAMILIES.items() if name != "pairs"}
+    policies = {"ucb-bv1": bj.UCBBV1(), "told": Told()}
     monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches[0].back)) or play(batches))
-    together = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
+    together = bj.sweep(policies, families, BUDGETS, SEEDS, seed=4)
     monkeypatch.setattr(schedule, "MAX_MIXED", 1)
-    apart = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
-    assert sorted(sizes) == [SEEDS] * 4 + [3 * SEEDS] * 4 + [4 * SEEDS, 12 * SEEDS]
+    apart = bj.sweep(policies, families, BUDGETS, SEEDS, seed=4)
+    assert sorted(sizes) == sorted([SEEDS] * 3 + [3 * SEEDS] * 3 + [3 * SEEDS, 9 * SEEDS])
     assert_same(together.drop_attrs(), apart.drop_attrs())
 
 
