@@ -794,7 +794,7 @@ def refused(arguments, named, capsys):
 # Interruptions.
 
 
-LONG = SMALL.replace("num_seeds = 5", "num_seeds = 20000")  # two hundred chunks
+LONG = SMALL.replace("num_seeds = 5", "num_seeds = 8000")  # eighty chunks
 
 
 # In a background process of a shell, Ctrl-C is ignored unless it is enabled.
