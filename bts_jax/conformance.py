@@ -6,12 +6,14 @@ They cannot prove that a policy follows its paper. For that, compare its decisio
 
 import re
 import warnings
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 
 from bts_jax import batch, game
 from bts_jax.bandits.arms import named_arms
@@ -60,9 +62,22 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     wrong += _one_by_one(policy, bandit, budget)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    state = jax.eval_shape(lambda: _first_state(policy, bandit, budget))
+    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+    state = jax.eval_shape(partial(_first_state, budget=budget), policy, bandit)
     cost = np.ones(np.shape(bandit.cost_mean)[1:], np.float32)
-    _warn_of_sums(name, (policy, state, keys[0]), (policy.update, state, np.int32(0), np.float32(1), cost, keys[0]))
+    _warn_of_sums(name, (_decide, policy, state, keys[0]),
+                  (_update, policy, state, np.int32(0), np.float32(1), cost, keys[0]))
+
+
+# Policies are arguments of what is traced, as in a run: their hyperparameters are then arrays of JAX.
+
+
+def _decide(policy: Policy, state: Any, key: jax.Array) -> Any:
+    return policy(state, key)
+
+
+def _update(policy: Policy, *arguments: Any) -> Any:
+    return policy.update(*arguments)
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
@@ -141,15 +156,16 @@ def _error(mean: float) -> float:
 
 
 def _on_few_lanes(policy, bandit, budget, keys, checkpoints, max_rounds=None) -> Any:
-    """The runs with these keys, in a batch with fewer lanes than runs."""
-    few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=5)
+    """The runs with these keys, in a batch on one device with fewer lanes than runs."""
+    few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=4,
+                        devices=jax.local_devices()[:1])
     return batch.play([few])[0][0]
 
 
 def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
     """The errors that are found if runs alone differ from the runs of a batch."""
-    for i in (0, 3, len(keys) - 1):
-        alone = game.play_one(policy, bandit, budget, keys[i], checkpoints, max_rounds)
+    for i, key in enumerate(keys):
+        alone = game.play_one(policy, bandit, budget, key, checkpoints, max_rounds)
         if not _same(alone, jax.tree.map(lambda x, i=i: np.asarray(x)[i], runs)):
             return ["a run alone differs from the same run in a batch: take all randomness from the key, and store nothing "
                     "outside of the state"]
@@ -159,7 +175,7 @@ def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=Non
 def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     """The errors that single calls reveal, in a state after some pulls."""
     wrong = []
-    policy, bandit = jax.tree.map(lambda leaf: np.asarray(game.canonicalize(leaf)), (policy, bandit))
+    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
     num_arms, *resources = np.shape(bandit.cost_mean)
     keys = jax.random.split(jax.random.key(1), 2 * num_arms)
 
@@ -170,11 +186,11 @@ def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
 
         return lax.fori_loop(0, 2 * num_arms, update, _first_state(policy, bandit, budget))
 
-    if not _repeats(policy, jax.eval_shape(after_pulls, policy, bandit), keys[0]):
+    if not _repeats(_decide, policy, jax.eval_shape(after_pulls, policy, bandit), keys[0]):
         wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "
                      "store nothing outside of the state")
     if hasattr(policy, "logits"):
-        logits = np.asarray(jax.jit(lambda *both: policy.logits(after_pulls(*both), keys[0]))(policy, bandit))
+        logits = np.asarray(jax.jit(lambda policy, bandit: policy.logits(after_pulls(policy, bandit), keys[0]))(policy, bandit))
         if logits.shape != (num_arms,) or not np.isfinite(logits).all():
             wrong.append(f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm")
     return wrong
@@ -183,11 +199,29 @@ def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
 def _repeats(function: Any, *arguments: Any) -> bool:
     """Whether a function computes the same every time it is called: the same operations with the same constants."""
     traced = [jax.make_jaxpr(lambda *same: function(*same))(*arguments) for _ in range(4)]  # not from JAX's cache of `function`
-    return len({_ADDRESS.sub("", str(one.jaxpr)) for one in traced}) == 1 and all(
-        _same(one.consts, traced[0].consts) for one in traced)
+    constants = [one.consts + _constants(one.jaxpr) for one in traced]
+    return len({_ADDRESS.sub("", str(one.jaxpr)) for one in traced}) == 1 and all(_same(x, constants[0]) for x in constants)
+
+
+def _constants(jaxpr: Any) -> list:
+    """The constants of functions that are called in a jaxpr, such as those with `jax.jit`."""
+    found = []
+    for equation in jaxpr.eqns:
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, core.ClosedJaxpr)):
+            if isinstance(inner, core.ClosedJaxpr):
+                found += inner.consts
+        for inner in core.jaxprs_in_params(equation.params):
+            found += _constants(inner)
+    return found
 
 
 def _same(left: Any, right: Any) -> bool:
     """Whether two pytrees are equal in every leaf, shape and bit."""
-    left, right = ([np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in (left, right))
+    left, right = ([np.asarray(_words(leaf)) for leaf in jax.tree.leaves(tree)] for tree in (left, right))
     return [(x.shape, x.tobytes()) for x in left] == [(x.shape, x.tobytes()) for x in right]
+
+
+def _words(leaf: Any) -> Any:
+    """The words of a key. Other leaves are returned unchanged."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf

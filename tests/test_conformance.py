@@ -26,8 +26,30 @@ class Turns:
         return jnp.roll(state, -1)
 
 
+KEY = jax.random.key(3)
+
+
+@chex.dataclass(frozen=True)
+class Unusual(Turns):
+    """A key and an array among the hyperparameters, a constant key, a key in the state, and a function with `jax.jit`."""
+
+    key: chex.PRNGKey
+    scale: chex.Array
+
+    def init(self, problem):
+        return jnp.arange(problem.num_arms), self.key
+
+    def __call__(self, state, key):
+        draw = jax.jit(lambda key: jax.random.uniform(jax.random.fold_in(KEY, 1)) + jax.random.uniform(key))
+        return (5 * draw(key) * self.scale.at[()].multiply(0.5)).astype(jnp.int32), state
+
+    def update(self, state, arm, reward, cost, key):
+        return jnp.roll(state[0], -1), jax.random.fold_in(state[1], arm)
+
+
 @pytest.mark.slow
 def test_what_keeps_the_contract_passes():
+    bj.check_policy(Unusual(key=jax.random.key(1), scale=jnp.float32(0.9)), BANDIT)
     bj.check_policy(bj.TemperedBTS(sharpness=2.7, reward_alpha=1.3, horizon=30.0, decay=0.6), BANDIT)
 
 
@@ -55,24 +77,51 @@ class Fickle(Turns):
 
 @chex.dataclass(frozen=True)
 class Drawn(Turns):
-    """Draws an array with NumPy, which no key decides."""
+    """Draws an array with NumPy, which no key decides, in a function of its own."""
 
     def __call__(self, state, key):
-        return jnp.argmax(jnp.asarray(np.random.default_rng().random(5))), state
+        draw = jax.jit(lambda: jnp.asarray(np.random.default_rng().random(5, np.float32)))
+        return jnp.argmax(draw()), state
+
+
+@jax.custom_batching.custom_vmap
+def third(number):
+    return (3 * number).astype(jnp.int32)
+
+
+@third.def_vmap
+def _(size, batched, number):
+    return jnp.full(number.shape, (3 * number[0]).astype(jnp.int32)), True  # wrong: that of the first lane
+
+
+@chex.dataclass(frozen=True)
+class Together(Turns):
+    """All lanes pull the arm of the first one."""
+
+    def __call__(self, state, key):
+        return third(jax.random.uniform(key)), state
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "named"), [
     (Lost(), "runs end with NaN"),
     (Forgetful(), "logits returns .*: return 5 finite numbers"),
-    (Fickle(), "a run alone differs from the same run in a batch(.|\n)*two calls with the same state and key"),
+    (Fickle(), "two calls with the same state and key"),
     (Drawn(), "two calls with the same state and key"),
+    (Together(), "a run alone differs from the same run in a batch"),
 ])
 def test_what_is_wrong_with_a_policy_is_said(policy, named):
-    CALLS.clear()
     with pytest.raises(ValueError, match=f"policy {type(policy).__name__} does not keep the contract") as error:
         bj.check_policy(policy, BANDIT)
     assert error.match(named)
+
+
+@chex.dataclass(frozen=True)
+class Restless(Constant):
+    """Adds a number of NumPy's that is too small to change the mean."""
+
+    def pull(self, key, arm):
+        return self.reward_mean[arm] + 1e-6 * np.random.default_rng().random(), self.cost_mean[arm]
 
 
 @pytest.mark.slow
@@ -85,6 +134,8 @@ def test_what_is_wrong_with_a_bandit_is_said():
         bj.check_bandit(Constant(**means, factor=2.0))
     with pytest.raises(ValueError, match="have shapes"):
         bj.check_bandit(Constant(reward_mean=jnp.ones(3), cost_mean=jnp.ones(2)))
+    with pytest.raises(ValueError, match="two pulls with the same key and arm give different results"):
+        bj.check_bandit(Restless(**means))
 
 
 @chex.dataclass(frozen=True)
