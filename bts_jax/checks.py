@@ -89,6 +89,11 @@ def key(value: Any, batch: bool = False) -> None:
                          "jax.vmap(simulate, in_axes=(None, None, None, 0))")
 
 
+def is_key(value: Any) -> bool:
+    """Whether `value` is an array of typed JAX keys."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
 def hyperparameter(
     owner: Any, name: str, low: float, high: float, *, low_excluded: bool = False, high_excluded: bool = False
 ) -> None:

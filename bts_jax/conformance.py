@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend import core
 
-from bts_jax import batch, game
+from bts_jax import batch, checks, game
 from bts_jax.bandits.arms import named_arms
 from bts_jax.contract import Bandit, Policy, num_resources, scales, side_info
+from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.policies import Uniform
 
@@ -59,17 +59,20 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
         half = _on_few_lanes(policy, bandit, budget / 2, keys, end)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append("a run with half the budget is not the first half of the run, but it does not require the budget")
-    wrong += _one_by_one(policy, bandit, budget)
-    if wrong:
-        raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
     policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
     state = jax.eval_shape(partial(_first_state, budget=budget), policy, bandit)
+    if not _repeats(_decide, policy, state, keys[0]):
+        wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "
+                     "store nothing outside of the state")
+    wrong += _wrong_logits(policy, bandit, budget) if hasattr(policy, "logits") else []
+    if wrong:
+        raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
     cost = np.ones(np.shape(bandit.cost_mean)[1:], np.float32)
     _warn_of_sums(name, (_decide, policy, state, keys[0]),
                   (_update, policy, state, np.int32(0), np.float32(1), cost, keys[0]))
 
 
-# Policies are arguments of what is traced, as in a run: their hyperparameters are then arrays of JAX.
+# Policies and bandits are arguments of what is traced, as in a run. So their fields are JAX arrays there.
 
 
 def _decide(policy: Policy, state: Any, key: jax.Array) -> Any:
@@ -78,6 +81,10 @@ def _decide(policy: Policy, state: Any, key: jax.Array) -> Any:
 
 def _update(policy: Policy, *arguments: Any) -> Any:
     return policy.update(*arguments)
+
+
+def _pull(bandit: Bandit, key: jax.Array, arm: Any) -> Any:
+    return bandit.pull(key, arm)
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
@@ -111,7 +118,8 @@ def check_bandit(bandit: Bandit) -> None:
     named_arms(getattr(bandit, "arms", None) or (), len(means["cost"]))
     budget = 20 * float(most["cost"].max())
     keys, arms = jax.random.split(jax.random.key(0), _DRAWS), np.arange(len(means["cost"]), dtype=np.int32)
-    drawn = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))(keys, arms)
+    traced = jax.tree.map(game.canonicalize, bandit)
+    drawn = jax.jit(jax.vmap(jax.vmap(_pull, (None, 0, None)), (None, None, 0)))(traced, keys, arms)
     for kind, draws in zip(means, drawn, strict=True):
         shape = means[kind].shape[1:]
         if np.shape(draws) != (len(arms), _DRAWS, *shape):
@@ -130,14 +138,14 @@ def check_bandit(bandit: Bandit) -> None:
                 wrong.append(f"arm {arm}'s mean {what} was {values.mean():.4f} in {_DRAWS:,} pulls, and {kind}_mean says "
                              f"{mean:.4f}")
     if not wrong:
-        if not _repeats(bandit.pull, keys[0], arms[0]):
+        if not _repeats(_pull, traced, keys[0], arms[0]):
             wrong.append("two pulls with the same key and arm give different results: take all randomness from the key")
         keys, end = keys[:_RUNS], np.array([1.0 if several else budget])
         runs = _on_few_lanes(Uniform(), bandit, budget, keys, end, max_rounds=1000)
         wrong += _differences(Uniform(), bandit, budget, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    _warn_of_sums(name, (bandit.pull, keys[0], arms[0]))
+    _warn_of_sums(name, (_pull, traced, keys[0], arms[0]))
 
 
 def _warn_of_sums(name: str, *calls: tuple) -> None:
@@ -172,32 +180,22 @@ def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=Non
     return []
 
 
-def _one_by_one(policy: Any, bandit: Bandit, budget: float) -> list[str]:
-    """The errors that single calls reveal, in a state after some pulls."""
-    wrong = []
-    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+def _wrong_logits(policy: Any, bandit: Bandit, budget: float) -> list[str]:
+    """The errors of `logits` in a state after some pulls."""
     num_arms, *resources = np.shape(bandit.cost_mean)
     keys = jax.random.split(jax.random.key(1), 2 * num_arms)
-
-    def after_pulls(policy: Any, bandit: Any) -> Any:
-        def update(i: Any, state: Any) -> Any:
-            reward, cost = (i % 3 == 0).astype(jnp.float32), jnp.full(resources, i % 2 == 0, jnp.float32)
-            return policy.update(state, i % num_arms, reward, cost, keys[i])
-
-        return lax.fori_loop(0, 2 * num_arms, update, _first_state(policy, bandit, budget))
-
-    if not _repeats(_decide, policy, jax.eval_shape(after_pulls, policy, bandit), keys[0]):
-        wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "
-                     "store nothing outside of the state")
-    if hasattr(policy, "logits"):
-        logits = np.asarray(jax.jit(lambda policy, bandit: policy.logits(after_pulls(policy, bandit), keys[0]))(policy, bandit))
-        if logits.shape != (num_arms,) or not np.isfinite(logits).all():
-            wrong.append(f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm")
-    return wrong
+    state, update = jax.jit(partial(_first_state, budget=budget))(policy, bandit), jax.jit(_update)
+    for i, key in enumerate(keys):
+        cost = np.full(resources, i % 2 == 0, np.float32)
+        state = update(policy, state, np.int32(i % num_arms), np.float32(i % 3 == 0), cost, key)
+    logits = np.asarray(jax.jit(lambda policy, state, key: policy.logits(state, key))(policy, state, keys[0]))
+    if logits.shape != (num_arms,) or not np.isfinite(logits).all():
+        return [f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm"]
+    return []
 
 
 def _repeats(function: Any, *arguments: Any) -> bool:
-    """Whether a function computes the same every time it is called: the same operations with the same constants."""
+    """Whether each call of a function computes the same: the same operations with the same constants."""
     traced = [jax.make_jaxpr(lambda *same: function(*same))(*arguments) for _ in range(4)]  # not from JAX's cache of `function`
     constants = [one.consts + _constants(one.jaxpr) for one in traced]
     return len({_ADDRESS.sub("", str(one.jaxpr)) for one in traced}) == 1 and all(_same(x, constants[0]) for x in constants)
@@ -207,8 +205,8 @@ def _constants(jaxpr: Any) -> list:
     """The constants of functions that are called in a jaxpr, such as those with `jax.jit`."""
     found = []
     for equation in jaxpr.eqns:
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, core.ClosedJaxpr)):
-            if isinstance(inner, core.ClosedJaxpr):
+        for inner in jax.tree.leaves(equation.params, is_leaf=is_closed):
+            if is_closed(inner):
                 found += inner.consts
         for inner in core.jaxprs_in_params(equation.params):
             found += _constants(inner)
@@ -217,11 +215,6 @@ def _constants(jaxpr: Any) -> list:
 
 def _same(left: Any, right: Any) -> bool:
     """Whether two pytrees are equal in every leaf, shape and bit."""
-    left, right = ([np.asarray(_words(leaf)) for leaf in jax.tree.leaves(tree)] for tree in (left, right))
+    left, right = ([np.asarray(jax.random.key_data(leaf) if checks.is_key(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
+                   for tree in (left, right))
     return [(x.shape, x.tobytes()) for x in left] == [(x.shape, x.tobytes()) for x in right]
-
-
-def _words(leaf: Any) -> Any:
-    """The words of a key. Other leaves are returned unchanged."""
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf

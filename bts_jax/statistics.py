@@ -247,7 +247,7 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
 
 
 def with_lost_run(dataset: "Dataset") -> "Dataset":
-    """Adds the coordinate of `measured` to a Dataset, so that it is not computed again for each part of it."""
+    """Adds the coordinate `lost_run` (see `measured`) to a Dataset. It is then not computed again for each part."""
     lost = _lost_runs(dataset)
     return dataset if lost is None else dataset.assign_coords(lost_run=(("bandit", "budget"), lost))
 
@@ -296,8 +296,11 @@ def split(data: Any, titles: list[str]) -> dict[str, Any]:
     places: dict[str, list[int]] = {}
     for place, title in enumerate(titles):
         places.setdefault(title, []).append(place)
-    return {title: data.isel(bandit=slice(mine[0], mine[-1] + 1) if len(mine) == mine[-1] + 1 - mine[0] else mine)
-            for title, mine in places.items()}
+    found = {}
+    for title, mine in places.items():
+        first, end = mine[0], mine[-1] + 1
+        found[title] = data.isel(bandit=slice(first, end) if len(mine) == end - first else mine)
+    return found
 
 
 def multiples(values: np.ndarray, base: np.ndarray) -> np.ndarray:

@@ -26,8 +26,7 @@ def ours(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [
-    "bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
+@pytest.mark.parametrize("other", ["bts", "jax", "numba", "kube", "ucb-bv1", "pd-bwk"])
 def test_reference_implementations_have_our_regret(other):
     """At 6 standard errors, a false failure has the probability 1 in 5·10⁸."""
     bandit = INSTANCES["bernoulli"]

@@ -31,20 +31,24 @@ KEY = jax.random.key(3)
 
 @chex.dataclass(frozen=True)
 class Unusual(Turns):
-    """A key and an array among the hyperparameters, a constant key, a key in the state, and a function with `jax.jit`."""
+    """A key and an array among the hyperparameters, a constant key, a key in the state, a function with `jax.jit`, and a
+    Python number where the state has a float."""
 
     key: chex.PRNGKey
     scale: chex.Array
 
     def init(self, problem):
-        return jnp.arange(problem.num_arms), self.key
+        return jnp.arange(problem.num_arms), self.key, jnp.float32(0.5)
 
     def __call__(self, state, key):
         draw = jax.jit(lambda key: jax.random.uniform(jax.random.fold_in(KEY, 1)) + jax.random.uniform(key))
         return (5 * draw(key) * self.scale.at[()].multiply(0.5)).astype(jnp.int32), state
 
     def update(self, state, arm, reward, cost, key):
-        return jnp.roll(state[0], -1), jax.random.fold_in(state[1], arm)
+        return jnp.roll(state[0], -1), jax.random.fold_in(state[1], arm), 0
+
+    def logits(self, state, key):
+        return state[0] * self.scale + state[2]
 
 
 @pytest.mark.slow
@@ -126,7 +130,7 @@ class Restless(Constant):
 
 @pytest.mark.slow
 def test_what_is_wrong_with_a_bandit_is_said():
-    means = {"reward_mean": jnp.array([0.2, 0.5]), "cost_mean": jnp.array([0.5, 0.75])}
+    means = {"reward_mean": np.array([0.2, 0.5]), "cost_mean": np.array([0.5, 0.75])}
     bj.check_bandit(Constant(**means))
     with pytest.raises(ValueError, match=r"arm 0's mean cost was 0.2500 in 20,000 pulls, and cost_mean says 0.5000"):
         bj.check_bandit(Constant(**means, factor=0.5))

@@ -69,8 +69,8 @@ def test_it_is_simulate_with_the_documented_keys(whole):
         bandit = BANDITS[name]
         base = jax.random.fold_in(jax.random.key(4), zlib.crc32(name.encode()))
         keys = jax.vmap(lambda s, base=base: jax.random.fold_in(base, s))(np.arange(SEEDS))
-        told = epsilon_first(np.float32(BUDGETS), keys)
-        for policy, played in {"KUBE": kube(keys), "ε-first": jax.tree.map(lambda x: np.asarray(x)[:, :, 0], told)}.items():
+        by_budget = jax.tree.map(lambda x: np.asarray(x)[:, :, 0], epsilon_first(np.float32(BUDGETS), keys))
+        for policy, played in {"KUBE": kube(keys), "ε-first": by_budget}.items():
             cell = whole.sel(policy=policy, bandit=name)
             assert (cell.pulls.transpose("seed", "budget", "arm").values == played.pulls).all()
             for variable, value in [(v, getattr(played, v)) for v in ("reward", "cost", "rounds", "truncated")] + [

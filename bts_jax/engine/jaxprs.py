@@ -159,7 +159,7 @@ def evaluate_env(
 
 def bind(equation: Any, inputs: Sequence, rewrite: Callable = lambda body: body) -> Sequence:
     """Evaluates an operation. `rewrite` is applied to the bodies of a loop or a branch."""
-    params = jax.tree.map(lambda x: rewrite(x) if _is_closed(x) else x, equation.params, is_leaf=_is_closed)
+    params = jax.tree.map(lambda x: rewrite(x) if is_closed(x) else x, equation.params, is_leaf=is_closed)
     outputs = equation.primitive.bind(*inputs, **params)
     return outputs if equation.primitive.multiple_results else [outputs]
 
@@ -169,7 +169,7 @@ def has_bodies(equation: Any) -> bool:
     return any(True for _ in core.jaxprs_in_params(equation.params))
 
 
-def _is_closed(x: Any) -> bool:
+def is_closed(x: Any) -> bool:
     return isinstance(x, core.ClosedJaxpr)
 
 

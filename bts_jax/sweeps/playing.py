@@ -21,6 +21,7 @@ import numpy as np
 
 from bts_jax import batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
+from bts_jax.checks import is_key
 from bts_jax.compilers import Compilers
 from bts_jax.compiling import AHEAD, compiling, threads
 from bts_jax.contract import Means
@@ -282,8 +283,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
 
 def _on_no_device(leaf: Any) -> Any:
     """Converts JAX arrays to NumPy arrays: those of a user may belong to another stream. Keys stay JAX arrays."""
-    is_array = isinstance(leaf, jax.Array) and not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(leaf) if is_array else leaf
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) and not is_key(leaf) else leaf
 
 
 def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int) -> jax.Array:
