@@ -145,15 +145,15 @@ def steps(function, out, part, *now):
 
     for platform in ("cpu", "gpu"):
         step = Step(play, part, state, platform)
-        entered = step.enter(part, state)
-        left = step(part, entered) if platform == "cpu" else step.end(part, step.begin(part, entered))
-        yield step.leave(left)[1]
+        entered = step.enter(part, state)  # on a GPU after the first half of a step, because there is no flag for a rest
+        yield step.leave(part, step(part, entered) if platform == "cpu" else entered)[1]
 
 
 def halves(function, part, now):
-    """The two halves of a step on a GPU, and what the loop carries at its start."""
+    """What the first half of a step on a GPU passes to the second half, and the result of the second half."""
     step = Step(function, part, now, "gpu")
-    return step.begin, step.end, step.enter(part, now), step.leave
+    begun = jax.jit(step.enter)(part, now)
+    return begun, jax.jit(step.leave)(part, begun)
 
 
 @pytest.mark.parametrize("function", [
@@ -257,7 +257,7 @@ def for_a_gpu(monkeypatch, *arguments, **options):
     """The runs of a program for a GPU, which also runs on a CPU."""
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
-    monkeypatch.setitem(BLOCK, "gpu", 5)
+    monkeypatch.setitem(BLOCK, "gpu", 6)
     monkeypatch.setattr("bts_jax.engine.loop.TURN", 2)  # so that there are several turns
     return bj.simulate_batch(*arguments, **options)
 
@@ -321,9 +321,8 @@ def test_the_second_half_has_the_arrays_that_no_number_needs():
     weight, now = rng.random(5, np.float32), {name: rng.random((7, 2, 5), np.float32) for name in ("counts", "sums")}
     now |= {"least": np.zeros(5, np.int32), "weight": weight, "one": np.ones(5, np.float32)}
     whole = jax.jit(lanes(play))(weight, now)
-    begin, end, entered, leave = halves(play, weight, now)
-    begun = jax.jit(begin)(weight, entered)
-    assert_same_bits(leave(jax.jit(end)(weight, begun)), whole)
+    begun, ended = halves(play, weight, now)
+    assert_same_bits(ended, whole)
     assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], "arm, most, least; the counts before, the sums after"
     jax.effects_barrier()
     assert len(told) == 10 and sorted(told[:5]) == sorted(told[5:])
@@ -356,10 +355,8 @@ def test_what_is_worked_out_twice_is_passed_on_once():
         return now.at[one].add(1).at[other].add(part)
 
     now = np.random.default_rng(0).random((7, 5), np.float32)
-    begin, end, entered, leave = halves(play, now[0], now)
-    begun = jax.jit(begin)(now[0], entered)
-    ours, theirs = jax.jit(lambda begun: (leave(end(now[0], begun)), lanes(play)(now[0], now)))(begun)
-    assert_same_bits(ours, theirs)
+    begun, ended = halves(play, now[0], now)
+    assert_same_bits(ended, jax.jit(lanes(play))(now[0], now))
     assert sorted(x.size for x in begun) == [5, 35]
 
 

@@ -280,10 +280,9 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
 
     @jax.jit
     def play(part, now):
-        def one(_, state):
-            return step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
-
-        return step.leave(lax.fori_loop(0, 5, one, step.enter(part, now)))
+        # On a GPU, `enter` takes the first step, because there is no flag for a rest.
+        calls = 5 if platform == "cpu" else 4
+        return step.leave(part, lax.fori_loop(0, calls, lambda _, state: step(part, state), step.enter(part, now)))
 
     ours = play(part, now)
     if platform == "cpu":
@@ -483,23 +482,59 @@ def test_random_gamma_of_jax_is_replaced():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bj.POLICIES)
 def test_built_in_policies_are_vectorised_by_rules(name):
-    """None of their operations is mapped by `jax.vmap`."""
+    """None of their operations is mapped by `jax.vmap`. On a GPU, the loop has the first half of a step once."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])
-    fallbacks = []
 
     def play():
         policy = jax.tree.map(lambda x: jnp.asarray(game.canonicalize(x)), bj.POLICIES[name]())
         budget, checkpoints = game.fixed_point(5.0), game.fixed_point(np.array([5.0]))
         setting = game.prepare(policy, bandit, budget, jax.random.key(0), checkpoints, None)
         own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
-        played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules("cpu", False), "cpu")
-        step = played.step
-        after = step.leave(step(own, step.enter(own, played.fresh(own))))
-        fallbacks.append(step.vector.fallbacks)
+        for platform in ("cpu", "gpu"):
+            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules(platform, False), platform)
+            step, now = played.step, played.fresh(own)
+            after = step.leave(own, step(own, step.enter(own, now)))
+            assert jax.tree.structure(after) == jax.tree.structure(now) and not step.vector.fallbacks
+        assert step.idle is not None
         return after
 
     jax.eval_shape(play)
-    assert fallbacks == [set()]
+
+
+@pytest.mark.parametrize("always", [(), ("n",), ("last", "other")])
+def test_a_loop_on_a_gpu_starts_with_a_step_that_changes_nothing(always):
+    """If none is found, `enter` takes the first step: an array changes `always`, or two scalars are the same."""
+
+    def step(part, now):
+        arm = jnp.argmax(now["mean"] + part)
+        go = ~now["rests"] & (part > 0)
+        new = {"n": now["n"].at[arm].add(1), "mean": now["mean"] * jnp.float32(0.5), "last": arm, "other": arm}
+        new = {name: x if name in always else jnp.where(go, x, now[name]) for name, x in new.items()}
+        words = jnp.stack(random.threefry(tuple(now["words"]), (jnp.uint32(3), jnp.uint32(4))))
+        return new | {"rests": now["rests"] | (part > 2), "words": words, "fixed": now["fixed"]}
+
+    def assert_same(ours, theirs):
+        for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+    now = {"n": np.arange(5, dtype=np.int32), "mean": numbers(5), "last": np.int32(3), "other": np.int32(1), "fixed": 7.0,
+           "rests": np.bool_(False), "words": np.arange(2, dtype=np.uint32)}
+    part, now = np.float32([1, 2, -1, 3]), jax.tree.map(lambda x: np.stack([x] * 4, -1), now)
+    plain, ours = Step(step, part, now, "cpu"), Step(step, part, now, "gpu", lambda now: now["rests"])
+    assert (ours.idle is None) == bool(always)
+
+    @jax.jit
+    def play(part, now):
+        mine, theirs = [ours.enter(part, now)], [plain.enter(part, now)]
+        for _ in range(2):
+            mine, theirs = [*mine, ours(part, mine[-1])], [*theirs, plain(part, theirs[-1])]
+        return [ours.leave(part, x) for x in mine], [plain.leave(part, x) for x in theirs]
+
+    mine, theirs = play(part, now)
+    if always:
+        assert_same(mine[:-1], theirs[1:])
+    else:
+        assert_same(mine, theirs)
 
 
 @pytest.mark.slow

@@ -52,9 +52,12 @@ def ahead(closed: Any, parts: int) -> Carried:
 
 
 def _words_ahead(jaxpr: Any, parts: int) -> list:
-    """The scalars that depend only on a hash and on other scalars, and that operations with array results use."""
+    """The scalars that depend only on a hash and on other scalars, and that operations with array results use.
+
+    They do not depend on flags of the state, such as whether a run waits: those also change between steps (`Step.changed`).
+    """
     numbers, hashed = set(jaxpr.constvars), set()
-    numbers.update(var for var in jaxpr.invars if is_number(var))
+    numbers.update(var for var in jaxpr.invars if is_number(var) and var.aval.dtype != bool)
     moving, used_late = set(jaxpr.invars[parts:]), []
     for equation in jaxpr.eqns:
         used = variables(equation.invars)

@@ -18,9 +18,9 @@ from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.step import Step
 from bts_jax.engine.storing import behind_a_branch
 
-# Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, the first
-# call begins before the loop, and the others are taken two at a time (`programs.Graphed`). So their number is even.
-BLOCK = {"cpu": 32, "gpu": 129}
+# Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, calls are
+# taken two at a time (`programs.Graphed`). So their number is even.
+BLOCK = {"cpu": 32, "gpu": 128}
 # Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph. (If lanes are refilled, each block is a graph.) If
 # a whole program were one graph, JAX could not load another program until it ends (jaxlib 0.11.2; see `engine/README.md`).
 TURN = 32
@@ -92,28 +92,12 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
 
     def block(batches: list[_Batch]) -> list[_Batch]:
         parts = [one.part(batch) for one, batch in zip(lanes, batches, strict=True)]
-        states = (play_on_cpu if platform == "cpu" else play_on_gpu)(parts, [batch.state for batch in batches])
-        return [one.after_block(batch, state) for one, batch, state in zip(lanes, batches, states, strict=True)]
 
-    def play_on_cpu(parts: list, states: list) -> list:
         def call(_: jax.Array, states: list) -> list:
             return [step(part, state) for step, part, state in zip(steps, parts, states, strict=True)]
 
-        return lax.fori_loop(0, BLOCK[platform], call, states)
-
-    def play_on_gpu(parts: list, states: list) -> list:
-        @jax.jit  # each half is used twice and traced once
-        def begin(parts: list, states: list) -> list:
-            return [step.begin(part, state) for step, part, state in zip(steps, parts, states, strict=True)]
-
-        @jax.jit
-        def end(parts: list, begun: list) -> list:
-            return [step.end(part, one) for step, part, one in zip(steps, parts, begun, strict=True)]
-
-        def call(_: jax.Array, begun: list) -> list:
-            return begin(parts, end(parts, begun))
-
-        return end(parts, lax.fori_loop(0, BLOCK[platform] - 1, call, begin(parts, states)))
+        states = lax.fori_loop(0, BLOCK[platform], call, [batch.state for batch in batches])
+        return [one.after_block(batch, state) for one, batch, state in zip(lanes, batches, states, strict=True)]
 
     def goes_on(batches: list[_Batch]) -> jax.Array:
         return reduce(jnp.logical_or, [one.goes_on(batch) for one, batch in zip(lanes, batches, strict=True)])
@@ -149,12 +133,11 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
     part, step, look = lanes.own, lanes.step, lanes.each(look)
     now = lanes.fresh(part)
 
-    def attempt(state: list) -> list:
-        return step(part, state) if platform == "cpu" else step.end(part, step.begin(part, state))
-
     def play_round(carried: tuple) -> tuple:
         number, before, stored = carried
-        after = step.leave(lax.while_loop(lambda state: ~step.leave(state).waiting.all(), attempt, step.enter(part, before)))
+        after = lax.while_loop(lambda state: ~step.leave(part, state).waiting.all(), partial(step, part),
+                               step.enter(part, before))
+        after = step.leave(part, after)
         stored = jax.tree.map(lambda rows, row: rows.at[number].set(row), stored, look(part, before, after))
         after, _ = lanes.each(rules.record)(part, after, None)
         return number + 1, after, stored
@@ -190,7 +173,7 @@ class _Lanes:
         if self.queues:
             part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], self.width), x.dtype), self.own)
         self.step = Step(lambda part, now: rules.call(self.round, self.setting(part), now), part,
-                         jax.eval_shape(self.fresh, part), platform)
+                         jax.eval_shape(self.fresh, part), platform, lambda now: now.waiting)
 
     def setting(self, part: Any) -> Any:
         return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
@@ -223,16 +206,21 @@ class _Lanes:
     def part(self, batch: _Batch) -> Any:
         return batch.part if self.queues else self.own
 
+    def now(self, batch: _Batch) -> Any:
+        return self.step.leave(self.part(batch), batch.state)
+
     def after_block(self, batch: _Batch, state: list[jax.Array]) -> _Batch:
         """Records checkpoints, and refills lanes."""
-        part, before = self.part(batch), self.step.leave(state)
+        part = self.part(batch)
+        before = self.step.leave(part, state)
         now, record = self.each(self.rules.record)(part, before, batch.record)
-        batch = batch._replace(state=self.step.changed(part, state, before, now), record=record, blocks=batch.blocks + 1)
+        batch = batch._replace(state=self.step.changed(state, before, now), record=record, blocks=batch.blocks + 1)
         return lax.cond(now.waiting.any(), self.refill, lambda batch: batch, batch) if self.queues else batch
 
     def refill(self, batch: _Batch) -> _Batch:
         """Stores the runs that have ended, and refills their lanes with the next runs."""
-        now, record, (run, line, stored, calls, beyond) = self.step.leave(batch.state), batch.record, batch.queue
+        record, (run, line, stored, calls, beyond) = batch.record, batch.queue
+        now = self.now(batch)
         ended = now.waiting & (run < self.runs)
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
@@ -246,10 +234,10 @@ class _Lanes:
         return batch._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls, beyond))
 
     def goes_on(self, batch: _Batch) -> jax.Array:
-        return (batch.queue.run < self.runs).any() if self.queues else ~self.step.leave(batch.state).waiting.all()
+        return (batch.queue.run < self.runs).any() if self.queues else ~self.now(batch).waiting.all()
 
     def result(self, batch: _Batch) -> Played:
-        queue, now = batch.queue, self.step.leave(batch.state)
+        queue, now = batch.queue, self.now(batch)
         played = (queue.stored, queue.calls, queue.beyond) if self.queues else (batch.record, now.calls, now.beyond)
         if self.runs > self.count:
             played = jax.tree.map(lambda x: x[..., : self.count], played)

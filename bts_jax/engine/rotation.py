@@ -3,10 +3,17 @@
 The first half computes the scalars of a run, such as the pulled arm and the outcome. The second half computes the arrays that
 depend on these scalars and on which no scalar depends, such as the statistics of the arms. In a loop of `begin(end(begun))`, a
 GPU needs only one kernel for the last arrays of a step and the first arrays of the next.
+
+Such a loop starts with a step that has begun. A step that changes nothing is enough (`at_rest`). So the program has the first
+half only once, and compiles faster.
 """
 
 from typing import Any
 
+import numpy as np
+from jax.extend import core
+
+from bts_jax.engine.folding import fold
 from bts_jax.engine.jaxprs import MOVES, is_number, variables
 
 COMPARISONS = "eq ne lt le gt ge".split()
@@ -64,3 +71,23 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
 def _makes_numbers(equation: Any) -> bool:
     return all(map(is_number, equation.outvars))
 
+
+
+def at_rest(jaxpr: Any, parts: int, first: list, last: list, passed: list, flag: int) -> list | None:
+    """What to pass to the second half, so that it changes nothing. `None` if this function does not find it.
+
+    It is found in what the first half computes if input number `flag` is true: that of a run that rests. The result has an
+    entry for each variable in `passed`: the number of an input of the step, or a constant.
+    """
+    known: dict[Any, Any] = {jaxpr.invars[flag]: np.array(True)}
+    for equation in first:
+        fold(equation, known)
+    known = {var: known[var] for var in passed if isinstance(known.get(var), np.ndarray) and var not in jaxpr.outvars}
+    values: dict[Any, Any] = {var: i for i, var in enumerate(jaxpr.invars)} | known
+    for equation in last:
+        fold(equation, known)
+    for i, new in enumerate(jaxpr.outvars, parts):
+        same = known.get(new, new) if isinstance(new, core.Var) else None
+        if not isinstance(same, core.Var) or same not in passed or values.setdefault(same, i) != i:
+            return None
+    return [values.get(var, np.zeros(var.aval.shape, var.aval.dtype)) for var in passed]

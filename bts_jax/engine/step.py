@@ -32,7 +32,7 @@ from bts_jax.engine.lanes import Lanes, Vectoriser
 from bts_jax.engine.masking import mask_scatters
 from bts_jax.engine.ordering import compare_integers
 from bts_jax.engine.packing import pack_columns, packed, unpacked
-from bts_jax.engine.rotation import in_two
+from bts_jax.engine.rotation import at_rest, in_two
 from bts_jax.engine.rounding import round_products
 from bts_jax.engine.spreading import spread_updates
 from bts_jax.engine.summation import without_reductions
@@ -59,13 +59,15 @@ def _clean(closed: Any) -> Any:
 class Step:
     """A function `(part, now) -> now` of one run, for all lanes, in a loop.
 
-    The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this list, and `step.leave(state)`
-    converts it back. The list also has the values that one step computes for the next (`carrying`). On a CPU, `step(part,
-    state)` returns the next list. On a GPU, `step.begin(part, state)` and `step.end(part, begun)` are the two halves of a
-    step.
+    The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this list, `step(part, state)`
+    returns the next list, and `step.leave(part, state)` converts it back. The list also has the values that one step computes
+    for the next (`carrying`). On a GPU it has what the first half of a step passes to the second half (`rotation`).
+
+    A step does not change a run that rests: `rests(now)` is the flag for it. Without such a flag, `enter` takes the first step
+    on a GPU.
     """
 
-    def __init__(self, function: Callable, part: Any, now: Any, platform: str):
+    def __init__(self, function: Callable, part: Any, now: Any, platform: str, rests: Callable | None = None):
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
@@ -73,62 +75,80 @@ class Step:
         if platform != "cpu":
             closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
-        self.used: set[int] = set()  # arrays of `now` that are packed, or on which carried values depend
+        used: set[int] = set()  # arrays of `now` that are packed, or on which carried values depend
         for find in (ahead, cache_rows) if platform == "cpu" else (ahead,):
             closed, first = find(closed, parts)
             self.firsts.append(first)
-            used = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
-            self.used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in used)
+            needed = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
+            used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in needed)
         self.dtypes = [var.aval.dtype for var in closed.jaxpr.invars[parts:]]
         self.columns: list[int] = []
         if platform == "cpu":
             closed, self.columns = pack_columns(closed, parts)
             closed = _clean(closed) if self.columns else closed
-            self.used.update(self.columns)
-        self.closed = closed
+            used.update(self.columns)
+        self.closed, jaxpr, self.platform = closed, closed.jaxpr, platform
         self.vector = Vectoriser(leaves[0].shape[-1], platform)
         if platform == "cpu":
-            self.levels = storing.levels(self.closed.jaxpr)
-            self.makers = {var: equation for equation in self.closed.jaxpr.eqns for var in equation.outvars}
+            self.levels = storing.levels(jaxpr)
+            self.makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+            alone = [i for i in range(len(self.dtypes)) if i not in self.columns]
         else:
-            self.first, self.last, self.passed = in_two(self.closed.jaxpr, parts)
+            self.first, self.last, self.passed = in_two(jaxpr, parts)
+            self.end = jax.jit(self._end)  # used several times and traced once
+            self.idle = None
+            if rests is not None:
+                flag = parts + rests(jax.tree.unflatten(self.structure, range(self.structure.num_leaves)))
+                self.idle = at_rest(jaxpr, parts, self.first, self.last, self.passed, flag)
+            needed = {var for equation in self.last for var in variables(equation.invars)}
+            number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, core.Var) and var not in needed}
+            alone = [number.get(var) for var in self.passed]
+        self.places = {i: place for place, i in enumerate(alone) if i is not None and i not in used}  # see `changed`
 
     def enter(self, part: Any, now: Any) -> list[jax.Array]:
         parts, values = len(jax.tree.leaves(part)), jax.tree.leaves((part, now))
         for first in self.firsts:
             outputs = self.vector.evaluate(first.jaxpr, first.consts, [Lanes(value) for value in values])
             values += [self.vector.spread(x) for x in outputs]
-        return packed(values[parts:], self.columns)
+        if self.platform == "cpu":
+            return packed(values[parts:], self.columns)
+        if self.idle is None:
+            return self.begin(part, values[parts:])
+        return [values[x] if isinstance(x, int) else self.vector.spread(x) for x in self.idle]
 
-    def leave(self, state: list[jax.Array]) -> Any:
-        return jax.tree.unflatten(self.structure, unpacked(state, self.columns, self.dtypes)[: self.structure.num_leaves])
+    def leave(self, part: Any, state: list[jax.Array]) -> Any:
+        state = unpacked(state, self.columns, self.dtypes) if self.platform == "cpu" else self.end(part, state)
+        return jax.tree.unflatten(self.structure, state[: self.structure.num_leaves])
 
-    def changed(self, part: Any, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
-        """The list for `after`. `before` is the result of `leave(state)`, and some arrays of `after` differ from it."""
-        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-        new = {i: value for i, (old, value) in enumerate(pairs) if value is not old}
-        if not self.used.isdisjoint(new):
-            return self.enter(part, after)
-        places = {i: place for place, i in enumerate(i for i in range(len(self.dtypes)) if i not in self.columns)}
+    def changed(self, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
+        """The list for `after`. `before` is the result of `leave(state)`, and some arrays of `after` differ from it.
+
+        Neither the second half of a step nor the values that are carried depend on these arrays.
+        """
         state = list(state)
-        for i, value in new.items():
-            state[places[i]] = value
+        for i, (old, new) in enumerate(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)):
+            if new is not old:
+                state[self.places[i]] = new
         return state
 
     def __call__(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
+        if self.platform != "cpu":
+            return self.begin(part, self.end(part, state))
         env = self._known([*jax.tree.leaves(part), *state])
         for level in self.levels:
             self.vector.evaluate_all(level.equations, env)
             self._store(level.stored, env)
         return self._outputs(env)
 
-    def begin(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
-        env = self._known([*jax.tree.leaves(part), *state])
+    def begin(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:
+        """The first half of a step, on a GPU. Returns what it passes to the second half."""
+        env = self._known([*jax.tree.leaves(part), *values])
         self.vector.evaluate_all(self.first, env)
         return [self.vector.spread(env[var]) for var in self.passed]
 
-    def end(self, part: Any, begun: list[jax.Array]) -> list[jax.Array]:
-        env = self._known(jax.tree.leaves(part)) | {var: Lanes(x) for var, x in zip(self.passed, begun, strict=True)}
+    def _end(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
+        """The second half of a step, on a GPU."""
+        env = self._known(jax.tree.leaves(part)) | {var: Lanes(x) for var, x in zip(self.passed, state, strict=True)}
         self.vector.evaluate_all(self.last, env)
         return self._outputs(env)
 
