@@ -192,9 +192,22 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
     check(policy, bandit, budget, checkpoints, max_rounds)
+    if device := _device_alone((policy, bandit, budget, key, checkpoints, max_rounds)):
+        from bts_jax.batch import play_alone  # a batch of one run, whose program compiles faster
+
+        return play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device)
     budget, checkpoints = amounts_of(bandit, budget, checkpoints)
     policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
     return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
+
+
+def _device_alone(arguments: Any) -> Any:
+    """JAX's default device, if all arguments are values on it and this call is not a part of another computation."""
+    leaves = [jnp.asarray(0), *jax.tree.leaves(arguments)]  # the first is on the default device, or a tracer
+    if not checks.is_concrete(leaves) or jax.config.jax_disable_jit:  # type: ignore
+        return None
+    used = {device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
+    return used.pop() if len(used) == 1 else None
 
 
 def canonicalize(leaf: Any) -> Any:

@@ -131,6 +131,25 @@ def test_what_may_be_a_batch_or_not_is_refused():
     assert (runs.pulls[:, 0, [0, 1, 3, 4]] == 0).all()
 
 
+@pytest.mark.all_devices
+def test_a_run_alone_is_a_batch_of_one():
+    """Unless it is a part of another computation, or its arguments are on another device. The bits are the same."""
+    policy, key, other = Prior(prior=np.array([0.0, 0.0, 2.0, 0.0, 0.0])), jax.random.key(3), jax.local_devices()[-1]
+
+    def play(key):
+        return bj.simulate(policy, INSTANCES["bernoulli"], 10, key, checkpoints=[9, 4])
+
+    alone, constant = play(key), jax.jit(lambda: play(key))()
+    assert_same_bits(constant, alone)
+    elsewhere = play(jax.device_put(key, other))
+    assert_same_bits(elsewhere, alone)
+    with jax.default_device(other):
+        by_default = play(jax.random.key(3))
+    assert_same_bits(by_default, alone)
+    assert elsewhere.reward.devices() == by_default.reward.devices() == {other}
+    assert alone.reward.devices() == {jax.local_devices()[0]} != {other}
+
+
 def test_under_vmap_it_says_what_to_do():
     with pytest.raises(ValueError, match="map over simulate"):
         jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
