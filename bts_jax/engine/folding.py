@@ -14,7 +14,7 @@ OPERATIONS = {
 }
 
 
-def fold(equation: Any, known: dict) -> None:
+def fold_constants(equation: Any, known: dict) -> None:
     """Adds the result of an operation to `known`, if it is known.
 
     A value is a NumPy array, or a variable: the result is then the same as that variable.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from bts_jax.engine.folding import fold
+from bts_jax.engine.folding import fold_constants
 from bts_jax.engine.jaxprs import MOVES, is_number, variables
 
 COMPARISONS = "eq ne lt le gt ge".split()
@@ -81,11 +81,11 @@ def at_rest(jaxpr: Any, parts: int, first: list, last: list, passed: list, flag:
     """
     known: dict[Any, Any] = {jaxpr.invars[flag]: np.array(True)}
     for equation in first:
-        fold(equation, known)
+        fold_constants(equation, known)
     known = {var: known[var] for var in passed if isinstance(known.get(var), np.ndarray) and var not in jaxpr.outvars}
     values: dict[Any, Any] = {var: i for i, var in enumerate(jaxpr.invars)} | known
     for equation in last:
-        fold(equation, known)
+        fold_constants(equation, known)
     for i, new in enumerate(jaxpr.outvars, parts):
         same = known.get(new, new) if isinstance(new, core.Var) else None
         if not isinstance(same, core.Var) or same not in passed or values.setdefault(same, i) != i:
