@@ -137,9 +137,8 @@ def simulate_batch(
 
 
 def play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device: Any) -> Run:
-    """Plays one run. Its arguments have been checked."""
-    policy = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if np.ndim(leaf) else leaf, policy)
-    varies = *(np.ndim(leaf) > 0 for leaf in jax.tree.leaves(policy)), *(False for _ in jax.tree.leaves(bandit))
+    """Plays one run as a batch. Its arguments have been checked."""
+    varies = (False,) * len(jax.tree.leaves((policy, bandit)))
     batch = lay_out(policy, bandit, budget, key, checkpoints=checkpoints, max_rounds=max_rounds, devices=[device],
                     checked=(varies, 1))
     runs, _, _ = play([batch])[0]
@@ -337,7 +336,7 @@ def best_cost(bandit: Bandit) -> np.ndarray:
     _, scale = scales(bandit) or (1.0, 1.0)
     cost = np.take_along_axis(cost, np.expand_dims(best, -1), -1)[..., 0].astype(np.float64)
     scale = np.asarray(scale, np.float64)
-    return np.maximum(cost, 0.01 * (scale if scale.ndim < reward.ndim else scale.max(-1)))
+    return np.fmax(cost, 0.01 * (scale if scale.ndim < reward.ndim else scale.max(-1)))
 
 
 def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:

@@ -172,8 +172,9 @@ def _on_few_lanes(policy, bandit, budget, keys, checkpoints, max_rounds=None) ->
 
 def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
     """The errors that are found if runs alone differ from the runs of a batch."""
+    play = jax.jit(game.play_one)  # outside of `jit`, a run would be a batch, too
     for i, key in enumerate(keys):
-        alone = game.play_one(policy, bandit, budget, key, checkpoints, max_rounds)
+        alone = play(policy, bandit, budget, key, checkpoints, max_rounds)
         if not _same(alone, jax.tree.map(lambda x, i=i: np.asarray(x)[i], runs)):
             return ["a run alone differs from the same run in a batch: take all randomness from the key, and store nothing "
                     "outside of the state"]

@@ -30,7 +30,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
-from bts_jax.devices import default_platform
+from bts_jax.devices import default_platform, devices_of
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
@@ -140,8 +140,9 @@ def simulate(
     """Plays one run of `policy` on `bandit` with `budget`. All random numbers are derived from `key`.
 
     The function is pure. It is compiled once per class of policy and bandit, number of arms and number of checkpoints. Other
-    values of hyperparameters, arms, budget, checkpoints and key do not recompile it. To map over one or several arguments, use
-    `jax.vmap`. The runs are the same bit for bit, and the whole batch plays in one loop.
+    values of hyperparameters, arms, budget, checkpoints and key do not recompile it. (If it is called very often, it is
+    compiled once more, with full optimisation.) To map over one or several arguments, use `jax.vmap`. The runs are the same
+    bit for bit, and the whole batch plays in one loop.
 
     To map over policies, map over their hyperparameters: `jax.vmap(lambda scale: simulate(KUBE(scale=scale), ...))(scales)`. A
     run consists of discrete decisions. Its derivative with respect to any argument is zero, and is not computed.
@@ -192,22 +193,15 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
     check(policy, bandit, budget, checkpoints, max_rounds)
-    if device := _device_alone((policy, bandit, budget, key, checkpoints, max_rounds)):
-        from bts_jax.batch import play_alone  # a batch of one run, whose program compiles faster
+    devices = devices_of((policy, bandit, budget, key, checkpoints, max_rounds))
+    debugs = jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore
+    if len(devices) == 1 and not debugs:
+        from bts_jax.batch import play_alone  # its program compiles faster
 
-        return play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device)
+        return play_alone(policy, bandit, budget, key, checkpoints, max_rounds, devices.pop())
     budget, checkpoints = amounts_of(bandit, budget, checkpoints)
     policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
     return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
-
-
-def _device_alone(arguments: Any) -> Any:
-    """JAX's default device, if all arguments are values on it and this call is not a part of another computation."""
-    leaves = [jnp.asarray(0), *jax.tree.leaves(arguments)]  # the first is on the default device, or a tracer
-    if not checks.is_concrete(leaves) or jax.config.jax_disable_jit:  # type: ignore
-        return None
-    used = {device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
-    return used.pop() if len(used) == 1 else None
 
 
 def canonicalize(leaf: Any) -> Any:

@@ -325,6 +325,30 @@ def test_what_is_written_for_a_gpu_plays_the_same_game_if_policy_and_bandit_draw
     assert reports[1].calls > 1.1 * reports[0].calls, "proposals of the bandit that are rejected"
 
 
+@pytree
+class Odd:
+    """A state with a key, a loop that would not end for 0, and a choice by number."""
+
+    def init(self, problem):
+        return {"key": jax.random.key(0), "value": jnp.zeros(problem.num_arms), "calls": jnp.int32(0)}
+
+    def __call__(self, state, key):
+        return jnp.argmax(jax.random.uniform(state["key"], state["value"].shape) + state["value"]), state
+
+    def update(self, state, arm, reward, cost, key):
+        value = jax.lax.while_loop(lambda x: (x < 1).any(), lambda x: x * 2, jnp.full_like(state["value"], reward + 0.5))
+        step = jax.lax.select_n(state["calls"] * 0 + 2, jnp.float32(3), jnp.float32(5), jnp.float32(0.1))
+        return {"key": jax.random.fold_in(state["key"], arm), "value": state["value"].at[arm].add(step) + value,
+                "calls": state["calls"] + 1}
+
+
+@pytest.mark.slow
+def test_what_is_written_for_a_gpu_plays_the_same_game_with_an_odd_policy(monkeypatch):
+    arguments = Odd(), INSTANCES["bernoulli"], 10, keys(4)
+    ours = bj.simulate_batch(*arguments)
+    assert_same_bits(for_a_gpu(monkeypatch, *arguments), ours)
+
+
 def test_the_second_half_has_the_arrays_that_no_number_needs():
     told = []
 

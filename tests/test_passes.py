@@ -1,5 +1,7 @@
 """Each pass of the engine alone: it does not change results, and has its intended effect."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_inde
 from bts_jax.engine.carrying import ahead, cache_rows
 from bts_jax.engine.dividing import divide_truly
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
+from bts_jax.engine.folding import fold_constants
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import lanes
@@ -495,7 +498,7 @@ def test_built_in_policies_are_vectorised_by_rules(name):
             step, now = played.step, played.fresh(own)
             after = step.leave(own, step(own, step.enter(own, now)))
             assert jax.tree.structure(after) == jax.tree.structure(now) and not step.vector.fallbacks
-        assert step.idle is not None
+        assert step.rest is not None
         return after
 
     jax.eval_shape(play)
@@ -521,7 +524,7 @@ def test_a_loop_on_a_gpu_starts_with_a_step_that_changes_nothing(always):
            "rests": np.bool_(False), "words": np.arange(2, dtype=np.uint32)}
     part, now = np.float32([1, 2, -1, 3]), jax.tree.map(lambda x: np.stack([x] * 4, -1), now)
     plain, ours = Step(step, part, now, "cpu"), Step(step, part, now, "gpu", lambda now: now["rests"])
-    assert (ours.idle is None) == bool(always)
+    assert (ours.rest is None) == bool(always)
 
     @jax.jit
     def play(part, now):
@@ -535,6 +538,30 @@ def test_a_loop_on_a_gpu_starts_with_a_step_that_changes_nothing(always):
         assert_same(mine[:-1], theirs[1:])
     else:
         assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("known, function", [
+    (True, lambda x: (x + 1, x * 2 > 3, ~(x > 2), 1 - x < 0, x[:, None], jnp.maximum(x, 2).astype(jnp.float32))),
+    (True, lambda x: (jnp.where(x > -1, x, 7), jnp.where(x > 9, x, jnp.full((2, 3), 7)), lax.select(x > 2, x * 0, x * 0))),
+    (True, lambda x: ((jnp.arange(3) * jnp.inf).astype(jnp.int32), (x * 10**6).astype(jnp.float16), jnp.zeros(()) + 2)),
+    (True, lambda x: (lax.broadcasted_iota(jnp.uint8, (2, 3), 1), lax.broadcast_in_dim(x, (4, 2, 3), (1, 2)), x.reshape(6))),
+    (False, lambda x: (lax.reshape(x, (6,), (1, 0)), lax.select_n(x[0] % 2, x[1], x[0], x[1]), jnp.sort(x))),
+    (False, lambda x: (jnp.where(x > 2, x, 7), x[:0] > 0)),
+])
+def test_constants_are_folded(known, function):
+    """Where the result is `known`, it is that of JAX."""
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    closed = _clean(jax.make_jaxpr(function)(x))
+    values = {closed.jaxpr.invars[0]: x}
+    with warnings.catch_warnings(action="error"):
+        for equation in closed.jaxpr.eqns:
+            fold_constants(equation, values)
+    for var, theirs in zip(closed.jaxpr.outvars, function(jnp.asarray(x)), strict=True):
+        if var in values:
+            assert values[var].dtype == theirs.dtype
+            np.testing.assert_array_equal(values[var], theirs)
+        else:
+            assert not known or not var.aval.size
 
 
 @pytest.mark.slow

@@ -122,8 +122,9 @@ def test_a_run_does_not_depend_on_its_batch(played):
     assert_same_bits(played.play(keys=KEYS[order]), take(played.runs, order))
     if (played.name, played.family) in ALONE:
         for i in (0, 123, played.count - 1):
-            alone = bj.simulate(played.policy, played.bandit, BUDGET, KEYS[i], checkpoints=CHECKPOINTS)
-            assert_same_bits(alone, take(played.runs, i))
+            for play in (bj.simulate, jax.jit(bj.simulate)):
+                alone = play(played.policy, played.bandit, BUDGET, KEYS[i], checkpoints=CHECKPOINTS)
+                assert_same_bits(alone, take(played.runs, i))
 
 
 def test_a_checkpoint_is_the_run_with_that_budget(played):

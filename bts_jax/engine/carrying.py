@@ -54,7 +54,8 @@ def ahead(closed: Any, parts: int) -> Carried:
 def _words_ahead(jaxpr: Any, parts: int) -> list:
     """The scalars that depend only on a hash and on other scalars, and that operations with array results use.
 
-    They do not depend on flags of the state, such as whether a run waits: those also change between steps (`Step.changed`).
+    They do not depend on flags of the state, such as whether a run waits: those also change between blocks (`Step.changed`).
+    So do its goal and its limit, but no hash is computed from those.
     """
     numbers, hashed = set(jaxpr.constvars), set()
     numbers.update(var for var in jaxpr.invars if is_number(var) and var.aval.dtype != bool)

@@ -12,12 +12,11 @@ from threading import Lock, RLock, local
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
-from jax.core import Tracer
 from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from bts_jax import text
+from bts_jax.devices import devices_of
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -216,9 +215,7 @@ def quick_jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Calla
 
     @wraps(function)
     def called(*arguments: Any) -> Any:
-        leaves = [jnp.asarray(0), *jax.tree.leaves(arguments)]
-        alone = not any(isinstance(x, Tracer) for x in leaves)
-        on_cpu = alone and all(device.platform == "cpu" for x in leaves if isinstance(x, jax.Array) for device in x.devices())
+        on_cpu = {device.platform for device in devices_of(arguments)} == {"cpu"}
         return (quick() if on_cpu else plain)(*arguments)
 
     return called

@@ -4,19 +4,23 @@ The first half computes the scalars of a run, such as the pulled arm and the out
 depend on these scalars and on which no scalar depends, such as the statistics of the arms. In a loop of `begin(end(begun))`, a
 GPU needs only one kernel for the last arrays of a step and the first arrays of the next.
 
-Such a loop starts with a step that has begun. A step that changes nothing is enough (`at_rest`). So the program has the first
-half only once, and compiles faster.
+The loop carries a step whose first half is done. At the start this is a step that changes nothing (`at_rest`). So the program
+has the first half only once, and compiles faster.
 """
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 from bts_jax.engine.folding import fold_constants
-from bts_jax.engine.jaxprs import MOVES, is_number, variables
+from bts_jax.engine.jaxprs import MOVES, is_hash, is_number, variables
+from bts_jax.engine.lanes import RULES
 
 COMPARISONS = "eq ne lt le gt ge".split()
+PLAIN = {*RULES, "iota"} - {"cond"}  # neither loops nor functions of a user
 
 
 def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
@@ -72,13 +76,15 @@ def _makes_numbers(equation: Any) -> bool:
     return all(map(is_number, equation.outvars))
 
 
-
 def at_rest(jaxpr: Any, parts: int, first: list, last: list, passed: list, flag: int) -> list | None:
     """What to pass to the second half, so that it changes nothing. `None` if this function does not find it.
 
     It is found in what the first half computes if input number `flag` is true: that of a run that rests. The result has an
-    entry for each variable in `passed`: the number of an input of the step, or a constant.
+    entry for each variable in `passed`: the number of an input of the step, or a constant. Where the value does not matter, it
+    is 0. A loop might never end with it, and a function of a user might fail, so the second half must not have any.
     """
+    if not all(is_hash(one) or one.primitive.name in PLAIN for one in last):
+        return None
     known: dict[Any, Any] = {jaxpr.invars[flag]: np.array(True)}
     for equation in first:
         fold_constants(equation, known)
@@ -90,4 +96,7 @@ def at_rest(jaxpr: Any, parts: int, first: list, last: list, passed: list, flag:
         same = known.get(new, new) if isinstance(new, core.Var) else None
         if not isinstance(same, core.Var) or same not in passed or values.setdefault(same, i) != i:
             return None
-    return [values.get(var, np.zeros(var.aval.shape, var.aval.dtype)) for var in passed]
+    free = [var for var in passed if var not in values]
+    if any(jnp.issubdtype(var.aval.dtype, jax.dtypes.extended) for var in free):  # keys, of which there is no zero
+        return None
+    return [np.zeros(var.aval.shape, var.aval.dtype) if var in free else values[var] for var in passed]

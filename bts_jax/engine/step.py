@@ -63,8 +63,8 @@ class Step:
     returns the next list, and `step.leave(part, state)` converts it back. The list also has the values that one step computes
     for the next (`carrying`). On a GPU it has what the first half of a step passes to the second half (`rotation`).
 
-    A step does not change a run that rests: `rests(now)` is the flag for it. Without such a flag, `enter` takes the first step
-    on a GPU.
+    A step does not change a run that rests: `rests(now)` is the flag for it. On a GPU the loop then starts with a step that
+    changes nothing. If there is no such flag, or no such step is found, `enter` computes the first half of the first step.
     """
 
     def __init__(self, function: Callable, part: Any, now: Any, platform: str, rests: Callable | None = None):
@@ -96,10 +96,10 @@ class Step:
         else:
             self.first, self.last, self.passed = in_two(jaxpr, parts)
             self.end = jax.jit(self._end)  # used several times and traced once
-            self.idle = None
+            self.rest = None  # the step that changes nothing
             if rests is not None:
                 flag = parts + rests(jax.tree.unflatten(self.structure, range(self.structure.num_leaves)))
-                self.idle = at_rest(jaxpr, parts, self.first, self.last, self.passed, flag)
+                self.rest = at_rest(jaxpr, parts, self.first, self.last, self.passed, flag)
             needed = {var for equation in self.last for var in variables(equation.invars)}
             number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, core.Var) and var not in needed}
             alone = [number.get(var) for var in self.passed]
@@ -112,9 +112,9 @@ class Step:
             values += [self.vector.spread(x) for x in outputs]
         if self.platform == "cpu":
             return packed(values[parts:], self.columns)
-        if self.idle is None:
+        if self.rest is None:
             return self.begin(part, values[parts:])
-        return [values[x] if isinstance(x, int) else self.vector.spread(x) for x in self.idle]
+        return [values[x] if isinstance(x, int) else self.vector.spread(x) for x in self.rest]
 
     def leave(self, part: Any, state: list[jax.Array]) -> Any:
         state = unpacked(state, self.columns, self.dtypes) if self.platform == "cpu" else self.end(part, state)
@@ -123,7 +123,7 @@ class Step:
     def changed(self, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
         """The list for `after`. `before` is the result of `leave(state)`, and some arrays of `after` differ from it.
 
-        Neither the second half of a step nor the values that are carried depend on these arrays.
+        These must be arrays on which neither the second half of a step nor a carried value depends.
         """
         state = list(state)
         for i, (old, new) in enumerate(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)):
