@@ -363,13 +363,13 @@ def largest(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
 def _rows(arms: int, platform: str) -> int:
     """The number of rows for `fold`, chosen so that few arms are left over.
 
-    On a GPU, the maximum over the groups and the arms left over is written out in the next kernel. With more than a dozen of
-    them, XLA would need another kernel. Below that, it is fastest if a group has about as many arms as there are groups.
+    On a GPU, the maximum over the groups and the arms left over is written out. If there are few of them, XLA computes it in
+    the next kernel. For index policies five are few enough, and ten are not (jaxlib 0.11.2; `engine/README.md`).
     """
     if platform == "cpu":
         return min(range(16, 5, -1), key=lambda rows: arms % rows)
     sizes = sorted(range(6, WRITTEN_OUT + 1), key=lambda rows: abs(rows * rows - arms))
-    return min(sizes, key=lambda rows: (max(arms // rows + arms % rows, 12), arms % rows))
+    return min(sizes, key=lambda rows: (max(arms // rows + arms % rows, 8), arms % rows))
 
 
 def _larger(one: tuple, other: tuple) -> tuple:
