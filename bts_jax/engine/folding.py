@@ -1,4 +1,7 @@
-"""Constant folding: what is known of a step before it runs, from the inputs whose values are known."""
+"""Constant folding: what is known of a step before it runs, from the inputs whose values are known.
+
+Only flags and integers are computed, because floats may be rounded differently on a device.
+"""
 
 from typing import Any
 
@@ -23,12 +26,11 @@ def fold_constants(equation: Any, known: dict) -> None:
     if len(equation.outvars) != 1:
         return
     result, = equation.outvars
-    with np.errstate(all="ignore"):
-        value = _value(equation, inputs)
-        if isinstance(value, np.ndarray | np.generic):
-            known[result] = np.broadcast_to(value, result.aval.shape).astype(result.aval.dtype)
-        elif value is not None and (value.aval.shape, value.aval.dtype) == (result.aval.shape, result.aval.dtype):
-            known[result] = value
+    value = _value(equation, inputs)
+    if isinstance(value, np.ndarray | np.generic):
+        known[result] = np.broadcast_to(value, result.aval.shape).astype(result.aval.dtype)
+    elif value is not None and (value.aval.shape, value.aval.dtype) == (result.aval.shape, result.aval.dtype):
+        known[result] = value
 
 
 def _value(equation: Any, inputs: list) -> Any:
@@ -50,8 +52,9 @@ def _value(equation: Any, inputs: list) -> Any:
         return np.indices(shape)[params["dimension"]]
     if not all(constant):
         return None
-    if name in OPERATIONS:
-        return OPERATIONS[name](*inputs)
+    if name in OPERATIONS and {x.dtype.kind for x in (*inputs, equation.outvars[0].aval)} <= set("biu"):
+        with np.errstate(all="ignore"):
+            return OPERATIONS[name](*inputs)
     if name == "squeeze" or (name == "reshape" and params["dimensions"] is None):
         return inputs[0].reshape(shape)
     if name == "broadcast_in_dim":
