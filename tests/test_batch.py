@@ -132,6 +132,7 @@ def test_what_may_be_a_batch_or_not_is_refused():
 
 
 @pytest.mark.all_devices
+@pytest.mark.slow
 def test_a_run_alone_is_a_batch_of_one():
     """Unless it is a part of another computation, or its arguments are on another device. The bits are the same."""
     policy, key, other = Prior(prior=np.array([0.0, 0.0, 2.0, 0.0, 0.0])), jax.random.key(3), jax.local_devices()[-1]

@@ -110,6 +110,7 @@ def test_the_default_limit_leaves_ordinary_runs_alone():
     assert not batch(bj.Uniform(), INSTANCES["bernoulli"], 50, keys(200), checkpoints=[0.5, 5, 50]).truncated.any()
 
 
+@pytest.mark.slow
 def test_a_million_pulls_in_tenths():
     """Relative error below 1e-6 against exact arithmetic: here it is 0, give or take the last float32.
 

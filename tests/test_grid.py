@@ -99,6 +99,7 @@ def test_a_bandit_with_fewer_arms_is_filled_up(whole):
 
 
 @pytest.mark.all_devices
+@pytest.mark.slow
 def test_devices_do_not_matter():
     one, several = (bj.sweep(["uniform"], {"two": BANDITS["two"]}, BUDGETS, SEEDS, devices=devices) for devices in (1, None))
     assert_same(one.drop_attrs(), several.drop_attrs())
@@ -156,6 +157,7 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
     assert capsys.readouterr().err == "", "no bar without a terminal"
 
 
+@pytest.mark.slow
 def test_programs_are_freed_after_their_last_use(whole, monkeypatch):
     """As on a GPU, if there are many programs."""
     kept, forgotten, forget = set(batch._PROGRAMS.kept), [], batch.forget
@@ -555,6 +557,7 @@ def test_groups_of_bandits_that_cannot_be_played_together_are_refused(few, tmp_p
         bj.sweep(**MANY_GRID, out=store)
 
 
+@pytest.mark.slow
 def test_bars_and_warnings_name_bandits_in_groups(few, monkeypatch):
     """One run is made invalid."""
     monkeypatch.setattr(sys, "stderr", Terminal())

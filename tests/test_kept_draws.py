@@ -110,6 +110,7 @@ def nan_or_one(words, chance):
     return jnp.where(random.unit(words[1]) < chance, jnp.nan, 1.0), random.unit(words[0]) > 0.1
 
 
+@pytest.mark.slow
 def test_an_update_of_two_entries_under_a_condition():
     def decide(state, key):
         return jnp.where(state["x"][1] > 0, 2, 0), state

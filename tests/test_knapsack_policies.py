@@ -329,6 +329,7 @@ def test_thompson_lp_counts_and_budgets_in_a_replay():
 
 @pytest.mark.parametrize("scale", [0.25, 0.03])
 @pytest.mark.parametrize("game", GAMES)
+@pytest.mark.slow
 def test_primal_dual_bwk_pulls_the_largest_index_in_a_replay(game, scale):
     rounds, slow = traced(bj.PrimalDualBwK(scale=scale), game)
     clear = finite = 0
@@ -375,6 +376,7 @@ def test_ucb_bwk_pulls_arms_of_an_optimal_mix_in_a_replay(game, scale, shrink):
     assert mixed > 0.3 * len(rounds)
 
 
+@pytest.mark.slow
 def test_lagrange_bwk_probabilities_and_scores_in_a_replay():
     rounds, slow = traced(bj.LagrangeBwK(scale=3.0), "timed")
     for now, after in pairwise(rounds):
@@ -713,6 +715,7 @@ def test_the_small_linear_program_is_solved_if_it_is_degenerate():
     compared(*(np.tile(x, (50, *[1] * x.ndim)) for x in (reward, cost, np.full(3, 100.0))))
 
 
+@pytest.mark.slow
 def test_the_small_linear_program_is_solved_for_uneven_budgets():
     """As near the end of a run of TSUpdate."""
     rng = np.random.default_rng(7)

@@ -163,6 +163,7 @@ def test_a_damaged_program_is_compiled_again(folder, monkeypatch):
         assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_compiled_again(folder, monkeypatch):
     first = bj.simulate_batch(bj.Uniform(), BANDIT, 5, keys(4))
     later(monkeypatch)

@@ -171,6 +171,7 @@ def test_beta_draws_have_their_law(a, b):
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.001, 0.002), (0.01, 2), (3, 0.02), (1e-6, 1e-6)])
+@pytest.mark.slow
 def test_beta_draws_with_tiny_shapes(a, b):
     """They are all but 0 or 1, which float32 rounds to: so the chances to be below some levels are compared."""
     a, b = np.float32(a), np.float32(b)
@@ -193,6 +194,7 @@ def test_numbers_below_a_count():
     assert (abs(share - 1 / 7) < 6.5 * np.sqrt(6 / 49 / DRAWS)).all()
 
 
+@pytest.mark.slow
 def test_draws_of_one_call_are_independent():
     """Neighbours, and reward and cost of one arm as BTS draws them: correlations of ranks, 6.5 standard errors each."""
     draws = np.asarray(random.beta(jax.random.key(13), np.full(DRAWS, 2.0), 5.0))

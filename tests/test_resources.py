@@ -359,6 +359,7 @@ def test_a_sweep_with_several_resources(grid, tmp_path):
     np.testing.assert_array_equal(alone.cost[0, 0], more.cost.sel(policy="uniform", bandit="plain")[..., 0])
 
 
+@pytest.mark.slow
 def test_a_store_with_one_resource_grows_by_several(grid, tmp_path):
     before = bj.sweep(["uniform"], PLAIN, [6, 12], 4, out=tmp_path / "store")
     after = bj.sweep(["uniform"], {**PLAIN, **grid}, [6, 12], 4, out=tmp_path / "store")

@@ -272,6 +272,7 @@ def test_a_posterior_stays_near_its_average(n, delta):
     assert (scipy.stats.beta.cdf(s / n - delta / 2, s + 1, n - s + 1) <= bound).all()
 
 
+@pytest.mark.slow
 def test_step_3_in_whole_runs():
     """The repaired Step C, in 4,000 runs of BTS in NumPy that end when the budget does.
 
@@ -377,6 +378,7 @@ def test_little_budget_left_wants_another_arm():
     assert (short > 0.2).all() and (short <= 2 * theory.gaps(LITTLE).ratio.max()).all()
 
 
+@pytest.mark.slow
 def test_lemma_1_on_random_multinomials():
     draw = jax.jit(jax.vmap(lambda key: bj.Multinomial.random(key, 4, num_points=4)))
     bandits = draw(jax.random.split(jax.random.key(0), 200))
