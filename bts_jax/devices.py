@@ -10,8 +10,6 @@ from threading import Lock
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.core import Tracer
 from jax.extend.backend import backends
 
 from bts_jax.text import reason
@@ -146,14 +144,6 @@ def _cgroup_limit(root: str = "/") -> float:
                     if quota > 0:
                         limit = min(limit, quota / period)
     return max(limit, 1)
-
-
-def devices_of(arguments: Any) -> set:
-    """The devices of the arrays among the arguments, and the default device. Empty in a computation that is being traced."""
-    leaves = [jnp.asarray(0), *jax.tree.leaves(arguments)]  # the first is on the default device, or a tracer
-    if any(isinstance(leaf, Tracer) for leaf in leaves):
-        return set()
-    return {device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
 
 
 def default_platform() -> str:

@@ -30,7 +30,7 @@ from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
-from bts_jax.devices import default_platform, devices_of
+from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
@@ -193,7 +193,7 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
     check(policy, bandit, budget, checkpoints, max_rounds)
-    devices = devices_of((policy, bandit, budget, key, checkpoints, max_rounds))
+    devices = checks.devices_of((policy, bandit, budget, key, checkpoints, max_rounds))
     debugs = jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore
     if len(devices) == 1 and not debugs:
         from bts_jax.batch import play_alone  # its program compiles faster

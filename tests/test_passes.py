@@ -283,7 +283,7 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
 
     @jax.jit
     def play(part, now):
-        # On a GPU, `enter` takes the first step, because there is no flag for a rest.
+        # On a GPU, `enter` computes the first half of the first step, because there is no flag for a rest.
         calls = 5 if platform == "cpu" else 4
         return step.leave(part, lax.fori_loop(0, calls, lambda _, state: step(part, state), step.enter(part, now)))
 
@@ -506,7 +506,7 @@ def test_built_in_policies_are_vectorised_by_rules(name):
 
 @pytest.mark.parametrize("always", [(), ("n",), ("last", "other")])
 def test_a_loop_on_a_gpu_starts_with_a_step_that_changes_nothing(always):
-    """If none is found, `enter` takes the first step: an array changes `always`, or two scalars are the same."""
+    """An array may change `always`, or two scalars are the same. Then `enter` computes the first half of the first step."""
 
     def step(part, now):
         arm = jnp.argmax(now["mean"] + part)

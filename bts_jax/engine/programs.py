@@ -16,7 +16,7 @@ from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from bts_jax import text
-from bts_jax.devices import devices_of
+from bts_jax.checks import devices_of
 
 _LOG = logging.getLogger("bts_jax")
 
