@@ -72,15 +72,14 @@ class EpsilonFirst:
         )
 
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
-        arms = state.arms
-        explored = state.spent.reaches(state.allowance) & (arms.pulls > 0).all()
+        arms, num_arms = state.arms, state.arms.pulls.shape[0]
+        explored = state.spent.reaches(state.allowance) & (arms.rounds >= num_arms)
         # The ratio. For an arm without costs it is 10³⁸ r̄, which is above every finite ratio unless r̄ = 0.
         costs = arms.cost_mean > 0
         ratio = jnp.where(costs, arms.reward_mean / jnp.where(costs, arms.cost_mean, 1), arms.reward_mean * jnp.float32(1e38))
         best = lax.argmax(ratio, 0, jnp.int32)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
-        turn = arms.rounds % arms.pulls.shape[0]
-        return jnp.where(committed < 0, turn, committed), state._replace(committed=committed)
+        return jnp.where(committed < 0, arms.rounds % num_arms, committed), state._replace(committed=committed)
 
     def update(
         self, state: EpsilonFirstState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
