@@ -93,7 +93,7 @@ def simulate_batch(
         keys: typed JAX keys, such as `jax.random.split(jax.random.key(0), N)`, or one key for all runs.
         checkpoints: as for `simulate`, the same for all runs [C] or one row per run [N, C].
         max_rounds: as for `simulate`.
-        lanes: the number of runs that each device plays at a time, at least 2. The default suits the device.
+        lanes: the number of runs that each device plays at a time; 1 counts as 2. The default suits the device.
         devices: the devices to use. The default is all devices of this process on JAX's default platform. JAX has a device for
             each CPU core only if `bts_jax` is imported before JAX starts.
         on_report: a function such as `print`. It is called at the end with a `Report` of how the batch was played: devices,
