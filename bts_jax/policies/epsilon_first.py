@@ -73,6 +73,7 @@ class EpsilonFirst:
 
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms, num_arms = state.arms, state.arms.pulls.shape[0]
+        # The arms are pulled in turn, so each was pulled at least once after K rounds.
         explored = state.spent.reaches(state.allowance) & (arms.rounds >= num_arms)
         # The ratio. For an arm without costs it is 10³⁸ r̄, which is above every finite ratio unless r̄ = 0.
         costs = arms.cost_mean > 0
