@@ -22,13 +22,11 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from bts_jax import checks, game, random
-from bts_jax.compilers import Compilers
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.deprecated import renamed
-from bts_jax.engine import loop, programs
+from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on
 from bts_jax.game import Run
-from bts_jax.program_cache import ProgramFile, program_file
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 
@@ -280,41 +278,10 @@ def _finish(batch: Batch, record: Run) -> Run:
     return game.finish(record, batch.checkpoints, batch.order, np)
 
 
-def lower(batches: Sequence[Batch], compilers: Compilers | None = None) -> Any:
-    """Traces the program that plays these batches. After a call of its method `compile`, `play` uses the compiled program.
-
-    With `compilers`, another process may trace and compile the program instead, and `compile` loads it from disk.
-    """
-    key, inputs = _key_of(batches)
-    program = _PROGRAMS.get(key, lambda: _program(*key))
-    if compilers is None:
-        return program.lower(inputs)
-    disk = getattr(program, "disk", None)
-    here = disk is None or disk.has()  # programs of user-defined classes have no file
-    with contextlib.nullcontext() if here else compilers.one(_task(key, inputs, disk.place)), compilers.tracing:  # type: ignore
-        return program.lower(inputs)
-
-
-def _task(key: tuple, inputs: list, place: ProgramFile) -> tuple:
-    """The arguments of `compile_to_disk`, which can be pickled: examples instead of structures, and no values."""
-    kinds, devices, general, _ = key
-    examples = [kind._replace(structure=jax.tree.unflatten(kind.structure, range(kind.structure.num_leaves))) for kind in kinds]
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
-    return examples, [(device.platform, device.id) for device in devices], general, shapes, place.path.name
-
-
-def compile_to_disk(examples: list[Kind], places: list[tuple[str, int]], general: bool, shapes: list, name: str) -> str:
-    """Compiles the program of a `_task` and writes it to disk. Returns a reason if this is not possible.
-
-    If the file of the program has another name here, then this process differs from the one that asks.
-    """
-    kinds = tuple(kind._replace(structure=jax.tree.structure(kind.structure)) for kind in examples)
-    here = {(device.platform, device.id): device for platform, _ in places for device in jax.local_devices(backend=platform)}
-    program = _program(kinds, tuple(here[place] for place in places), general, _shapes(shapes))
-    if program.disk is None or program.disk.place.path.name != name:
-        return "this process has other settings, or other code"
-    program.lower(shapes).compile()
-    return "" if program.disk.has() else "it was not written to disk"
+def lower(batches: Sequence[Batch]) -> Any:
+    """Traces the program that plays these batches. After a call of its method `compile`, `play` uses the compiled program."""
+    program, inputs = _program_of(batches)
+    return program.lower(inputs)
 
 
 def work_of(pulls: Any, num_arms: Any) -> Any:
@@ -378,13 +345,10 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any
 
     # On one device nothing is divided, and the program takes less time to lower.
     play, device = (play_shard, devices[0]) if len(devices) == 1 else (_divided(play_shard, kinds, devices), None)
-    rest = [kind[1:] for kind in kinds], general, shapes, programs.QUICKLY
-    place = program_file([kind.structure for kind in kinds], devices, rest)
-    disk = place and _OnDisk(place, kinds)
     if devices[0].platform == "cpu":
-        return OnCPU(play, all(kind.quickly for kind in kinds), disk, device)
+        return OnCPU(play, all(kind.quickly for kind in kinds), device)
     options, _ = graphs(devices[0])
-    return jit_on(device, play) if options is None else Graphed(play, options, disk, device)
+    return jit_on(device, play) if options is None else Graphed(play, options, device)
 
 
 def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> Callable:
@@ -398,31 +362,6 @@ def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> C
 
     return jax.shard_map(play_shard, mesh=Mesh(np.array(devices), ("device",)), in_specs=([(each, same)] * len(kinds),),
                          out_specs=[(record(kind), each, each, each) for kind in kinds], check_vma=False)
-
-
-class _OnDisk(NamedTuple):
-    """The file of a program. Its notes are the fallbacks that were found by tracing."""
-
-    place: ProgramFile
-    kinds: tuple[Kind, ...]
-
-    def has(self) -> bool:
-        return self.place.path.exists()
-
-    def load(self, batches: list) -> Any:
-        record = Run(budget=None, reward=0, cost=0, rounds=0, pulls=0, truncated=0)  # type: ignore
-        found = self.place.load(batches, [(record, 0, 0, 0)] * len(self.kinds))
-        if found is None:
-            return None
-        program, fallbacks = found
-        _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(self.kinds, fallbacks, strict=True)})
-        return program
-
-    def save(self, program: Any) -> None:
-        self.place.save(program, [_FALLBACKS.get(_careful(kind), ()) for kind in self.kinds])
-
-    def remove(self) -> None:
-        self.place.remove()
 
 
 def _careful(kind: Kind) -> Kind:

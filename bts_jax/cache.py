@@ -2,7 +2,8 @@
 
 JAX reads and writes the programs. This module chooses the folder and manages it:
 
-- The folder is private to this user, because programs that are read from it are executed.
+- The folder is private to this user, because programs that are read from it are executed. No other user can exchange it: each
+  folder above it belongs to this user or to root, and nobody else may write there (unless its sticky bit is set, as in /tmp).
 - Each version of bts_jax, JAX, jaxlib and Python, and each kind of CPU, has its own subfolder. XLA compiles for the features
   of a CPU, and several machines may share a home folder.
 - JAX writes a program in place. If a kill or a full disk interrupts the write, the incomplete program would never be replaced,
@@ -33,7 +34,7 @@ from bts_jax._version import __version__
 MOST_BYTES = 2**30
 VARIABLE = "BTS_JAX_CACHE"
 _FOLDER, _PROGRAM = "programs-", "-cache"  # prefix of the folders' names, and JAX's suffix of the programs' names
-TRACED = "-traced"  # suffix of the names of the files of `program_cache`
+_UNUSED = "-traced"  # suffix of files that only version 0.2 read
 CHECKED = 0o400
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # a run needs about fifty small programs besides its own
@@ -42,7 +43,6 @@ _SETTINGS = {
 }
 _CPU = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "CPU variant", "Features",
         "isa", "cpu")  # fields of /proc/cpuinfo; each architecture has some of them
-_in_use: Path | None = None
 _tidied_at_exit = False
 
 
@@ -51,8 +51,8 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
 
     The programs are in `$XDG_CACHE_HOME/bts-jax` or `~/.cache/bts-jax`. Only this user can read the folder. If JAX's own cache
     is configured by `jax_compilation_cache_dir` or `JAX_COMPILATION_CACHE_DIR`, nothing changes. The environment variable
-    `BTS_JAX_CACHE=off` turns the cache off. Programs of built-in policies and bandits are loaded without tracing. Programs
-    with a class of your own are traced in every process, which takes about half a second each, and then loaded.
+    `BTS_JAX_CACHE=off` turns the cache off. JAX finds a program by its lowered code. So every process traces a program, which
+    takes about half a second, and then loads it instead of compiling it.
 
     Args:
         max_bytes: the size limit in bytes. Above it, the least recently used programs are removed, when this function is
@@ -61,13 +61,13 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
 
     Returns:
         The folder that JAX uses. None if there is no folder: the cache is off, or the folder cannot be created, or other users
-        can access it.
+        can access or exchange it. `bts-jax cache` prints the reason.
 
     Example:
         >>> import bts_jax
         >>> folder = bts_jax.enable_cache()
     """
-    global _in_use, _tidied_at_exit
+    global _tidied_at_exit
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
         raise ValueError(f"max_bytes = {max_bytes!r} is not a number of bytes: give a whole number, such as 2**30")
     off, set_before = _off(), jax.config.jax_compilation_cache_dir  # type: ignore
@@ -85,17 +85,10 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
         if name.upper() not in os.environ:
             jax.config.update(name, value)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    _in_use = folder
     if not _tidied_at_exit:
         _tidied_at_exit = True
         atexit.register(tidy, folder, max_bytes)
     return folder
-
-
-def in_use() -> Path | None:
-    """The folder that `enable_cache` has configured, if JAX still uses it."""
-    used = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir  # type: ignore
-    return _in_use if _in_use is not None and used == str(_in_use) else None
 
 
 def why_unused() -> str | None:
@@ -138,6 +131,9 @@ def _path() -> Path:
 def _folder() -> Path:
     """Returns this folder, and creates it if it does not exist. Raises an `OSError` if that is impossible."""
     top, folder = place(), _path()
+    if exposed := files.exposed(top):
+        raise OSError(f"{str(exposed)!r} belongs to another user, or others may write to it, so that they could exchange the "
+                      "programs: set XDG_CACHE_HOME to a folder that only you can change")
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (files.private_folder(top) and files.private_folder(folder)):
         raise OSError(f"{str(top)!r} cannot be created, or is open to other users: make it a folder of yours with mode 700, or "
@@ -183,7 +179,7 @@ def programs(top: Path) -> list[Program]:
         for folder in folders:
             for entry in os.scandir(folder):
                 with contextlib.suppress(OSError):  # another process has removed it
-                    if entry.name.endswith((_PROGRAM, TRACED)) and entry.is_file(follow_symlinks=False):
+                    if entry.name.endswith((_PROGRAM, _UNUSED)) and entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         found.append(Program(Path(entry), status.st_size, max(status.st_atime, status.st_mtime),
                                              status.st_mode & 0o777 == CHECKED))
@@ -217,8 +213,8 @@ def clear(top: Path) -> list[Program]:
 
 def _is_whole(path: Path) -> bool:
     """Whether a program can be read and decompressed. If so, it is marked, so that it is not checked again."""
-    if path.name.endswith(TRACED):  # written in one step, and checked when it is loaded
-        return True
+    if path.name.endswith(_UNUSED):
+        return False
     try:
         whole = len(_decompressed(path.read_bytes())) > 0
     except Exception:  # the exceptions of decompressors have no common class

@@ -102,11 +102,11 @@ def _compared(
     def batch(policy: Policy, keys: jax.Array) -> Batch:
         return lay_out(policy, bandit, budget, keys, quickly=little)
 
-    with compiling(len(policies), jax.local_devices()[0], first_alone=True) as programs:
+    with compiling(first_alone=True) as programs:
         waiting, ahead = iter(policies.items()), deque()
         for name, policy in policies.items():
             for coming, other in islice(waiting, AHEAD - len(ahead)):
-                ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])], programs.processes)))
+                ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])])))
                 programs.trace_threads.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
             with progress.counting(count, "run", quiet) as advance:  # closed before the caller prints
                 tick = partial(advance, 0, f"{name}, compiling")

@@ -77,6 +77,53 @@ def private_folder(path: Path) -> Path | None:
     return path if good else None
 
 
+def exposed(path: Path) -> Path | None:
+    """The first folder above an absolute path in which another user could exchange what is there. None if there is none.
+
+    Links are followed step by step, because each folder on the way counts. Folders that do not exist yet are safe: only this
+    user can create them.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    folder, ahead, links = Path(path.anchor), list(path.parts[-2:0:-1]), 0
+    while folder.exists():
+        if not _is_safe(folder.stat()):
+            return folder
+        if not ahead:
+            break
+        step = folder / ahead.pop()
+        if step.is_symlink():
+            links += 1
+            if links > 40 or step.lstat().st_uid not in (0, os.getuid()):
+                return folder
+            target = Path(os.readlink(step))
+            folder = Path(target.anchor) if target.is_absolute() else folder
+            ahead += [part for part in reversed(target.parts) if part != target.anchor]
+        else:
+            folder = folder.parent if step.name == ".." else step
+    return None
+
+
+def _is_safe(folder: os.stat_result) -> bool:
+    """Whether only this user and root can rename what is in a folder."""
+    if folder.st_uid not in (0, os.getuid()):
+        return False
+    shared = folder.st_mode & stat.S_IWOTH or (folder.st_mode & stat.S_IWGRP and not _is_private_group(folder.st_gid))
+    return not shared or bool(folder.st_mode & stat.S_ISVTX)
+
+
+def _is_private_group(number: int) -> bool:
+    """Whether this user is the only member of a group. Many systems create such a group for each user, with the user's name."""
+    import grp  # not available on Windows
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
+
+
 def beside(path: Path) -> Path:
     """A new, unused path in the same folder."""
     return path.with_name(f".{uuid.uuid4().hex}")

@@ -30,8 +30,8 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # These files test how runs are used, not their bits. There XLA optimizes programs less, in a third of the time; the same holds
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
-    bandits batch bench bench_policies classes cli compilers compiling conformance docs draws executors game grid growth horizon
-    hostile intervals kept_draws knapsack_policies learn metrics one_program paper plots policies processes program_cache readme
+    bandits batch bench bench_policies classes cli compiling conformance docs draws executors game grid growth horizon
+    hostile intervals kept_draws knapsack_policies learn metrics one_program paper plots policies processes readme
     resources results shards studies theory trace units
     """.split()}
 
@@ -64,7 +64,6 @@ class Haste:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
-        cache._in_use = None if "monkeypatch" in item.fixturenames else PLACE  # patched programs are not shared
         haste.switch(way(item), item.get_closest_marker("all_devices") is not None)
 
 

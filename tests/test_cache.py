@@ -11,7 +11,7 @@ import zlib
 import jax
 import pytest
 
-from bts_jax import cache, cli, enable_cache
+from bts_jax import cache, cli, enable_cache, files
 
 # Three programs, and what JAX did for them: how many it read, and how many it compiled.
 PROGRAMS = """
@@ -58,11 +58,9 @@ def test_a_later_command_compiles_nothing(tmp_path):
     first, again = (ended(start(tmp_path, code, *command)).splitlines() for _ in range(2))
     read, compiled = map(int, first[-1].split())
     folder, = (tmp_path / "bts-jax").iterdir()
-    kept = list(folder.glob("*-traced"))
-    assert compiled > 5 and len(kept) == 1
-    assert again[-1].split() == [str(read + compiled - 1), "0"], "all but the main program, which is loaded in another way"
+    assert compiled > 5 and again[-1].split() == [str(read + compiled), "0"]
     assert first[2].split()[:3] == again[2].split()[:3], "the same numbers"
-    assert len(list(folder.iterdir())) == compiled + len(kept)
+    assert len(list(folder.iterdir())) == compiled
     assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "bts-jax", folder)] == [0o700] * 2
 
 
@@ -157,6 +155,65 @@ def test_a_place_that_will_not_do_is_not_used(what, updated, tmp_path):
     assert enable_cache() is None and not updated
     assert "with mode 700, or set XDG_CACHE_HOME" in cache.why_unused()
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize(("mode", "owner", "safe"), [
+    (0o755, 0, True), (0o777, 0, False), (0o1777, 0, True), (0o775, 0, False), (0o700, 12345, False), (0o1777, 12345, False),
+])
+@pytest.mark.parametrize("linked", [False, True])
+def test_nobody_else_can_exchange_the_folder(mode, owner, safe, linked, updated, tmp_path, monkeypatch):
+    """A folder above the cache belongs to another user, or others may write to it; or the same holds on the way of a link."""
+    if os.geteuid() != 0 and owner:
+        pytest.skip("only root can give a folder to another user")
+    above = tmp_path / "above"
+    (above / "mine").mkdir(parents=True, mode=0o700)
+    above.chmod(mode)
+    os.chown(above, owner, -1) if owner else None
+    monkeypatch.setattr(files, "_is_private_group", lambda number: False)
+    place = above / "mine"
+    if linked:
+        (above / "link").symlink_to(above / "mine")
+        (tmp_path / "safe").symlink_to(above / "link")
+        place = tmp_path / "safe"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    assert (enable_cache() is not None) == safe == bool(updated)
+    if not safe:
+        assert cache.why_unused() == (f"{str(above)!r} belongs to another user, or others may write to it, so that they could "
+                                      "exchange the programs: set XDG_CACHE_HOME to a folder that only you can change")
+        assert not list((above / "mine").iterdir()), "nothing was created there"
+
+
+def test_links_above_the_cache(tmp_path, monkeypatch):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "up").symlink_to("../..")
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert files.exposed(tmp_path / "loop" / "a" / "b") == tmp_path
+    assert files.exposed(tmp_path / "up" / "a" / "b") is None
+    assert files.exposed(tmp_path / "gone" / "a") is None and files.exposed(tmp_path / "no" / "such" / "folder") is None
+    if os.geteuid() == 0:
+        os.lchown(tmp_path / "up", 12345, -1)
+        assert files.exposed(tmp_path / "up" / "a" / "b") == tmp_path, "another user can exchange this link"
+
+
+def test_a_group_with_the_name_of_its_only_member_is_private(monkeypatch):
+    import grp
+    import pwd
+
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(("ana", "x", 1000, 1000, "", "", "")))
+    groups = {1: ("ana", []), 2: ("ana", ["ana"]), 3: ("ana", ["ana", "bo"]), 4: ("users", [])}
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((groups[number][0], "x", number, groups[number][1])))
+    assert [files._is_private_group(number) for number in (1, 2, 3, 4, 5)] == [True, True, False, False, False]
+
+
+def test_files_of_version_0_2_are_removed(tmp_path):
+    """It had a second kind of file, which nothing reads any more."""
+    folder = tmp_path / "bts-jax" / "programs-a"
+    folder.mkdir(parents=True)
+    for name in ("x-traced", "y-cache"):
+        (folder / name).write_bytes(zlib.compress(b"program"))
+    assert len(cache.programs(tmp_path / "bts-jax")) == 2
+    cache.tidy(folder, 2**30)
+    assert [path.name for path in folder.iterdir()] == ["y-cache"]
 
 
 def test_the_place_follows_xdg(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import bts_jax as bj
 from bts_jax import batch, comparison
 from bts_jax.compiling import compiling, patiently
+from bts_jax.sweeps import playing
 
 
 class Traced:
@@ -30,7 +31,7 @@ def test_the_first_is_compiled_alone_if_somebody_waits_for_it(first_alone, monke
         done.append("second")
         second_is_compiled.set()
 
-    with compiling(2, jax.devices()[0], first_alone) as programs:
+    with compiling(first_alone) as programs:
         one = programs.begin(1, lambda: done.append("trace first") or Traced(first))
         two = programs.begin(2, lambda: done.append("trace second") or Traced(second))
         assert programs.begin(1, lambda: pytest.fail("it is under way")) is one
@@ -45,7 +46,7 @@ def test_errors_come_where_the_program_is_waited_for():
     def wrong():
         raise RuntimeError("no such program")
 
-    with compiling(2, jax.devices()[0], first_alone=True) as programs:
+    with compiling(first_alone=True) as programs:
         failing, other = programs.begin("failing", wrong), programs.begin("other", lambda: Traced(lambda: None))
         with pytest.raises(RuntimeError, match="no such program"):
             patiently(failing, lambda: None)
@@ -59,7 +60,7 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
         raise KeyboardInterrupt
 
     started = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt), compiling(1, jax.devices()[0]) as programs:
+    with pytest.raises(KeyboardInterrupt), compiling() as programs:
         patiently(programs.begin("slow", lambda: Traced(lambda: may_end.wait(30))), interrupt)
     may_end.set()
     assert time.perf_counter() - started < 10, "nor is it waited for"
@@ -73,8 +74,8 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
     compiled, played, lower, play = [], [], batch.lower, comparison.play
 
-    def lowered(batches, processes):
-        result = lower(batches, processes)
+    def lowered(batches):
+        result = lower(batches)
         return Traced(lambda: compiled.append(len(compiled)) or result.compile())
 
     def with_a_note(batches):
@@ -89,3 +90,26 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     (first, _), (second, programs) = played
     assert "Uniform" in first and "KUBE" in second and programs == 2
     assert all(row.compile_seconds > 0 and row.seconds > 0 for row in rows)
+
+
+def test_a_program_that_is_ready_does_not_wait_for_an_earlier_one(monkeypatch):
+    lower, play, begun, second_is_played = batch.lower, batch.play, [], threading.Event()
+
+    def lowered(batches):
+        first = not begun
+        begun.append(batches[0].kind)
+
+        def compile():
+            assert not first or second_is_played.wait(60)
+            lower(batches).compile()
+
+        return Traced(compile)
+
+    def played(batches):
+        if batches[0].kind != begun[0]:
+            second_is_played.set()
+        return play(batches)
+
+    monkeypatch.setattr(playing, "lower", lowered)
+    monkeypatch.setattr(playing, "play", played)
+    assert bj.sweep(["uniform", "oracle"], {"a": bj.Bernoulli(reward=[0.3, 0.6], cost=[0.5, 0.4])}, [5], 3).rounds.min() > 0

@@ -8,8 +8,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, wraps
-from threading import Lock, RLock, local
-from typing import Any, NamedTuple, Protocol
+from threading import Lock, RLock
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
@@ -70,19 +70,6 @@ SAME_BITS = {*"""
     """.split()}
 
 
-class Disk(Protocol):
-    """A place on disk for a program. `bts_jax.program_cache` manages the files."""
-
-    def has(self) -> bool: ...
-
-    def load(self, batches: list) -> Any:
-        """The program for batches of these shapes. None if it cannot be loaded."""
-
-    def save(self, program: Any) -> None: ...
-
-    def remove(self) -> None: ...
-
-
 def jit_on(device: Any, function: Callable, options: dict | None = None) -> Any:
     """`jax.jit` for one device. Without a device, `function` is divided among several by `jax.shard_map`."""
     return jax.jit(function, in_shardings=device and SingleDeviceSharding(device), compiler_options=options)
@@ -91,36 +78,21 @@ def jit_on(device: Any, function: Callable, options: dict | None = None) -> Any:
 class OnCPU:
     """A program for CPUs. It is compiled with `QUICKLY` if that is requested and changes no bit."""
 
-    def __init__(self, function: Callable, quickly: bool, disk: Disk | None = None, device: Any = None):
+    def __init__(self, function: Callable, quickly: bool, device: Any = None):
         self.program: Any = jit_on(device, function)
-        self.quickly, self.disk, self.ready, self.lock = quickly, disk, None, RLock()
-        self.loaded: list[Any] = []  # from disk
+        self.quickly, self.ready, self.lock = quickly, None, RLock()
 
-    def lower(self, batches: list) -> "LoweredOnCPU | OnDisk":
-        return OnDisk(self, batches) if self.disk and self.disk.has() else self.trace(batches)
-
-    def trace(self, batches: list) -> "LoweredOnCPU":
+    def lower(self, batches: list) -> "LoweredOnCPU":
         traced = self.program.trace(batches)
         quickly = self.quickly and _operations(traced.jaxpr.jaxpr) <= SAME_BITS
         return LoweredOnCPU(self, traced.lower(), known(QUICKLY) if quickly else None)
 
     def __call__(self, batches: list) -> Any:
         program = self.ready or self.lower(batches).compile()
-        try:
-            return jax.block_until_ready(program(batches))
-        except jax.errors.JaxRuntimeError as error:
-            with self.lock:
-                if program not in self.loaded:
-                    raise
-                _LOG.info("a program from disk failed, and is compiled again (%s)", text.reason(error))
-                if self.ready is program and self.disk:
-                    self.disk.remove()
-                    self.disk = self.ready = None
-        return self(batches)
+        return jax.block_until_ready(program(batches))
 
     def clear_cache(self) -> None:
         self.ready = None
-        self.loaded.clear()
         self.program.clear_cache()
 
 
@@ -134,49 +106,8 @@ class LoweredOnCPU(NamedTuple):
     def compile(self) -> Any:
         with self.program.lock:
             if self.program.ready is None:
-                self.program.ready = _compiled(self.lowered, self.options, self.program.disk)
+                self.program.ready = self.lowered.compile(self.options)
             return self.program.ready
-
-
-class OnDisk(NamedTuple):
-    """A program on disk. `compile` loads it instead of compiling it."""
-
-    program: "OnCPU | Graphed"
-    batches: list
-
-    def compile(self) -> Any:
-        with self.program.lock:
-            if not self.program.ready and self.program.disk:
-                self.program.ready = self.program.disk.load(self.batches)
-                self.program.loaded.append(self.program.ready)
-            return self.program.ready or self.program.trace(self.batches).compile()
-
-
-class _Hits(local):
-    count = 0  # programs that this thread has found in JAX's cache
-
-
-_HITS = _Hits()
-
-
-def _count_hits(event: str, **_: Any) -> None:
-    if event == "/jax/compilation_cache/cache_hits":
-        _HITS.count += 1
-
-
-jax.monitoring.register_event_listener(_count_hits)
-
-
-def _compiled(lowered: Any, options: dict | None, disk: Disk | None) -> Any:
-    """Compiles and saves a program.
-
-    If JAX has loaded the program from its cache, it is not saved, because XLA would write it without its machine code.
-    """
-    hits = _HITS.count
-    program = lowered.compile(options)
-    if disk and _HITS.count == hits:
-        disk.save(program)
-    return program
 
 
 def _operations(jaxpr: Any) -> set[str]:
@@ -234,18 +165,14 @@ class Graphed:
     other reason. A log line reports the failure.
     """
 
-    def __init__(self, function: Callable, options: dict, disk: Disk | None = None, device: Any = None):
-        self.disk, self.loaded = disk, []  # as in `OnCPU`
+    def __init__(self, function: Callable, options: dict, device: Any = None):
         more = (_UNROLLED | _TWO_CALLS, _UNROLLED, {})
         self.ways: list[Any] = [jit_on(device, function, options | one) for one in more]
         self.ready: Any = ()  # the variant that has been compiled
         self.failed: list[str] = []  # the reasons why other variants were given up
         self.lock = RLock()
 
-    def lower(self, batches: list) -> "Lowered | OnDisk":
-        return OnDisk(self, batches) if self.disk and self.disk.has() else self.trace(batches)
-
-    def trace(self, batches: list) -> "Lowered":
+    def lower(self, batches: list) -> "Lowered":
         with self.lock:
             lowered = self.ways[0].lower(batches)
             if len(self.ways) > 1 and loops(lowered.compiler_ir()) > 3:
@@ -269,10 +196,6 @@ class Graphed:
         reason = text.reason(error)
         with self.lock:
             if way is not self.ways[0]:
-                if way is self.ready and way in self.loaded and self.disk:
-                    _LOG.info("a program from disk failed, and is compiled again (%s)", reason)
-                    self.disk.remove()
-                    self.ready, self.disk = (), None
                 return
             if len(self.ways) == 1 or "RESOURCE_EXHAUSTED" in reason or "callback" in reason.lower():
                 raise error
@@ -282,7 +205,6 @@ class Graphed:
 
     def clear_cache(self) -> None:
         self.ready = ()
-        self.loaded.clear()
         for way in self.ways:
             way.clear_cache()
 
@@ -297,10 +219,10 @@ class Lowered(NamedTuple):
 
     def compile(self) -> Any:
         try:
-            compiled = _compiled(self.lowered, None, self.program.disk)
+            compiled = self.lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             self.program.give_up(self.way, error)
-            return self.program.trace(self.batches).compile()
+            return self.program.lower(self.batches).compile()
         with self.program.lock:
             if self.way is self.program.ways[0]:
                 self.program.ready = self.way

@@ -22,7 +22,6 @@ import numpy as np
 from bts_jax import batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.checks import is_key
-from bts_jax.compilers import Compilers
 from bts_jax.compiling import AHEAD, compiling, threads
 from bts_jax.contract import Means
 from bts_jax.devices import streams
@@ -77,14 +76,14 @@ def play_chunks(
     left = Counter(map(_program_of, fusions))  # how many times each program is still used
     frees = _frees(devices, len(left))
     stream_of = _stream_of_each(loads, tuple(devices))
-    with ExitStack() as stack, compiling(len(left), devices[0]) as programs:
+    with ExitStack() as stack, compiling() as programs:
         players = {stream: stack.enter_context(threads(UNDER_WAY)) for stream in stream_of.values()}
         stack.callback(_stop, players)
         waiting, under_way = iter(fusions), []
         while True:
             for fused in islice(waiting, AHEAD - len(under_way)):
                 stream = stream_of[_program_of(fused)]
-                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream, programs.processes))
+                program = programs.begin(_program_of(fused), partial(_trace, grid, results, fused, stream))
                 under_way.append(_UnderWay(fused, stream, program))
             if not under_way:
                 break
@@ -190,11 +189,9 @@ class _Lowered(NamedTuple):
                 raise
 
 
-def _trace(
-    grid: Grid, results: Results, fused: list[Call], stream: _Stream, processes: Compilers | None = None
-) -> _Lowered:
+def _trace(grid: Grid, results: Results, fused: list[Call], stream: _Stream) -> _Lowered:
     try:
-        return _Lowered(lower(_batches(grid, results, fused, stream.devices), processes), stream)
+        return _Lowered(lower(_batches(grid, results, fused, stream.devices)), stream)
     except Exception as error:
         names = sorted({list(grid.policies)[call.chunks[0].policy] for call in fused})
         error.add_note(f"This is about policies {', '.join(map(repr, names))}.")
