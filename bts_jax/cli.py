@@ -358,8 +358,8 @@ def _print_table(arguments: argparse.Namespace) -> None:
     if arguments.csv:
         found[["bandits", "policy"]] = found[["bandits", "policy"]].map(printable)
         print(found.to_csv(index=False, lineterminator="\n"), end="")
-        if results.attrs["state"] != "complete":
-            print(results.attrs["state"], file=sys.stderr)
+        for remark in _remarks(results):
+            print(remark, file=sys.stderr)
         return
     comment = "% " * arguments.latex
     groups = [rows for _, rows in found.groupby("bandits", sort=False)]
@@ -373,8 +373,14 @@ def _print_table(arguments: argparse.Namespace) -> None:
         (_latex if arguments.latex else _table)(["budget", *map(str, results.policy.values)], cells)
         if note and note != following:
             print(note)
-    if results.attrs["state"] != "complete":
-        print(comment + results.attrs["state"])
+    for remark in _remarks(results):
+        print(comment + remark)
+
+
+def _remarks(results: Any) -> list[str]:
+    """What a reader of a table must know about its store: that it is incomplete, or old."""
+    state = [] if results.attrs["state"] == "complete" else [results.attrs["state"]]
+    return state + [results.attrs[name] for name in ("note",) if name in results.attrs]
 
 
 def _plot(arguments: argparse.Namespace) -> None:

@@ -502,7 +502,7 @@ def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
         def lower(self, batches):
             return self if stage == "compile" else self.way.lower(batches)
 
-        def compile(self, options):
+        def compile(self):
             raise jax.errors.JaxRuntimeError("INTERNAL: XLA fails")
 
         def compiler_ir(self):

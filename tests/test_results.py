@@ -20,6 +20,7 @@ from bts_jax.pytrees import pytree
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES, Chunk, Results
+from bts_jax.sweeps.store import seal_of
 
 BUDGETS, SEEDS, CHUNK = [5, 10.5], 7, 3
 BANDITS = {family: INSTANCES[family] for family in ("bernoulli", "multinomial")}
@@ -160,6 +161,50 @@ def test_a_damaged_chunk_is_found_and_nothing_else(damage, name, store, whole):
     results = begin(attributes(), CHUNK, store)
     assert len(results.missing) == 1
     fill(results)
+    assert_same(bj.open_results(store), whole)
+
+
+def copy_chunk(source, chunk, store, place):
+    """Copies all files of a chunk to the place of another, as an interrupted rsync or a mixed backup may do."""
+    for file in source.glob("*/c.*"):
+        name, *places = file.name.split(".")
+        policy, bandit, *_ = places
+        part = places[3] if len(places) > 3 else places[2]
+        if (int(policy), int(bandit), int(part)) == chunk:
+            places[0], places[1] = str(place[0]), str(place[1])
+            places[3 if len(places) > 3 else 2] = str(place[2])
+            shutil.copy(file, store / file.parent.name / ".".join([name, *places]))
+
+
+@pytest.mark.parametrize("place", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_a_chunk_from_another_place_is_found(place, store, whole):
+    """With the seeds of another range, of another bandit, or of another policy."""
+    copy_chunk(store, (0, 0, 0), store, place)
+    assert "1 of 12 chunks" in bj.open_results(store).state
+    results = begin(attributes(), CHUNK, store)
+    assert results.missing == [Chunk(*place)]
+    assert_same(fill(results).dataset(), whole)
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"budgets": [5, 11]}, {"num_seeds": 8},
+                                     {"policies": {"kube": bj.KUBE(scale=3), "epsilon-first": bj.EpsilonFirst()}}])
+def test_a_chunk_from_another_sweep_is_found(changes, store, tmp_path, whole):
+    other = tmp_path / "other"
+    fill(begin(attributes(**changes), CHUNK, other))
+    copy_chunk(other, (0, 1, 0), store, (0, 1, 0))
+    copy_chunk(other, (1, 1, 1), store, (1, 1, 1))
+    assert "2 of 12 chunks" in bj.open_results(store).state
+    bj.sweep(["uniform"], {"one": INSTANCES["bernoulli"]}, BUDGETS, SEEDS, out=tmp_path / "more")
+    merged = bj.merge(store, tmp_path / "more", out=tmp_path / "merged")
+    assert np.isnan(merged.regret.sel(policy="kube", bandit="multinomial", seed=0)).all(), "merge copies no wrong chunk"
+    assert_same(fill(begin(attributes(), CHUNK, store)).dataset(), whole)
+
+
+def test_the_same_sweep_in_another_folder_has_the_same_chunks(store, tmp_path, whole):
+    """Backups can be mixed: a chunk belongs to a sweep and not to a folder."""
+    other = tmp_path / "other"
+    fill(begin(attributes(), CHUNK, other))
+    copy_chunk(other, (0, 0, 0), store, (0, 0, 0))
     assert_same(bj.open_results(store), whole)
 
 
@@ -312,6 +357,19 @@ def test_a_store_of_the_version_before_opens(tmp_path):
     assert float(results.regret.sum()) == pytest.approx(70.39999248584124, abs=1e-9)
     assert list(results.bts.specification["policies"]) == ["uniform", "first"]
     assert (results.pulls.sum("arm") == results.rounds).all()
+    assert "note" in results.attrs and "copied from another place" in results.attrs["note"]
+    shutil.copytree(tmp_path, tmp_path / "again", ignore=shutil.ignore_patterns("again"))
+    (tmp_path / "again" / "regret" / next(tmp_path.glob("regret/c.*")).name).write_bytes(b"damaged")
+    assert bj.open_results(tmp_path / "again").state.startswith("incomplete: 1 of")
+
+
+def test_a_store_of_a_later_version_is_refused(store):
+    root = json.loads((store / "zarr.json").read_text())
+    root["attributes"]["store_format"] = 3
+    root["attributes"]["seal"] = seal_of(root["attributes"], CHUNK)
+    (store / "zarr.json").write_text(json.dumps(root))
+    with pytest.raises(ValueError, match="it has the format 3, and this version knows the formats 1 to 2: install the version"):
+        bj.open_results(store)
 
 
 def test_the_specification_is_behind_an_accessor_and_hyperparameters_are_coordinates(tmp_path):

@@ -23,6 +23,7 @@ from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps.results import Chunk, now
 from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
+from bts_jax.sweeps.store import FORMAT
 from bts_jax.text import counted, shown
 
 MOST_PER_ARM = 64  # parameters of a bandit, see `Grid.mixes`
@@ -249,6 +250,7 @@ class Grid:
             "seed": self.seed,
             "run_key": RUN_KEY,
             "created": now(),
+            "store_format": FORMAT,
             "specification": json.dumps(self.specification, ensure_ascii=False),
         }
 

@@ -23,6 +23,7 @@ from bts_jax import files
 from bts_jax.sweeps import specification
 from bts_jax.sweeps.results import Results, opened
 from bts_jax.sweeps.store import (
+    FORMAT,
     STORED,
     Known,
     Root,
@@ -131,7 +132,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def grow(path: Path, root: Root, whole: dict[str, Any], chunk_size: int, group: int) -> Root:
     """Gives a store a larger grid, or the same grid in other chunks. Its old files become a source, to copy from."""
-    attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False)}
+    attributes = {**root.attributes, "specification": json.dumps(whole, ensure_ascii=False), "store_format": FORMAT}
     try:
         specification.check(whole, chunk_size, group)
     except ValueError as error:
@@ -235,7 +236,7 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     same = all(list(root.specification["bandits"]) == list(whole["bandits"]) for root in roots)
     group = roots[0].group if same and len({root.group for root in roots}) == 1 else 1
     specification.check(whole, chunk_size, group)
-    attributes = {**roots[0].attributes, "specification": json.dumps(whole, ensure_ascii=False)}
+    attributes = {**roots[0].attributes, "specification": json.dumps(whole, ensure_ascii=False), "store_format": FORMAT}
     results = Results(attributes, chunk_size, path, group, labels_of(whole), whole)
     kept = [with_sources(store, root) for store, root in zip(paths, roots, strict=True)]
     for one in kept:

@@ -6,18 +6,22 @@ and larger files. All groups have the same number of bandits, and a store keeps 
 
 On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. This module writes and reads the files of a chunk
 itself, by zarr's rules: they are many and small, and zarr is slow with such files. Every file is replaced as a whole. A chunk
-counts as saved once its checksum is there. The checksum is written last and covers all values of the chunk. So missing or
-damaged chunks are detected, and computed again. The root of the store holds the specification. Everything but the numbers
-follows from it, and is written again if it is lost.
+counts as saved once its checksum is there. The checksum is written last. It covers all values of the chunk and what the
+chunk is: its sweep, policy, bandits and seeds. So chunks that are missing, damaged or copied from elsewhere are detected, and
+computed again. The root of the store holds the specification. Everything but the numbers follows from it, and is written again
+if it is lost.
 """
 
 import contextlib
+import hashlib
+import json
 import math
 import os
 import re
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +34,7 @@ from bts_jax.sweeps.accessor import Specification
 from bts_jax.sweeps.store import (
     AXES,
     EXPLAINED,
+    OLD,
     STORED,
     VARIABLES,
     ZSTD,
@@ -37,9 +42,11 @@ from bts_jax.sweeps.store import (
     axes_of,
     axis_sizes,
     chunk_shape,
+    format_of,
     labels_of,
     on_disk,
     replace,
+    seal_of,
     set_aside,
     unwritable,
 )
@@ -113,7 +120,8 @@ class Results:
 
     def names(self, chunk: Chunk) -> tuple[str, str]:
         """The policy of a chunk, and its first bandit."""
-        return list(self.specification["policies"])[chunk.policy], list(self.specification["bandits"])[self.bandits(chunk)[0]]
+        policies, bandits = self._names
+        return policies[chunk.policy], bandits[self.bandits(chunk)[0]]
 
     def add_source(self, results: "Results", within: "Results | None" = None) -> None:
         self.sources.append(Source(self, results, within))
@@ -200,7 +208,7 @@ class Results:
             try:
                 for name, value in values.items():
                     self._write(name, chunk, value)
-                self._write("checksum", chunk, np.array([[_checksum(values)]]))
+                self._write("checksum", chunk, np.array([[self._checksum(chunk, values)]]))
             except OSError as error:
                 raise unwritable(self.path, error) from error
         self._keep(chunk, values, self._kept)
@@ -235,9 +243,32 @@ class Results:
         with contextlib.suppress(Exception):  # a decoder may raise anything if a file is damaged
             checksum = self._read("checksum", chunk).item()
             values = {name: self._read(name, chunk)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
-            if checksum == _checksum(values):
+            if checksum == self._checksum(chunk, values):
                 return values
         return None
+
+    def _checksum(self, chunk: Chunk, values: dict[str, np.ndarray]) -> int:
+        """The checksum of a chunk: of what it is, and of its values."""
+        if format_of(self.attributes) == 1:
+            total = 0
+            for name in VARIABLES:
+                total = zlib.crc32(values[name].tobytes(), total)
+            return total
+        policies, bandits = self._names
+        identity = [self._seal, policies[chunk.policy], [bandits[place] for place in self.bandits(chunk)], int(chunk.part)]
+        digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8)
+        for name in VARIABLES:
+            digest.update(values[name].tobytes())
+        return int.from_bytes(digest.digest(), "little") >> 1  # an int64 that is not negative
+
+    @cached_property
+    def _seal(self) -> int:
+        return seal_of(self.attributes, self.chunk_size, self.group)
+
+    @cached_property
+    def _names(self) -> tuple[list[str], list[str]]:
+        """The names of all policies and of all bandits."""
+        return list(self.specification["policies"]), list(self.specification["bandits"])
 
     def _write(self, name: str, chunk: Chunk, value: np.ndarray) -> None:
         """Writes one file of the store: the part of an array that belongs to this chunk."""
@@ -342,7 +373,8 @@ def _stamp(path: Path | None) -> tuple[int, ...] | None:
 
 
 def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
-    return {**attributes, "specification": Specification(attributes["specification"]), "state": state}
+    note = {"note": OLD} if format_of(attributes) == 1 else {}
+    return {**attributes, "specification": Specification(attributes["specification"]), "state": state, **note}
 
 
 class Gap(NamedTuple):
@@ -431,10 +463,3 @@ def opened(path: Path, root: Root) -> Results:
 def now() -> str:
     """The current time as text, to the microsecond, so that no two stores have the same."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _checksum(values: dict[str, np.ndarray]) -> int:
-    total = 0
-    for name in VARIABLES:
-        total = zlib.crc32(values[name].tobytes(), total)
-    return total

@@ -43,6 +43,9 @@ EXPLAINED = {
 }
 STORED = {**VARIABLES, "checksum": (np.int64, -1)}  # all arrays of the store, divided into the sweep's chunks
 ZSTD = Zstd(level=1)
+FORMAT = 2  # of stores. In the first one, up to version 0.2, checksums did not say which chunk they belong to.
+OLD = ("written by bts_jax 0.2 or earlier: its checksums find damaged chunks, but not chunks that were "
+       "copied from another place or from another store")
 
 
 def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
@@ -129,7 +132,14 @@ def chunk_shape(name: str, sizes: dict[str, int], seeds: int, bandits: int) -> t
 def seal_of(attributes: dict[str, Any], chunk_size: int, group: int = 1) -> int:
     """A checksum that shows whether the root of a store has changed. If a group is one bandit, the root does not mention it."""
     sizes = f"{chunk_size}" if group == 1 else f"{chunk_size} {group}"
+    if (number := format_of(attributes)) > 1:
+        sizes += f" format {number}"
     return zlib.crc32(f"{sizes} {attributes['specification']}".encode())
+
+
+def format_of(attributes: dict[str, Any]) -> int:
+    """The format of a store with these attributes."""
+    return attributes.get("store_format", 1)
 
 
 def _root_file(attributes: dict[str, Any], chunk_size: int, group: int, labels: dict[str, tuple]) -> bytes:
@@ -286,6 +296,9 @@ def read_root(path: Path, known: Known | None = None) -> Root:
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
+        if format_of(attributes) not in (1, FORMAT):
+            raise ValueError(f"it has the format {shown(format_of(attributes))}, and this version knows the formats 1 to "
+                             f"{FORMAT}: install the version of bts_jax that wrote it")
         known = known if known and known.text == attributes["specification"] else None
         described = known.described if known else specification.parse(attributes["specification"])
         if not known or known.checked != (chunk_size, group):
