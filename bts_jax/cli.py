@@ -334,15 +334,15 @@ def _all_ours(what: dict[str, Any]) -> bool:
 
 def _resumable(store: str, how: Callable[[], str]) -> AbstractContextManager:
     """Says how to continue after a signal, if there is a store."""
-    return signals.resumable(lambda: f"; {how()}" if Path(store, "zarr.json").exists() else "")
+    return signals.resumable(lambda: f"; {how()}" if os.path.exists(Path(store, "zarr.json")) else "")
 
 
 def _store(path: str) -> str:
     """The path of a store, unless it is that of a grid file."""
-    if Path(path).suffix == ".toml" and Path(path).is_file():
+    if Path(path).suffix == ".toml" and os.path.isfile(path):
         store = f"{Path(path).stem}.zarr"
         remedy = f"name the folder that its sweep is saved in, {store!r} unless --out was given"
-        if not Path(store).exists():
+        if not os.path.exists(store):
             remedy += f"; bts-jax sweep {shlex.quote(path)} makes it"
         raise ValueError(f"{path!r} is not a store but a grid file: {remedy}")
     return path
@@ -426,7 +426,7 @@ def _check_seed(folder: str, seed: int) -> None:
     from bts_jax.sweeps.opening import read_specification
 
     store = Path(folder, "runs.zarr")
-    if Path(store, "zarr.json").is_file():
+    if os.path.isfile(store / "zarr.json"):
         try:
             found = read_specification(store)["seed"]
         except ValueError:  # reported where the store is used

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def opened(path: str | os.PathLike) -> BinaryIO:
-    """Opens a regular file for reading. Raises an `OSError` otherwise: a FIFO would block, and a device may be endless."""
+def opened(path: str | os.PathLike, links: bool = True) -> BinaryIO:
+    """Opens a regular file for reading. Raises an `OSError` otherwise: a FIFO would block, and a device may be endless.
+
+    `links`: whether the file may be a symbolic link.
+    """
     # Without O_NONBLOCK, opening a FIFO would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
@@ -21,13 +25,39 @@ def opened(path: str | os.PathLike) -> BinaryIO:
     raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
-def read(path: str | os.PathLike, most: int) -> bytes:
+def read(path: str | os.PathLike, most: int, links: bool = True) -> bytes:
     """Reads a regular file. Raises an `OSError` if it has more than `most` bytes."""
-    with opened(path) as file:
+    with opened(path, links) as file:
         content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
     if content is None or len(content) > most:
         raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     return content
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, such as "regret/c.0". Raises an `OSError` if a folder on the way is a link."""
+    path = folder
+    for part in Path(name).parts[:-1]:
+        path /= part
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "a link, or not a folder", str(path))
+    return folder / name
+
+
+def is_real_folder(path: Path) -> bool:
+    """Whether this is a folder and not a link."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def is_real_file(path: Path) -> bool:
+    """Whether this is a regular file and not a link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -52,7 +82,7 @@ def write(path: Path, content: bytes) -> None:
 
 def check_folder(path: Path) -> None:
     """Raises a `ValueError` if the path of a folder for results exists and is not a folder."""
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not path.is_dir():
         raise ValueError(f"out = {str(path)!r} is a file: give a folder")
 
 

@@ -1,5 +1,6 @@
 """Stores that grow, and stores that are merged: nothing is computed twice, and the numbers are those of one sweep."""
 
+import os
 import shutil
 import warnings
 import zlib
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import bts_jax as bj
+from bts_jax import files
 from bts_jax.game import Run
 from bts_jax.sweeps import growth, playing, schedule
 from bts_jax.sweeps.results import VARIABLES, Results
@@ -227,6 +229,11 @@ def test_what_cannot_be_one_grid_is_refused(tmp_path, made_up):
     assert before == {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
 
 
+def names(folder, only=""):
+    """All files and folders below a folder, with the times of their last change."""
+    return {(path, path.lstat().st_mtime_ns) for path in (folder / only).rglob("*")}
+
+
 @pytest.mark.parametrize("at", range(14))
 def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played, made_up):
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
@@ -244,7 +251,13 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
         with pytest.raises(KeyboardInterrupt):
             bj.sweep(["uniform"], TWO, [5], 5, out=tmp_path / "store")
     played.clear()
+    before = names(tmp_path, "store")
     assert bj.open_results(tmp_path / "store").regret.notnull().sum() == 6
+    bj.sweep(["kube"], TWO, [5], 3, out=tmp_path / "other")
+    merged = bj.merge(tmp_path / "store", tmp_path / "other", out=tmp_path / "merged")
+    assert merged.regret.notnull().sum() == 12
+    assert before == names(tmp_path, "store"), "reading repairs nothing"
+    played.clear()
     results = bj.sweep(["uniform"], TWO, [5], 5, out=tmp_path / "store")
     assert sum(played) == 4
     same(results, bj.sweep(["uniform"], TWO, [5], 5))
@@ -325,6 +338,101 @@ def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played, m
     results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 6, out=tmp_path / "all")
     assert sum(played) == 2 * (2 * 6 - 4)
     same(results, bj.sweep(["uniform", "kube"], TWO, [5, 9], 6))
+
+
+@pytest.mark.parametrize("at", [0, 1, 10, 30, 60, 62, 110])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_killed_merge_is_repeated_by_the_same_call(at, gaps, tmp_path, monkeypatch, made_up):
+    """Killed before any of its writes. With gaps, it copies the stores, because they know some chunks in part."""
+    bj.sweep(["uniform"], TWO, [5, 9], 4, out=tmp_path / "one", chunk_size=2)
+    bj.sweep(["kube"], TWO, [5] if gaps else [5, 9], 4, out=tmp_path / "two", chunk_size=2)
+    arguments = tmp_path / "one", tmp_path / "two"
+    whole = bj.merge(*arguments, out=tmp_path / "whole")
+    before, count = names(tmp_path, "one") | names(tmp_path, "two"), iter(range(10**6))
+
+    def killed(of):
+        def write(*arguments, **options):
+            if next(count) == at:
+                raise KeyboardInterrupt
+            return of(*arguments, **options)
+
+        return write
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", killed(files.replace))
+        patch.setattr(growth.shutil, "copyfile", killed(shutil.copyfile))
+        patch.setattr(growth, "create", killed(growth.create))
+        try:
+            bj.merge(*arguments, out=tmp_path / "all")
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert at >= 60 and not gaps, "it has fewer writes without gaps"
+    merged = bj.merge(*arguments, out=tmp_path / "all")
+    same(merged, whole)
+    assert merged.attrs["state"] == whole.attrs["state"] and before == names(tmp_path, "one") | names(tmp_path, "two")
+    assert len(list((tmp_path / "all").glob("grown/*/zarr.json"))) == 2 * gaps
+    same(bj.merge(*arguments, out=tmp_path / "all"), whole)
+    results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "all")
+    same(results, bj.sweep(["uniform", "kube"], TWO, [5, 9], 4))
+    with pytest.raises(ValueError, match="exists"):
+        bj.merge(tmp_path / "one", tmp_path / "all", out=tmp_path / "two")
+
+
+def test_merge_copies_only_files_of_the_stores(tmp_path, made_up):
+    """A link, a FIFO and other files in a store that is known in part."""
+    bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "one")
+    bj.sweep(["kube"], TWO, [5, 9], 6, out=tmp_path / "two")
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "one" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "one" / "regret" / "c.9.9.9.9").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "one" / "regret" / "c.8.8.8.8")
+    (tmp_path / "one" / "notes").mkdir()
+    merged = bj.merge(tmp_path / "one", tmp_path / "two", out=tmp_path / "all")
+    assert merged.regret.notnull().sum() == 2 * 4 + 2 * 2 * 6
+    assert all(path.is_dir() or path.is_file() for path in (tmp_path / "all").rglob("*"))
+    assert not any(path.is_symlink() or path.name in ("notes", "link") for path in (tmp_path / "all").rglob("*"))
+
+
+def test_a_store_may_be_read_while_it_grows(tmp_path, monkeypatch, made_up):
+    """At each step of a growth: the numbers are those before it."""
+    store, seen = tmp_path / "store", []
+    before = bj.sweep(["uniform"], TWO, [5], 4, out=store, chunk_size=2)
+
+    def reads(of):
+        def step(*arguments):
+            seen.append(bj.open_results(store))
+            result = of(*arguments)
+            seen.append(bj.open_results(store))
+            return result
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(growth.os, "rename", reads(growth.os.rename))
+        patch.setattr(growth, "create", reads(growth.create))
+        bj.sweep(["uniform", "kube"], TWO, [5], 8, out=store)
+    assert len(seen) > 20
+    for found in seen:
+        assert found.regret.sel(policy="uniform", seed=slice(0, 3)).notnull().all()
+        np.testing.assert_array_equal(found.regret.sel(policy="uniform", seed=slice(0, 3)), before.regret.isel(policy=0))
+
+
+def test_a_reader_that_was_overtaken_by_a_growth_reads_again(tmp_path, monkeypatch, made_up):
+    store, dataset, calls = tmp_path / "store", Results.dataset, []
+    bj.sweep(["uniform"], TWO, [5], 4, out=store)
+
+    def overtaken(results):
+        calls.append(1)
+        if len(calls) == 1:
+            bj.sweep(["uniform", "kube"], TWO, [5], 8, out=store)
+            calls.append(1)
+        return dataset(results)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "dataset", overtaken)
+        found = bj.open_results(store)
+    assert found.attrs["state"] == "complete" and found.sizes["policy"] == 2
 
 
 def test_merge_refuses(tmp_path, made_up):

@@ -24,7 +24,7 @@ from test_studies import TINY, made_up_sweep
 import bts_jax as bj
 from bts_jax import progress
 from bts_jax.cli import main
-from bts_jax.sweeps import playing, run, schedule, specification
+from bts_jax.sweeps import growth, playing, run, schedule, specification
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 from bts_jax.sweeps.results import VARIABLES
@@ -163,14 +163,113 @@ def test_a_folder_that_leads_out_of_the_store_is_set_aside(how, folder, store, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [how for how in HOW if how not in ("bomb", "declared bomb")])
-def test_an_exchanged_root_is_refused(how, store, tmp_path, capsys, little_memory):
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "file").write_text("mine")
-    exchange(store / "zarr.json", how, tmp_path / "outside")
+def test_an_exchanged_root_is_refused_until_its_sweep_is_given_again(how, store, saved, tmp_path, capsys, little_memory):
+    whole, outside = bj.open_results(store), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine")
+    exchange(store / "zarr.json", how, outside)
+    before = {(file, file.lstat().st_size, file.lstat().st_mtime_ns) for file in store.rglob("*")}
     for arguments in (["table", str(store)], ["plot", str(store)], ["sweep", "--resume", str(store)]):
         refused(arguments, r"store' is not a store of a sweep, or its zarr.json is damaged \(", capsys)
+    for other in ({"seed": 1}, {"budgets": [5, 11]}, {"num_seeds": 4}, {"policies": {"any": bj.Uniform()}}):
+        with pytest.raises(ValueError, match="is not a store.*start it again by its grid file or call, which writes zarr.json"):
+            begin(Grid(**{**GRID, **other}).attributes(), 3, store)
+    after = {(file, file.lstat().st_size, file.lstat().st_mtime_ns) for file in store.rglob("*")}
+    assert after == before, "it is not the root of another sweep"
+    results = begin(attributes(), 2, store)  # the size of the chunks is known from the arrays
+    assert results.chunk_size == 3 and not results.missing
+    assert_same(bj.open_results(store), whole)
+    assert snapshot(outside) == {outside / "file": b"mine"} and (store / "zarr.json").is_file()
+
+
+def test_a_root_without_arrays_is_not_rebuilt(tmp_path):
+    """There is nothing to prove which sweep it was. A store of version 0.2 proves nothing either."""
+    fill(begin(attributes(), 3, tmp_path / "store"))
+    for file in (tmp_path / "store" / "checksum").glob("c.*"):
+        file.unlink()
+    (tmp_path / "store" / "zarr.json").write_text("{}")
+    before = snapshot(tmp_path)
     with pytest.raises(ValueError, match="is not a store"):
-        begin(attributes(), 3, store)
+        begin(attributes(), 3, tmp_path / "store")
+    assert snapshot(tmp_path) == before
+
+
+def put_in_place(place, how, outside):
+    """A link to a folder or a file outside, or a FIFO, or a file."""
+    if how == "fifo":
+        os.mkfifo(place)
+    elif how == "file":
+        place.write_text("mine")
+    else:
+        place.symlink_to(outside if how == "link to a folder" else outside / "file")
+
+
+@pytest.mark.parametrize("place", ["grown", "grown/0", "grown/lock", "grown/zarr.json", "grown/0/zarr.json"])
+@pytest.mark.parametrize("how", ["link to a folder", "link to a file", "fifo", "file"])
+def test_a_store_does_not_grow_out_of_its_folder(place, how, store, tmp_path, monkeypatch):
+    """Growth, repair and reading write and move nothing outside, and wait for nothing."""
+    outside = tmp_path / "outside"
+    shutil.copytree(store, outside)
+    (outside / "file").write_text("mine")
+    before = snapshot(outside)
+    (store / place).parent.mkdir(parents=True, exist_ok=True)
+    put_in_place(store / place, how, outside)
+    whole = bj.open_results(store)
+    assert whole.state == "complete"
+    more = Grid(**{**GRID, "num_seeds": 5}).attributes()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bts_jax.sweeps.growth.create", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin(more, 3, store)
+    found = bj.open_results(store)
+    assert found.state == "complete" and (found.regret.values == whole.regret.values).all(), "as it was before"
+    results = begin(more, 3, store)
+    assert results.sizes["seed"] == 5 and len(results.missing) == 8
+    for chunk in results.missing:
+        results.adopt(chunk)
+    assert len(results.missing) == 4, "the first three seeds are copied"
+    growth.drop_sources(fill(results))
+    assert bj.open_results(store).state == "complete" and snapshot(outside) == before
+
+
+@pytest.mark.parametrize("how", ["link to a folder", "link to a file", "fifo", "file"])
+def test_a_root_in_a_wrong_place_is_not_read(how, store, tmp_path):
+    """A store without a root, whose earlier grid is not where it should be."""
+    outside = tmp_path / "outside"
+    shutil.copytree(store, outside / "0")
+    (outside / "file").write_text("mine")
+    (store / "zarr.json").unlink()
+    put_in_place(store / "grown", how, outside)
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match="is not a store"):
+        bj.open_results(store)
+    assert snapshot(tmp_path) == before
+
+
+def test_files_elsewhere_are_not_tidied(store, tmp_path):
+    (tmp_path / "outside").mkdir()
+    old = tmp_path / "outside" / f".{'0' * 32}"
+    old.write_text("mine")
+    os.utime(old, (0, 0))
+    (store / "link").symlink_to(tmp_path / "outside")
+    mine = store / "regret" / f".{'1' * 32}"
+    mine.write_text("half")
+    os.utime(mine, (0, 0))
+    begin(attributes(), 3, store)
+    assert old.exists() and not mine.exists()
+
+
+def test_lazy_results_follow_no_links(store, tmp_path):
+    pytest.importorskip("dask")
+    file = next((store / "regret").glob("c.*"))
+    shutil.move(file, tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="regret has a link or another file that is not a regular one"):
+        bj.open_results(store, lazy=True)
 
 
 @pytest.mark.slow
@@ -538,6 +637,13 @@ def test_a_store_is_made_wherever_a_folder_can_be(out, folder, monkeypatch):
     (["sweep", "fifo"], "cannot read 'fifo' .not a regular file", 2),
     (["sweep", "/dev/zero"], "cannot read '/dev/zero' .not a regular file", 2),
     (["sweep", "small.toml", "--out", "x" * 300], "File name too long", 1),
+    (["table", "x" * 300], "there is no store at 'xxx", 2),
+    (["plot", "x" * 300], "there is no store at 'xxx", 2),
+    (["sweep", "--resume", "x" * 300], "there is no store at 'xxx", 2),
+    (["sweep", "x" * 300], "cannot read 'xxx.*File name too long", 2),
+    (["figure1", "--out", "x" * 300], "cannot write to 'xxx.*File name too long", 1),
+    (["study", "priors", "--out", "x" * 300], "cannot write to 'xxx.*File name too long", 1),
+    (["merge", "x" * 300, "x" * 301, "--out", "y"], "there is no store at 'xxx", 2),
     (["table", "fifo"], "'fifo' is not a store", 2),
     (["plot", "fifo"], "'fifo' is not a store", 2),
     (["plot", "fifo", "--out", "folder"], "out = 'folder' is not the name of an image", 2),

@@ -2,7 +2,8 @@
 
 A sweep may ask for more than its store has: further policies, bandits, seeds or budgets. The store then gets a larger grid. Its
 files move into the folder `grown/0` of the store, and serve as a source: what they have is copied, and the rest is computed.
-The folder is removed once all of it has been copied. After an interruption at any point, the sweep can continue.
+The folder is removed once all of it has been copied. After an interruption at any point, the sweep can continue, and a reader
+sees the grid as it was before.
 
 Policies and bandits keep their places when a grid grows, and new ones follow. Only one process at a time enlarges a
 store (`locked`). Another process that still works on the smaller grid detects this before it saves its next chunk, and ends
@@ -15,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import xarray as xr
 
@@ -32,7 +33,10 @@ from bts_jax.sweeps.store import (
     is_empty,
     labels_of,
     mend,
+    read,
     read_root,
+    real_folder,
+    set_aside,
     unwritable,
 )
 from bts_jax.text import shown
@@ -114,14 +118,16 @@ def locked(path: Path) -> Iterator[None]:
         while True:
             try:
                 name = _folder(path) / "lock"
-                file = stack.enter_context(name.open("a"))
+                set_aside(name, os.path.lexists(name) and not files.is_real_file(name))
+                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+                file = stack.enter_context(open(os.open(name, flags, 0o666)))
             except OSError as error:
                 raise unwritable(path, error) from error
             try:
                 import fcntl  # not available on Windows
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-                if os.stat(name).st_ino == os.fstat(file.fileno()).st_ino:
+                if name.lstat().st_ino == os.fstat(file.fileno()).st_ino:
                     break
             except FileNotFoundError:  # the process that held the lock has removed the folder
                 continue
@@ -153,14 +159,12 @@ def recovered(path: Path, holding: bool = False, known: Known | None = None) -> 
 
     `holding`: this process has the lock. `known`: see `read_root`.
     """
-    root = path / "zarr.json"
-    if not root.exists() and (path / FOLDER).is_dir():
+    if _half_grown(path):
         with contextlib.nullcontext() if holding else locked(path):
-            places = _places(path)
-            if not root.exists() and places:
-                found = read_root(places[-1])
+            if place := _half_grown(path):
+                found = read_root(place)
                 try:
-                    _move(path, places[-1])
+                    _move(path, place)
                     create(path, found.attributes, found.chunk_size, found.group, found.specification)
                     mend(path, labels_of(found.specification), found.chunk_size, found.group)
                 except OSError as error:
@@ -168,18 +172,27 @@ def recovered(path: Path, holding: bool = False, known: Known | None = None) -> 
     return read_root(path, known)
 
 
-def with_sources(path: Path, root: Root) -> Results:
-    """The results in a store and in its sources."""
-    results = opened(path, root)
-    for place in _places(path):
-        with contextlib.suppress(ValueError):  # a damaged source is ignored
-            results.add_source(opened(place, read_root(place)))
+def reading(path: Path) -> Results:
+    """The results in a store and in its sources, to be read: nothing is written. A growth that was interrupted is ignored."""
+    place = _half_grown(path)
+    if not place:
+        return with_sources(path, read_root(path))
+    return with_sources(path, read_root(place), place)
+
+
+def with_sources(path: Path, root: Root, place: Path | None = None) -> Results:
+    """The results in a store and in its sources. `place`: where they are, if a growth was interrupted."""
+    results = opened(path, root) if place is None else opened(place, root, moving=path)
+    for other in _places(path):
+        if other != place:
+            with contextlib.suppress(ValueError):  # a damaged source is ignored
+                results.add_source(opened(other, read_root(other)))
     return results
 
 
 def drop_sources(results: Results) -> None:
     """Copies the chunks that only the sources have. Removes the sources if nothing else in them is needed."""
-    if results.path is None or not (results.path / FOLDER).is_dir():
+    if results.path is None or not os.path.lexists(results.path / FOLDER):
         return
     with locked(results.path):
         if not results.is_current() or {source.theirs.path for source in results.sources} != {*_places(results.path)}:
@@ -198,6 +211,8 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     The sweeps must agree in their seed, their platform and versions, and in every policy and bandit that has the same name. No
     run may be in two of them. The new grid has all policies, bandits, budgets and seeds. Runs that no store has are missing in
     it; `sweep(..., out=out)` computes them.
+
+    After an interruption, the same call continues.
 
     Args:
         stores: folders that sweeps were saved in, at least two. They are not changed.
@@ -223,22 +238,22 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     for place, store in enumerate(paths):
         if any(store.resolve() == other.resolve() for other in (*paths[:place], path)):
             raise ValueError(f"{str(store)!r} is named twice: name each store once, and a new folder as out")
-    if not is_empty(path):
-        raise ValueError(f"out = {str(path)!r} exists: name a folder that is not there yet")
-    roots = [recovered(store) for store in paths]
-    whole = roots[0].specification
-    for store, root in zip(paths[1:], roots[1:], strict=True):
+    kept = [reading(store) for store in paths]
+    whole = kept[0].specification
+    for store, one in zip(paths[1:], kept[1:], strict=True):
         try:
-            whole, _ = union(whole, root.specification, "before", f"in {str(store)!r}", revise=False)
+            whole, _ = union(whole, one.specification, "before", f"in {str(store)!r}", revise=False)
         except Conflict as error:
             raise ValueError(f"the stores are not parts of one sweep ({error}): merge those that agree, or rename") from None
-    chunk_size = min(root.chunk_size for root in roots)
-    same = all(list(root.specification["bandits"]) == list(whole["bandits"]) for root in roots)
-    group = roots[0].group if same and len({root.group for root in roots}) == 1 else 1
+    chunk_size = min(one.chunk_size for one in kept)
+    same = all(list(one.specification["bandits"]) == list(whole["bandits"]) for one in kept)
+    group = kept[0].group if same and len({one.group for one in kept}) == 1 else 1
     specification.check(whole, chunk_size, group)
-    attributes = {**roots[0].attributes, "specification": json.dumps(whole, ensure_ascii=False), "store_format": FORMAT}
+    attributes = {**kept[0].attributes, "specification": json.dumps(whole, ensure_ascii=False), "store_format": FORMAT}
+    begun = not is_empty(path)
+    if begun:
+        _check_begun(path, attributes)
     results = Results(attributes, chunk_size, path, group, labels_of(whole), whole)
-    kept = [with_sources(store, root) for store, root in zip(paths, roots, strict=True)]
     for one in kept:
         one.load()
         for source in (one, *(source.theirs for source in one.sources)):
@@ -246,17 +261,46 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     _refuse_duplicates(results, paths, kept)
     try:
         create(path, attributes, chunk_size, group, whole)
+        _check_begun(path, attributes)  # another process may have created it
         mend(path, results.labels, chunk_size, group)
+        results.stamp_root()
+        if begun:
+            results.load()
         for chunk in results.all_chunks:
-            results.adopt(chunk)
+            if not results.done[chunk]:
+                results.adopt(chunk)
         if any(not results.done[chunk] and results.known(chunk)[1].any() for chunk in results.all_chunks):
-            for store in paths:  # known in part: the sources stay
-                for folder in (store, *_places(store)):
-                    ignored = shutil.ignore_patterns(FOLDER) if folder == store else None
-                    shutil.copytree(folder, _next(path), dirs_exist_ok=True, ignore=ignored)
+            _copy_sources(path, [source.theirs for source in results.sources])  # known in part: the sources stay
     except OSError as error:
         raise unwritable(path, error) from error
-    return with_sources(path, read_root(path)).dataset()
+    return reading(path).dataset()
+
+
+def _check_begun(path: Path, attributes: dict[str, Any]) -> None:
+    """Raises a `ValueError` unless the store at `path` is what an earlier call of `merge` with these arguments has begun."""
+    try:
+        found = read_root(path).attributes
+    except ValueError:
+        found = {}
+    if found != attributes:
+        raise ValueError(f"out = {str(path)!r} exists: name a folder that is not there yet")
+
+
+def _copy_sources(path: Path, sources: Sequence[Results]) -> None:
+    """Copies other stores into the folder of earlier grids, unless an interrupted merge has done that. Copies no links."""
+    with locked(path):
+        for folder in (path / FOLDER).iterdir():
+            if files.is_real_folder(folder) and not files.is_real_file(folder / "zarr.json"):
+                shutil.rmtree(folder)  # half copied
+        there = [read_root(place).attributes for place in _places(path)]
+        for one in sources:
+            if one.attributes in there:
+                continue
+            place, root = _next(path), read(cast(Path, one.path), "zarr.json", specification.MOST_BYTES)
+            mend(place, one.labels, one.chunk_size, one.group)
+            for name, file in one.chunk_files():
+                shutil.copyfile(file, place / name / file.name, follow_symlinks=False)
+            files.replace(place / "zarr.json", root)  # last: without it the copy does not count
 
 
 def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[Results]) -> None:
@@ -272,8 +316,13 @@ def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[R
 
 def _places(path: Path) -> list[Path]:
     """The folders of the earlier grids of a store, in order."""
-    places = [path / FOLDER / str(number) for number in range(MOST)]
-    return [place for place in places if (place / "zarr.json").is_file()]
+    places = [path / FOLDER / str(number) for number in range(MOST)] if files.is_real_folder(path / FOLDER) else []
+    return [place for place in places if files.is_real_folder(place) and files.is_real_file(place / "zarr.json")]
+
+
+def _half_grown(path: Path) -> Path | None:
+    """The folder that has the root, if a process was killed while it enlarged the store."""
+    return None if os.path.lexists(path / "zarr.json") else next(reversed(_places(path)), None)
 
 
 def _next(path: Path) -> Path:
@@ -287,9 +336,9 @@ def _next(path: Path) -> Path:
 
 
 def _folder(path: Path) -> Path:
-    folder = path / FOLDER
-    folder.mkdir(exist_ok=True)
-    if not (folder / "zarr.json").exists():  # otherwise zarr warns about an unknown folder
+    folder = real_folder(path / FOLDER)
+    if not files.is_real_file(folder / "zarr.json"):  # otherwise zarr warns about an unknown folder
+        set_aside(folder / "zarr.json", os.path.lexists(folder / "zarr.json"))
         files.replace(folder / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode())
     return folder
 

@@ -1,5 +1,6 @@
 """Opens a store: to read it, or to fill it in from one process or from several."""
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -12,16 +13,41 @@ from typing import Any
 import xarray as xr
 
 from bts_jax.sweeps import specification
-from bts_jax.sweeps.growth import Conflict, chunk_size_of, grow, locked, recovered, union, with_sources
+from bts_jax.sweeps.growth import (
+    FOLDER,
+    Conflict,
+    chunk_size_of,
+    grow,
+    locked,
+    reading,
+    recovered,
+    union,
+    with_sources,
+)
 from bts_jax.sweeps.results import Chunk, Results
-from bts_jax.sweeps.store import Known, Root, create, is_empty, mend, tidy, unwritable
+from bts_jax.sweeps.store import (
+    Known,
+    NoStore,
+    Root,
+    create,
+    is_empty,
+    labels_of,
+    mend,
+    read,
+    read_root,
+    set_aside,
+    tidy,
+    unwritable,
+)
+
+TRIES = 5  # readings of a store that other processes enlarge at the same time
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
     """Reads the results in a store, as the Dataset that `sweep` returns. The sweep may still be running.
 
-    Where results are missing or damaged, regret is NaN, and the attribute `state` says how much is missing. If a process was
-    killed while it enlarged the store, the store is repaired first.
+    Where results are missing or damaged, regret is NaN, and the attribute `state` says how much is missing. Nothing is written.
+    If a process was killed while it enlarged the store, the results are those before; the next `sweep` repairs the store.
 
     Args:
         path: the folder of the store.
@@ -39,19 +65,34 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
         ('complete', True)
     """
     path = Path(path)
-    results = with_sources(path, recovered(path))
     if not lazy:
-        results.check_size()
-        return results.dataset()
+        return _read(path)
+    results = reading(path)
     if importlib.util.find_spec("dask") is None:
         raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
-    if results.sources and results.saved() < len(results.chunks):
+    if results.moving or (results.sources and results.saved() < len(results.chunks)):
         raise ValueError(f"the store {str(path)!r} has grown and is not complete: start its sweep again, or leave lazy out")
     try:
         return results.lazy()
     except (KeyError, OSError, ValueError) as error:
         raise ValueError(f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep again to repair "
                          "it, or leave lazy out") from None
+
+
+def _read(path: Path) -> xr.Dataset:
+    """Reads a store into memory. If another process enlarges it meanwhile, it is read again."""
+    for more in range(TRIES - 1, -1, -1):
+        try:
+            results = reading(path)
+            results.check_size()
+            dataset = results.dataset()
+        except ValueError:
+            if more and not os.path.lexists(path / "zarr.json") and os.path.lexists(path / FOLDER):
+                continue  # it has lost its root since it was looked for
+            raise
+        if not more or all(one.is_current() for one in (results, *(source.theirs for source in results.sources))):
+            break
+    return dataset
 
 
 def begin(
@@ -82,8 +123,13 @@ def begin(
         except OSError as error:
             raise unwritable(path, error) from error
         checked = chunk_size, group
-    # Another process may have created it first.
-    root = recovered(path, known=Known(attributes["specification"], described, checked))
+    known = Known(attributes["specification"], described, checked)
+    try:
+        root = recovered(path, known=known)  # another process may have created it first
+    except NoStore:
+        if not _rebuild(path, attributes, chunk_size, group, described):
+            raise
+        root = read_root(path, known)
     whole, changed = _union(path, root, described)
     if not _same(attributes, root) and json.dumps(whole) != json.dumps(root.specification):
         with locked(path):
@@ -112,6 +158,38 @@ def begin(
     return results
 
 
+def _rebuild(
+    path: Path, attributes: dict[str, Any], chunk_size: int, group: int, described: dict[str, Any]
+) -> bool:
+    """Writes a damaged root anew, if a chunk of the store proves that it was the root of this sweep.
+
+    The checksum of a chunk depends on the root, so that no other sweep has such a chunk.
+    """
+    labels = labels_of(described)
+    for seeds, bandits in ((chunk_size, group), _chunks_on_disk(path)):
+        with contextlib.suppress(ValueError):
+            specification.check(described, seeds, bandits)
+            if not Results(attributes, seeds, path, bandits, labels, described).has_any():
+                continue
+            with locked(path):
+                try:
+                    read_root(path)  # another process may have written it meanwhile
+                except NoStore:
+                    set_aside(path / "zarr.json", os.path.lexists(path / "zarr.json"))
+                    create(path, attributes, seeds, bandits, described)
+            return True
+    return False
+
+
+def _chunks_on_disk(path: Path) -> tuple[Any, Any]:
+    """How many seeds and bandits a chunk of a store has, by the metadata of an array. Nothing of this has been checked."""
+    try:
+        _, bandits, _, seeds = json.loads(read(path, "regret/zarr.json", 10**5))["chunk_grid"]["configuration"]["chunk_shape"]
+        return seeds, bandits
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 1, 1
+
+
 def _same(attributes: dict[str, Any], root: Root) -> bool:
     """Whether a store has exactly the requested sweep. The texts are compared: to write a long specification takes seconds."""
     return attributes["specification"] == root.attributes["specification"]
@@ -127,4 +205,4 @@ def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str,
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:
     """The specification of the grid in a store."""
-    return recovered(Path(path)).specification
+    return reading(Path(path)).specification

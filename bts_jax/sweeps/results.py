@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import xarray as xr
@@ -45,6 +45,8 @@ from bts_jax.sweeps.store import (
     format_of,
     labels_of,
     on_disk,
+    read,
+    real_folder,
     replace,
     seal_of,
     set_aside,
@@ -73,6 +75,7 @@ class Results:
         group: how many consecutive bandits a chunk has; it divides the number of bandits.
         labels: the coordinates, if they are known already: a long specification takes seconds to parse.
         described: the parsed specification, if it is known already.
+        moving: the folder in which those arrays still are that an interrupted growth has not moved to `path`.
 
     A sweep may ask for a part of what the store has (`ask`). The store may have sources, its earlier grids: their runs are
     copied instead of played (`growth`).
@@ -80,7 +83,7 @@ class Results:
 
     def __init__(
         self, attributes: dict[str, Any], chunk_size: int, path: Path | None = None, group: int = 1,
-        labels: dict[str, tuple] | None = None, described: dict[str, Any] | None = None,
+        labels: dict[str, tuple] | None = None, described: dict[str, Any] | None = None, moving: Path | None = None,
     ):
         self.attributes, self.chunk_size, self.path, self.group = attributes, chunk_size, path, group
         self.specification = specification.parse(attributes["specification"]) if described is None else described
@@ -90,6 +93,7 @@ class Results:
         self.asked = np.ones(self.done.shape, bool)
         self._covered = self.done  # by this store or its sources
         self.sources: list[Source] = []
+        self.moving = moving
         self.stamp: Any = None if path is None else _stamp(path)
         self._part: Part | None = None
         self._gaps: dict[Chunk, Gap] = {}
@@ -137,7 +141,12 @@ class Results:
 
     def is_current(self) -> bool:
         """Whether the store still has the root that it was opened with."""
-        return self.stamp is None or self.stamp == _stamp(self.path)
+        grown = self.moving is not None and os.path.lexists(self.moving / "zarr.json")
+        return self.stamp is None or (self.stamp == _stamp(self.path) and not grown)
+
+    def stamp_root(self) -> None:
+        """Notes the root that the store has now; see `is_current`."""
+        self.stamp = _stamp(self.path)
 
     def check_current(self) -> None:
         """Raises a `ValueError` if another process has given the store another grid."""
@@ -237,6 +246,10 @@ class Results:
                     for name, array in into.items():
                         array[self._place(chunk)][mask] = values[name][mask]
 
+    def has_any(self) -> bool:
+        """Whether the store has any chunk that is complete and undamaged."""
+        return any(self.read(chunk) is not None for chunk in self._there())
+
     def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
         """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource]. None unless complete and undamaged."""
         seeds = self.seeds(chunk)
@@ -272,24 +285,32 @@ class Results:
 
     def _write(self, name: str, chunk: Chunk, value: np.ndarray) -> None:
         """Writes one file of the store: the part of an array that belongs to this chunk."""
-        file, blank = self._file(name, chunk), self._blank_block(name)
+        path, blank = cast(Path, self.path), self._blank_block(name)
         block = blank.copy()
         block[tuple(map(slice, value.shape))] = value
         if np.array_equal(block, blank, equal_nan=block.dtype.kind == "f"):
+            file = real_folder(path / name) / self._file(name, chunk)
             set_aside(file, file.is_dir())
             file.unlink(missing_ok=True)  # as in zarr, a missing file means empty
         else:
-            replace(file, ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))))
+            replace(path, f"{name}/{self._file(name, chunk)}", ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))))
 
     def _read(self, name: str, chunk: Chunk) -> np.ndarray:
         """Reads such a file. The last range of seeds is padded to the length of the others."""
         block = self._blank_block(name)
         with contextlib.suppress(FileNotFoundError):
-            content = files.read(self._file(name, chunk), block.nbytes + block.nbytes // 64 + 1024)
+            content = self._content(f"{name}/{self._file(name, chunk)}", block.nbytes + block.nbytes // 64 + 1024)
             little = block.astype(block.dtype.newbyteorder("<"))
             ZSTD.decode(content, out=little)  # a longer frame is refused before it takes memory
             block = little.astype(block.dtype, copy=False)
         return block
+
+    def _content(self, name: str, most: int) -> bytes:
+        """Reads a file of the store. A growth that is under way moves whole arrays from one folder to the other."""
+        if self.moving is not None:
+            with contextlib.suppress(FileNotFoundError):
+                return read(self.moving, name, most)
+        return read(cast(Path, self.path), name, most)
 
     def _blank_block(self, name: str) -> np.ndarray:
         dtype, fill = STORED[name]
@@ -307,7 +328,10 @@ class Results:
         return xr.Dataset(variables, labels, _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))))
 
     def lazy(self) -> xr.Dataset:
-        """The Dataset as in `dataset`, with arrays that are read when they are used. Nothing is checked."""
+        """The Dataset as in `dataset`, with arrays that are read when they are used. Of the files only the kind is checked."""
+        for name in VARIABLES:
+            if not all(entry.is_file(follow_symlinks=False) for entry in self._entries(name)):
+                raise ValueError(f"{name} has a link or another file that is not a regular one")
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
         variables = {name: (axes_of(name, self.sizes), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
         return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
@@ -325,12 +349,18 @@ class Results:
 
     def _there(self) -> Iterator[Chunk]:
         """The chunks of which the store has a checksum, by its list of files."""
-        with contextlib.suppress(OSError), os.scandir(self.path / "checksum") as entries:  # type: ignore
-            for entry in entries:
-                if re.fullmatch(r"c(\.(0|[1-9][0-9]{0,9})){3}", entry.name):
-                    chunk = Chunk(*map(int, entry.name.split(".")[1:]))
-                    if all(place < size for place, size in zip(chunk, self.done.shape, strict=True)):
-                        yield chunk
+        for entry in self._entries("checksum"):
+            if re.fullmatch(r"c(\.(0|[1-9][0-9]{0,9})){3}", entry.name):
+                chunk = Chunk(*map(int, entry.name.split(".")[1:]))
+                if all(place < size for place, size in zip(chunk, self.done.shape, strict=True)):
+                    yield chunk
+
+    def _entries(self, name: str) -> Iterator[os.DirEntry]:
+        """The files of an array, if there is a folder for them."""
+        for path in (self.moving, self.path):
+            if path is not None and files.is_real_folder(path / name):
+                with contextlib.suppress(OSError), os.scandir(path / name) as entries:
+                    yield from entries
 
     def check_size(self) -> None:
         """Raises if the results would take much more memory than the files of the store can contain."""
@@ -338,7 +368,7 @@ class Results:
         needed = runs * specification.bytes_of_a_run(self.sizes["arm"], self.sizes.get("resource", 1))
         if needed <= FREE:
             return
-        found = sum(on_disk(file) for name in VARIABLES for file in (self.path / name).glob("c.*"))  # type: ignore
+        found = sum(on_disk(Path(entry)) for name in VARIABLES for entry in self._entries(name) if entry.name.startswith("c."))
         if needed > FREE + EXPANSION * found:
             raise ValueError(f"the results in {str(self.path)!r} would take {needed:,} bytes of memory, and its files have "
                              f"{found:,} bytes: read it in parts, with xarray.open_zarr")
@@ -356,11 +386,17 @@ class Results:
             array[self._place(chunk)] = values[name]
         self.done[chunk] = True
 
-    def _file(self, name: str, chunk: Chunk) -> Path:
-        """The file of the store that has the part of an array that belongs to this chunk."""
+    def chunk_files(self) -> Iterator[tuple[str, Path]]:
+        """All files with numbers, each with the name of its array. Links and the like are left out."""
+        for name in STORED:
+            for entry in self._entries(name):
+                if entry.name.startswith("c.") and entry.is_file(follow_symlinks=False):
+                    yield name, Path(entry)
+
+    def _file(self, name: str, chunk: Chunk) -> str:
+        """The name of the file that has the part of an array that belongs to this chunk."""
         at = {"policy": chunk.policy, "bandit": chunk.bandit, "group": chunk.bandit, "seed": chunk.part, "range": chunk.part}
-        places = [at.get(axis, 0) for axis in axes_of(name, self.sizes)]
-        return self.path / name / ".".join(map(str, ("c", *places)))  # type: ignore
+        return ".".join(map(str, ("c", *(at.get(axis, 0) for axis in axes_of(name, self.sizes)))))
 
 
 def _stamp(path: Path | None) -> tuple[int, ...] | None:
@@ -456,8 +492,9 @@ class Source:
         return last[1]
 
 
-def opened(path: Path, root: Root) -> Results:
-    return Results(root.attributes, root.chunk_size, path, root.group, labels_of(root.specification), root.specification)
+def opened(path: Path, root: Root, moving: Path | None = None) -> Results:
+    labels = labels_of(root.specification)
+    return Results(root.attributes, root.chunk_size, path, root.group, labels, root.specification, moving)
 
 
 def now() -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+import uuid
 import zlib
 from collections.abc import Container
 from pathlib import Path
@@ -204,11 +205,8 @@ def mend(path: Path, labels: dict[str, tuple], chunk_size: int, group: int) -> N
     """Repairs the frame of a store: writes files that are missing or damaged."""
     try:
         for name, content in _frame(labels, chunk_size, group).items():
-            for parent in list((path / name).relative_to(path).parents)[-2::-1]:
-                folder = path / parent  # a link might lead out of the store
-                set_aside(folder, folder.is_symlink() or (folder.exists() and not folder.is_dir()))
-            if not _same(path / name, content):
-                replace(path / name, content)
+            if not _same(path, name, content):
+                replace(path, name, content)
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -218,30 +216,46 @@ def tidy(path: Path) -> None:
 
     A process that still writes needs its file for milliseconds. If it is suspended for longer, it fails, and can be restarted.
     """
-    for file in (*path.glob(".*"), *path.glob("*/.*")):
-        with contextlib.suppress(OSError):  # another process has removed it
-            if re.fullmatch(r"\.[0-9a-f]{32}", file.name) and file.is_file() and time.time() - file.stat().st_mtime > 3600:
-                file.unlink()
+    for folder in (path, *(one for one in path.iterdir() if files.is_real_folder(one))):
+        for file in folder.glob(".*"):
+            with contextlib.suppress(OSError):  # another process has removed it
+                old = time.time() - file.lstat().st_mtime > 3600
+                if re.fullmatch(r"\.[0-9a-f]{32}", file.name) and files.is_real_file(file) and old:
+                    file.unlink()
 
 
-def _same(file: Path, content: bytes) -> bool:
+def read(path: Path, name: str, most: int) -> bytes:
+    """Reads a file of a store. Raises an `OSError` unless it is a regular file in real folders: no link is followed."""
+    return files.read(files.inside(path, name), most, links=False)
+
+
+def _same(path: Path, name: str, content: bytes) -> bool:
     try:
-        found = files.read(file, 2 * len(content) + 1024)
-        return found == content or (file.name == "zarr.json" and json.loads(found) == json.loads(content))
+        found = read(path, name, 2 * len(content) + 1024)
+        return found == content or (name.endswith("zarr.json") and json.loads(found) == json.loads(content))
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def replace(file: Path, content: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    set_aside(file, file.is_dir())
-    files.replace(file, content)
+def replace(path: Path, name: str, content: bytes) -> None:
+    """Writes a file of a store. A link or a file in the place of one of its folders is set aside."""
+    for parent in list(Path(name).parents)[-2::-1]:
+        real_folder(path / parent)
+    set_aside(path / name, (path / name).is_dir())
+    files.replace(path / name, content)
+
+
+def real_folder(path: Path) -> Path:
+    """Makes a folder of a store, unless it is there. What is in its place is set aside: a link may lead out of the store."""
+    set_aside(path, os.path.lexists(path) and not files.is_real_folder(path))
+    path.mkdir(exist_ok=True)
+    return path
 
 
 def set_aside(path: Path, wrong: bool) -> None:
     """Renames a file or folder that is in the place of one of the store, if it is `wrong`. It may be the user's: keep it."""
     if wrong:
-        path.rename(files.beside(path))
+        path.rename(path.with_name(f".set-aside-{uuid.uuid4().hex}"))
 
 
 def on_disk(file: Path) -> int:
@@ -252,10 +266,11 @@ def on_disk(file: Path) -> int:
 
 def is_empty(path: Path) -> bool:
     """Whether a store can be created there. Temporary files of other processes that create one do not count."""
-    if path.exists() and not path.is_dir():
+    there = os.path.exists(path)  # unlike `Path.exists`, also False if the path is too long
+    if there and not path.is_dir():
         raise ValueError(f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to continue")
     try:
-        return not path.exists() or all(re.fullmatch(r"\.[0-9a-f]{32}", file.name) for file in path.iterdir())
+        return not there or all(re.fullmatch(r"\.[0-9a-f]{32}", file.name) for file in path.iterdir())
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -277,12 +292,16 @@ class Known(NamedTuple):
     checked: tuple[int, int] | None  # with chunks of this many seeds and bandits
 
 
+class NoStore(ValueError):
+    """Raised if a folder has no root of a store, or a damaged one."""
+
+
 def read_root(path: Path, known: Known | None = None) -> Root:
     """Reads the root of a store."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
     try:
-        content = files.read(path / "zarr.json", specification.MOST_BYTES)
+        content = read(path, "zarr.json", specification.MOST_BYTES)
         specification.check_length(content)
         root = specification.parse(content)
         del content
@@ -305,8 +324,9 @@ def read_root(path: Path, known: Known | None = None) -> Root:
             specification.check(described, chunk_size, group)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another "
-                         "folder, one that is not there yet for a new sweep") from None
+        raise NoStore(f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): name another folder, "
+                      "one that is not there yet for a new sweep. If a sweep was saved there, start it again by its grid file "
+                      "or call, which writes zarr.json anew") from None
     return Root(attributes, chunk_size, group, described)
 
 
