@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -109,6 +110,42 @@ def interrupt_and_go_on(grid, store, executor):
              for folder in (store, store.with_name("alone"))]
     assert files[0] == files[1], "nothing is left over"
     return results
+
+
+POOL = """
+import multiprocessing, sys, time
+from concurrent.futures import ProcessPoolExecutor
+import bts_jax as bj
+from bts_jax.sweeps import executors
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        executors.first_worker(pool)
+        print(*[process.pid for process in pool._processes.values()], flush=True)
+        bj.sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [1e7], 4, out=sys.argv[1],
+                 executor=pool, chunk_size=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["idle", "playing"])
+def test_workers_of_a_pool_end_with_the_process_that_started_them(when, tmp_path):
+    """A killed process cannot end its workers, and they would wait forever."""
+    (tmp_path / "script.py").write_text(POOL)
+    command = [sys.executable, tmp_path / "script.py", tmp_path / "store"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        workers = list(map(int, process.stdout.readline().split()))
+        until = time.monotonic() + 60
+        while when == "playing" and not list(tmp_path.glob("store/.*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        process.kill()
+    until = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < until:
+        time.sleep(0.1)
+    left = [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert workers and not left
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from it. A user-defined class is named by its module, or sent by value if it has
 play the same runs: if its versions, its platform or the user's code differ.
 """
 
+import multiprocessing
 import os
 import socket
 import threading
@@ -57,6 +58,7 @@ def describe(_: str, workers: int = 1) -> dict[str, Any]:
     """Describes this worker. `workers`: the least number on this machine. The first argument makes each call unique."""
     with _LOCK:
         check_fork()
+        _follow_parent()
         share_machine(workers, one_gpu=True)
         devices = jax.local_devices()
     return {"worker": _name(), "bts_jax": __version__, "jax": jax.__version__, "platform": devices[0].platform,
@@ -73,6 +75,7 @@ def work(order: tuple[Any, ...]) -> dict[str, Any]:
     try:
         with _LOCK:
             check_fork()
+            _follow_parent()
             share_machine(order.workers, one_gpu=True)
             results, grid, devices, most = _opened(order)
         _touch(mark)
@@ -88,6 +91,26 @@ def work(order: tuple[Any, ...]) -> dict[str, Any]:
         mark.unlink(missing_ok=True)
     return {"worker": _name(), "played": len(todo), "lost": list(counts.lost.items()),
             "cut": list(counts.cut.items())}
+
+
+_followed: list[Any] = []  # the process that started this one, if it is watched
+
+
+def _follow_parent() -> None:
+    """Ends this process when the process that started it is gone. A worker of a process pool would otherwise wait forever.
+
+    Other executors end their workers themselves.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or _followed:
+        return
+    _followed.append(parent)
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)  # every file of the store is replaced as a whole
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _name() -> str:
