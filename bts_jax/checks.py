@@ -14,6 +14,8 @@ from jax.core import Tracer
 from bts_jax.devices import check_fork
 from bts_jax.text import shown
 
+LONGEST_NAME = 200  # characters
+
 
 def is_concrete(tree: Any) -> bool:
     """Whether every leaf is a value and not a tracer."""
@@ -58,11 +60,16 @@ def whole(name: str, value: Any, low: int) -> int:
 
 
 def name(argument: str, value: Any) -> None:
-    """Raises unless `value` can be the name of a policy or bandit."""
+    """Raises unless `value` can be the name of a policy, a bandit or an arm.
+
+    Names are printed on terminals, drawn in figures and written into files, so they have no control characters.
+    """
     if not isinstance(value, str) or not value:
         raise ValueError(f"{argument} has the name {shown(value)}: use strings that are not empty as names")
-    if "\0" in value or any("\ud800" <= mark <= "\udfff" for mark in value):
-        raise ValueError(f"{argument} has the name {shown(value)}: leave out null characters and lone surrogates")
+    if not value.isprintable():
+        raise ValueError(f"{argument} has the name {shown(value)}: leave out line breaks and other control characters")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(f"{argument} has a name of {len(value):,} characters, {shown(value, 60)}: use at most {LONGEST_NAME}")
 
 
 def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> None:

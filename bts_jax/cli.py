@@ -356,7 +356,7 @@ def _print_table(arguments: argparse.Namespace) -> None:
     by, seeds = arguments.by or grouping(results), results.sizes["seed"]
     found = regret_table(results, statistic=arguments.statistic, by=by, over=arguments.over)
     if arguments.csv:
-        found[["bandits", "policy"]] = found[["bandits", "policy"]].map(printable)
+        found[["bandits", "policy"]] = found[["bandits", "policy"]].map(_cell)
         print(found.to_csv(index=False, lineterminator="\n"), end="")
         for remark in _remarks(results):
             print(remark, file=sys.stderr)
@@ -504,6 +504,11 @@ def _interval(found: Any) -> str:
     if np.isnan(estimate):
         return "-"
     return f"{estimate:,.1f}" if np.isnan(low) else f"{estimate:,.1f} ({low:,.1f} … {high:,.1f})".replace("inf", "∞")
+
+
+def _cell(name: str) -> str:
+    """A name in a CSV file. A spreadsheet would compute a cell that begins like a formula, so it gets an apostrophe."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
 
 
 def _latex(head: list[str], rows: list[list[str]]) -> None:

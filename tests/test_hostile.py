@@ -3,6 +3,7 @@
 In all cases the answer comes soon, needs little memory and is a clear message, and nothing else is changed.
 """
 
+import csv
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from test_results import assert_same, snapshot
@@ -328,7 +330,9 @@ SPECIFICATIONS = {
     **{f"name {name!r:.20}": (put(kind, name, value={}), "has the name") for kind in ("policies", "bandits")
        for name in ("", "\0", "\ud800")},
     "long names": (lambda found: found["policies"].update(
-        {f"{i}{'x' * 10**5 * (i == 0)}": found["policies"]["any"] for i in range(10**3)}), "the labels take 40"),
+        {f"{i}{'x' * 190 * (i == 0)}": found["policies"]["any"] for i in range(200_000)}), "the labels take 15"),
+    "a long name": (lambda found: found["policies"].update({"x" * 20_000: found["policies"]["any"]}),
+                    "policies has a name of 20,000 characters"),
     "one with many arms": (lambda found: found["bandits"].update(
         {f"{i}": {**found["bandits"]["two"], "reward_mean": [0.5] * (2, 10**5)[i == 0],
                   "cost_mean": [0.5] * (2, 10**5)[i == 0]} for i in range(200)}), "the labels take 32"),
@@ -475,12 +479,27 @@ def test_results_that_the_files_cannot_hold_are_not_allocated(chunk, store, caps
 def test_names_from_a_store_do_not_reach_the_terminal_raw(store, capsys):
     rewrite(store, lambda found: found["policies"].update({"\x1b[2J\n": found["policies"].pop("any")})
             or found["bandits"].update({"\x1b]0;x\a": found["bandits"].pop("two")}))
-    for more in ([], ["--latex"]):
-        main(["table", str(store), "--by-bandit", *more])
-        out = capsys.readouterr().out
-        assert "\x1b" not in out and "\a" not in out and "x1b[2J" in out and "x1b]0;x" in out
-    rewrite(store, put("policies", "\x1b[2J\n", "class", value="\x1b[2J"))
-    refused(["sweep", "--resume", str(store)], r"\\x1b\[2J", capsys)
+    for arguments in (["table"], ["plot"], ["sweep", "--resume"]):
+        refused([*arguments, str(store)], r"policies has the name '\\x1b\[2J\\n': leave out line breaks", capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [
+    put("policies", "any", "class", value="\x1b[2J"), put("policies", "any", "requires", value=["\x1b[2J"]),
+    put("bandits", "two", "class", value="x" * 20_000), lambda found: found.update(coords={"note": ["\x1b[2J", "a"]}),
+    lambda found: found["bandits"]["two"].update(arms=["a\u202e", "b"])])
+def test_no_other_text_of_a_store_reaches_the_terminal_raw(change, store, capsys):
+    rewrite(store, change)
+    refused(["table", str(store)], "is not a store", capsys)
+
+
+@pytest.mark.slow
+def test_attributes_of_a_store_are_checked(store):
+    root = json.loads((store / "zarr.json").read_text())
+    for changed in ({"device": "\x1b[2J"}, {"\x1b[2J": 1}, {"device": "x" * 20_000}):
+        (store / "zarr.json").write_text(json.dumps({**root, "attributes": {**root["attributes"], **changed}}))
+        with pytest.raises(ValueError, match=r"is not a store.*is too long, or has control characters"):
+            bj.open_results(store)
 
 
 # An untrusted grid file.
@@ -538,7 +557,7 @@ FILES = {
     "dots in a header": (SMALL, "[" + "'a' . " * 10**4 + "b]", "nested too deeply"),
     "scaled": (EMPIRICAL, 'kind = "scaled"\nbandit = ' + '{ kind = "scaled", bandit = ' * 100 + '{ kind = "bernoulli" }'
                + " }" * 100, "bandit is nested too deeply"),
-    "null": ("[bandits.two]", '[bandits."a\\u0000"]', "leave out null characters"),
+    "null": ("[bandits.two]", '[bandits."a\\u0000"]', "leave out line breaks and other control"),
     "large": (SMALL, "# " * 2**20 + "\n" + SMALL, "cannot read 'bad.toml' .larger than"),
     "missing": (*load("missing.csv"), "cannot read 'missing.csv' .No such file"),
     "folder": (*load("."), "cannot read .* .Is a directory"),
@@ -574,42 +593,81 @@ def test_a_hostile_grid_file_is_refused(what, folder, capsys, monkeypatch, littl
 @pytest.mark.slow
 def test_a_table_is_found_beside_the_file_that_names_it(folder, capsys):
     (folder / "there").mkdir()
-    (folder / "there" / "seen.csv").write_text("arm,reward,cost\n" + "a\x1b[2J,1,1\nb,1,1\n" * 10)
+    (folder / "there" / "seen.csv").write_text("arm,reward,cost\n" + "a,1,1\nb,1,1\n" * 10)
     (folder / "there" / "grid.toml").write_text("\ufeff" + SMALL.replace(*load("seen.csv")), encoding="utf-8")
     from bts_jax.sweeps.gridfile import read_toml
 
     assert read_toml("there/grid.toml")["bandits"]["two"].num_arms == 2
-    err = capsys.readouterr().err
-    assert "20 of 20 rows kept" in err and "\x1b" not in err
+    assert "20 of 20 rows kept" in capsys.readouterr().err
+    (folder / "there" / "seen.csv").write_text("arm,reward,cost\n" + "a\x1b[2J,1,1\nb,1,1\n" * 10)
+    with pytest.raises(ValueError, match=r"bandits.two.load: arms has the name 'a\\x1b\[2J': leave out"):
+        read_toml("there/grid.toml")
+    assert "\x1b" not in capsys.readouterr().err
 
 
 # Names and paths.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["a\0", "\ud800"])
-def test_names_that_are_not_text_are_refused(name):
-    with pytest.raises(ValueError, match="leave out null characters and lone surrogates"):
+@pytest.mark.parametrize(("name", "message"), [
+    *((name, "leave out line breaks and other control characters") for name in ("a\0", "\ud800", "a\nb", "\x1b[2J", "\u202e")),
+    ("x" * 20_000, "policies has a name of 20,000 characters, 'x{56}...: use at most 200"), ("", "strings that are not empty"),
+])
+def test_names_that_cannot_be_printed_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
         bj.sweep({name: bj.Uniform()}, BANDITS, [5], 3)
+    with pytest.raises(ValueError, match=message.replace("policies", "bandits")):
+        bj.sweep(["uniform"], {name: BANDITS["two"]}, [5], 3)
+    with pytest.raises(ValueError, match=message.replace("policies has", "arms has")):
+        bj.Empirical(reward=[[1], [1]], cost=[[1], [1]], arms=[name, "b"])
+
+
+def test_bandits_whose_runs_would_be_the_same_are_refused(tmp_path):
+    """The keys of runs are derived from the CRC-32 of the name."""
+    names = "arm48780", "bandit number 82547656"
+    named = "bandits 'arm48780' and 'bandit number 82547656' have names with the same CRC-32.*: rename one of them"
+    with pytest.raises(ValueError, match=named):
+        bj.sweep(["uniform"], dict.fromkeys(names, BANDITS["two"]), [5], 3)
+    for name in names:
+        bj.sweep(["uniform"], {name: BANDITS["two"]}, [5], 3, out=tmp_path / name)
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match=named):
+        bj.merge(*(tmp_path / name for name in names), out=tmp_path / "both")
+    with pytest.raises(ValueError, match=named):
+        bj.sweep(["uniform"], {names[1]: BANDITS["two"]}, [5], 3, out=tmp_path / names[0])
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.slow
 def test_odd_names_are_names(folder, capsys):
-    names = ["../../x", "/etc/passwd", "line\nbreak", "x" * 10_000, "emoji 😀", "$\\frac{$", "_", "-dash"]
+    names = ["../../x", "/etc/passwd", "=HYPERLINK(1)", "x" * 200, "emoji 😀", "$\\frac{$", "_", "-dash"]
     results = bj.sweep({name: bj.KUBE() for name in names}, {"../": BANDITS["two"], "$\\frac{$": BANDITS["two"]}, [5, 10], 3,
                        out=folder / "in" / "ünï 😀\n.zarr")
     assert_same(bj.open_results("in/ünï 😀\n.zarr"), results)
     assert sorted(path.name for path in folder.iterdir()) == ["in", "small.toml"]
-    main(["table", "in/ünï 😀\n.zarr"])
-    assert "line\\nbreak" in capsys.readouterr().out
-    results.sel(policy=["$\\frac{$", "_"]).pipe(lambda part: _plot(part, folder / "-p.png"))
-    assert (folder / "-p.png").read_bytes().startswith(b"\x89PNG")
+    main(["table", "in/ünï 😀\n.zarr", "--csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["policy"] for row in rows} == {"'" * (name[0] in "=-") + name for name in names}
 
 
-def _plot(dataset, path):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["$\\frac{$", "$" + "{" * 95 + "x" + "}" * 95 + "$", "x" * 200, "$x_1$", "cost in $", "$ $"])
+def test_figures_of_odd_names(name, folder):
+    """Formulas that matplotlib cannot read are drawn as text, also if the user saves the figure; long names are cut."""
+    import xml.etree.ElementTree
+
     from bts_jax import plots
 
-    plots.write(plots.regret(dataset, panel="bandit"), path)
+    results = bj.sweep({name: bj.Uniform(), f"{name[:150]}2": bj.Uniform()}, {name: BANDITS["two"]}, [5, 10], 3)
+    trace = bj.trace(bj.Uniform(), BANDITS["two"], 5, jax.random.key(0))
+    figures = [plots.regret(results), plots.final_regret(results), plots.difference(results, name), plots.dominance(results),
+               plots.run(trace, labels=[name, "b"]), plots.regret(results, labels={name: f"{name}\x07"})]
+    for number, figure in enumerate(figures):
+        figure.savefig(folder / f"{number}.svg")
+        plots.write(figure, folder / f"{number}.png")
+        svg = (folder / f"{number}.svg").read_text()
+        xml.etree.ElementTree.fromstring(svg)
+        assert "x" * 70 not in svg or number == 5, "a label of one's own is not cut"
 
 
 @pytest.mark.slow

@@ -4,6 +4,10 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bts_jax.text import printable
+
+LONGEST = 32  # characters of a name in a figure: twice as many would leave no room for the panel
+
 # No two policies of the registry have the same colour, nor the same marker and line: they can be told apart in print without
 # colour, too. The paper's five policies have colours of Okabe and Ito, which the colour-blind can tell apart. The other colours
 # are far from these and from each other (at least 0.1 in OKLab). Related policies differ most: they are compared most often.
@@ -72,14 +76,31 @@ def chosen(
     for name, style in look.items():
         mine = changes.get(name, {})
         try:  # whatever matplotlib accepts for a line; `c` and `lw` are its short names
-            style |= {"label": name} | normalize_kwargs(dict(mine), Line2D)
+            style |= {"label": legible(name)} | normalize_kwargs(dict(mine), Line2D)
             Line2D([], [], **style)
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"styles[{name!r}] = {mine!r} are not properties of a line ({error}): give those of "
                              "matplotlib's Line2D, as in {'color': 'black', 'linewidth': 2}") from error
         if name in labels:
-            style["label"] = str(labels[name])
+            style["label"] = legible(str(labels[name]), 1000)
     return look
+
+
+def legible(name: str, most: int = LONGEST) -> str:
+    """A name as it is drawn: the middle is cut out if it is longer than `most` characters, and control characters are escaped.
+
+    A formula between dollar signs is drawn as one. If matplotlib cannot read it, the dollar signs are drawn instead.
+    """
+    from matplotlib.mathtext import MathTextParser
+
+    text = printable(name, keep="\n")
+    text = text if len(text) <= most else f"{text[: most // 2]}…{text[most // 2 + 1 - most :]}"  # names often differ at the end
+    if "$" in text:
+        try:
+            MathTextParser("path").parse(text)
+        except (ValueError, RecursionError):
+            return text.replace("\\$", "$").replace("$", r"\$")
+    return text
 
 
 def arms(count: int) -> list[Any]:

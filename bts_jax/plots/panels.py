@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bts_jax.plots.looks import legible
 from bts_jax.plots.saving import blank
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def side_by_side(
         for each in panels.axes:
             each.set(xlabel=x, ylabel=y)
     for each, title in zip(panels.axes, titles, strict=True):
-        each.set_title(title, **panels.text)
+        each.set_title(legible(title), **panels.text)
         each.set_axisbelow(True)
         if panels.new:
             frame(each)

@@ -139,7 +139,7 @@ def _left_labels(resources: Sequence[str] | None, left: np.ndarray) -> list[str]
         return [f"budget left of resource {j}" for j in range(left.shape[1])]
     if isinstance(resources, str) or len(resources) != left.shape[1]:
         raise ValueError(f"resources = {resources!r} are not {left.shape[1]} names: give one for each resource")
-    return [f"{name} left" for name in resources]
+    return [f"{looks.legible(str(name))} left" for name in resources]
 
 
 def _draw_spending(panels: Panels, rounds: np.ndarray, left: np.ndarray, reward: np.ndarray, labels: list[str]) -> None:
@@ -177,12 +177,12 @@ def _names(labels: Any, count: int) -> list[str]:
     """The names of all arms: those that the user gives, or else their numbers."""
     if labels is None or isinstance(labels, Mapping):
         labels = labels or {}
-        return [str(labels.get(k, f"arm {k}")) for k in range(count)]
+        return [looks.legible(str(labels.get(k, f"arm {k}"))) for k in range(count)]
     names = [labels] if isinstance(labels, str) else list(labels)
     if isinstance(labels, str) or len(names) < count:
         raise ValueError(f"labels = {shown(labels)} has {counted(len(names), 'name')}, and there are {count} arms: give a "
                          "sequence with a name for each, or a mapping from the numbers of some to their names")
-    return [str(name) for name in names]
+    return [looks.legible(str(name)) for name in names]
 
 
 def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:

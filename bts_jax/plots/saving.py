@@ -55,16 +55,7 @@ def save(figure: "Figure", path: Path) -> None:
 def write(figure: "Figure", path: Path) -> None:
     """Writes a figure as PNG, PDF or SVG, by the suffix of `path`. A PNG has 300 dpi, or more if it is narrow."""
     import matplotlib
-    from matplotlib.mathtext import MathTextParser
-    from matplotlib.text import Text
 
-    for text in figure.findobj(Text):  # a name may have dollar signs without being a formula
-        if "$" not in text.get_text():  # type: ignore
-            continue
-        try:
-            MathTextParser("path").parse(text.get_text())  # type: ignore
-        except ValueError:
-            text.set_parse_math(False)  # type: ignore
     content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType: publishers refuse Type 3 fonts
         figure.savefig(content, format=image_format(path), dpi=_dpi(figure.get_figwidth(), 300))

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,7 +21,7 @@ from bts_jax.engine.fixed_point import LARGEST, UNIT
 from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps.results import Chunk, now
-from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed
+from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_ours, listed, words_of
 from bts_jax.sweeps.store import FORMAT
 from bts_jax.text import counted, shown
 
@@ -108,7 +107,7 @@ class Grid:
                 game.check(policy, self._bandits[0], self.amounts[0, -1], amounts, self.longest)
                 for bandit in self._bandits if "time_cost" in side_info(policy) else vectors:
                     game.check_resources(policy, bandit)
-        self.words = _words(self.bandits)
+        self.words = words_of(self.bandits)
         self._count_work()
         self._sort_by_kind()
 
@@ -129,7 +128,7 @@ class Grid:
         ]
         costs = [self._costs[places[name]] if name in places else 1.0 for name in grid.bandits]
         grid.amounts = grid._amounts(costs)
-        grid.words = _words(grid.bandits)
+        grid.words = words_of(grid.bandits)
         grid._count_work()
         grid._sort_by_kind()
         return grid
@@ -288,11 +287,6 @@ def kind_of(thing: Any) -> Any:
 def _exact(budgets: np.ndarray) -> np.ndarray:
     """Whole numbers as integers: they need not be rounded to float32."""
     return budgets.astype(np.int32) if (budgets == np.floor(budgets)).all() else budgets
-
-
-def _words(bandits: Mapping[str, Any]) -> np.ndarray:
-    """The integers that are folded into the keys of the runs on each bandit."""
-    return np.array([zlib.crc32(name.encode()) for name in bandits], np.uint32)
 
 
 def _check_single(argument: str, name: str, value: Any, batch: bool) -> None:

@@ -249,6 +249,7 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     same = all(list(one.specification["bandits"]) == list(whole["bandits"]) for one in kept)
     group = kept[0].group if same and len({one.group for one in kept}) == 1 else 1
     specification.check(whole, chunk_size, group)
+    specification.words_of(whole["bandits"])
     attributes = {**kept[0].attributes, "specification": json.dumps(whole, ensure_ascii=False), "store_format": FORMAT}
     begun = not is_empty(path)
     if begun:

@@ -197,7 +197,9 @@ def _same(attributes: dict[str, Any], root: Root) -> bool:
 
 def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     try:
-        return union(root.specification, described)
+        whole, changed = union(root.specification, described)
+        specification.words_of(whole["bandits"])
+        return whole, changed
     except Conflict as error:
         raise ValueError(f"the store {str(path)!r} belongs to another grid and is left unchanged ({error}): name another "
                          "folder as out, or read it with bts_jax.open_results") from None

@@ -12,7 +12,7 @@ import math
 import sys
 import textwrap
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from bts_jax import checks, game
+from bts_jax.checks import LONGEST_NAME
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT
 from bts_jax.pytrees import Names
 from bts_jax.sweeps import classes
@@ -87,7 +88,7 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
             checks.name(kind, name)
             _entry(where, entry, ("class", "fields", *more))
             if kind == "policies":
-                if not isinstance(entry["requires"], list) or not all(isinstance(name, str) for name in entry["requires"]):
+                if not isinstance(entry["requires"], list) or not all(map(_is_name, entry["requires"])):
                     raise ValueError(f"{where}.requires = {shown(entry['requires'])} is not a list of names")
                 continue
             means = [_means(f"{where}.{mean}", entry[mean], mean == "cost_mean") for mean in ("reward_mean", "cost_mean")]
@@ -118,6 +119,20 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
         raise ValueError(f"there are {chunks:,} chunks of {chunk_size} seeds, and at most {MOST_CHUNKS:,} are allowed")
 
 
+def words_of(bandits: Iterable[str]) -> np.ndarray:
+    """The integers that are folded into the keys of the runs on each bandit: the CRC-32 of its name.
+
+    Raises a `ValueError` if two bandits have the same one, because their runs would be the same.
+    """
+    found: dict[int, str] = {}
+    for name in bandits:
+        other = found.setdefault(zlib.crc32(name.encode()), name)
+        if other != name:
+            raise ValueError(f"bandits {shown(other)} and {shown(name)} have names with the same CRC-32, so that their runs "
+                             "would have the same keys: rename one of them")
+    return np.array(list(found), np.uint32)
+
+
 def check_coords(coords: Any, bandits: int) -> None:
     """Raises a `ValueError` unless these are coordinates of this many bandits."""
     for name, values in _table("coords", coords).items():
@@ -130,8 +145,8 @@ def check_coords(coords: Any, bandits: int) -> None:
             raise ValueError(f"{where} = {shown(values)} is not a list of {bandits}")
         if not (all(isinstance(x, str) for x in values) or all(type(x) in (bool, int, float) for x in values)):
             raise ValueError(f"{where} = {shown(values)} has neither numbers alone nor texts alone")
-        if any(isinstance(x, str) and "\0" in x for x in values):
-            raise ValueError(f"{where} has a null character")
+        if any(isinstance(x, str) and not x.isprintable() for x in values):
+            raise ValueError(f"{where} = {shown(values)} has line breaks or other control characters: leave them out")
 
 
 def bytes_of_a_run(arms: int, resources: int = 1) -> int:
@@ -283,13 +298,18 @@ def _table(where: str, value: Any, needed: tuple[str, ...] = ()) -> dict[str, An
 def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields"), depth: int = 0) -> None:
     """Raises unless `value` describes a policy or a bandit: its class, and fields of numbers, lists or a bandit within it."""
     _table(where, value, needed)
-    if not isinstance(value["class"], str):
+    if not _is_name(value["class"]):
         raise ValueError(f"{where}.class = {shown(value['class'])} is not the name of a class")
     for name, field in _table(f"{where}.fields", value["fields"]).items():
         if isinstance(field, dict) and depth < DEEPEST:
             _entry(f"{where}.{shown(name)}", field, depth=depth + 1)
         elif not _numbers(field):
             raise ValueError(f"{where}.fields[{shown(name)}] = {shown(field)} is neither a number nor a list of numbers")
+
+
+def _is_name(value: Any) -> bool:
+    """Whether this can be the name of a class or of side information."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
 
 
 def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:

@@ -315,6 +315,9 @@ def read_root(path: Path, known: Known | None = None) -> Root:
         for name, value in attributes.items():
             if not isinstance(value, (str, int, float)):
                 raise ValueError(f"{shown(name)} is neither text nor a number")
+            text = f"{name} {'' if name == 'specification' else value}"
+            if not text.isprintable() or len(text) > 1000:  # it is printed with the Dataset
+                raise ValueError(f"{shown(name, 60)} is too long, or has control characters")
         if format_of(attributes) not in (1, FORMAT):
             raise ValueError(f"it has the format {shown(format_of(attributes))}, and this version knows the formats 1 to "
                              f"{FORMAT}: install the version of bts_jax that wrote it")
