@@ -764,6 +764,11 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
             limit = np.expand_dims(number, -2 if vector and number.ndim else -1)
             checks.require(f"{name}_mean of the bandit", expected, ~(expected > limit * (1 + 1e-5)),
                            f"set {name}_scale of the bandit to the largest {name} of one pull; it is {np.max(number):g} now")
+            if name == "cost":
+                largest = expected.max(-2 if vector else -1)
+                fine = (largest == 0) | (largest > 0.99 * SMALLEST_SCALE * number)  # less would be rounded to nothing
+                checks.require("the largest expected cost of the bandit", largest, fine, "set cost_scale of the bandit to the "
+                               f"largest cost of one pull; it is {np.max(number):g}, more than a million times as much")
         if name == "cost" and scales(bandit) is not None:
             resolution = Resolution.of(number, np)
             per_unit, most = resolution.per_unit, LARGEST // resolution.parts

@@ -134,6 +134,45 @@ def test_money_is_counted_exactly(cost, scale, budget, pulls):
     assert float(run.cost[0]) == pytest.approx(budget, rel=2e-7) and run.reward.tolist() == [pulls]
 
 
+ARMS = bj.Bernoulli(reward=[0.5, 0.9], cost=[1, 1])
+
+
+@pytest.mark.parametrize("amount", [1e-6, 3e-6, 1e-5, 1e-3, 0.02, 0.3])
+def test_small_amounts_count(amount):
+    """200 rounds at a small cost, and their rewards; in the same program as usual costs."""
+    usual = bj.simulate(bj.Oracle(), bj.Scaled(ARMS, scale=1, worth=1), 200, KEY)
+    run = bj.simulate(bj.Oracle(), bj.Scaled(ARMS, scale=amount, worth=amount), 200 * amount, KEY)
+    assert run.rounds.item() == 200 and run.pulls.tolist() == usual.pulls.tolist()
+    np.testing.assert_allclose(run.reward / amount, usual.reward, rtol=1e-5)
+    np.testing.assert_allclose(run.cost / amount, 200, rtol=1e-5)
+
+
+@pytest.mark.parametrize("amount", [1e-7, 1e-8, 1e-9])
+def test_amounts_that_would_vanish_are_refused(amount):
+    for make, named in (
+        (lambda: bj.Scaled(ARMS, worth=amount), "reward_scale = .*choose a smaller unit, because the largest reward of"),
+        (lambda: bj.Scaled(ARMS, scale=amount), "cost_scale = .*choose a smaller unit, because the largest cost of"),
+        (lambda: bj.Scaled(ARMS, scale=0, shift=[1, amount]), r"the largest cost of an arm\[1\] = .*: make it 0, or at least"),
+        (lambda: bj.Empirical(reward=[[amount], [0]], cost=[[1], [1]]), "the largest reward = .*set reward_scale to the"),
+        (lambda: bj.Empirical(reward=[[1], [0]], cost=[[amount], [0]]), "the largest cost = .*set cost_scale to the"),
+        (lambda: bj.Empirical.load({"arm": "aabb", "reward": [1, 1, 1, 1], "cost": [amount] * 4}, min_rows=1), "cost_scale = "),
+    ):
+        with pytest.raises(ValueError, match=named):
+            make()
+    points = bj.Multinomial(reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[0.5, 0.5]] * 2, support=[0, amount])
+    for play in (bj.simulate, bj.simulate_batch, bj.trace):
+        with pytest.raises(ValueError, match="the largest expected cost of the bandit = .*set cost_scale of the bandit"):
+            play(bj.BTS(), points, 1e-6, KEY)
+
+
+def test_tables_have_their_largest_amounts_as_scales():
+    table = {"arm": "aabb", "reward": [0.25, 0, 0.5, 0.5], "cost": [0.03, 0.02, 1e-5, 2e-5]}
+    bandit = bj.Empirical.load(table, min_rows=1)
+    assert (bandit.reward_scale, bandit.cost_scale) == (0.5, np.float32(0.03))
+    free = bj.Empirical.load({**table, "reward": [0] * 4}, min_rows=1)
+    assert free.reward_scale == 1
+
+
 @pytest.mark.slow
 def test_costs_above_one_in_one_line():
     """`test_units_in_a_grid_file` plays with `scale=5`."""
@@ -145,7 +184,9 @@ def test_costs_above_one_in_one_line():
     run = bj.simulate(bj.Oracle(), shifted, 60, KEY)
     assert run.rounds.tolist() == [40] and run.pulls.tolist() == [[0, 40]] and float(run.reward[0]) % 10 == 0
     small = bj.Scaled(bj.Bernoulli(reward=[0.5, 0.9], cost=[1, 1]), scale=0.25, worth=0.5)
-    assert (small.cost_scale, small.reward_scale) == (1, 1)  # as they always were
+    assert (small.cost_scale, small.reward_scale) == (0.25, 0.5)
+    nothing = bj.Scaled(bj.Bernoulli(reward=[0.5, 0.9], cost=[1, 1]), scale=0, worth=0)
+    assert (nothing.cost_scale, nothing.reward_scale) == (1, 1)
     twice = bj.Scaled(FIVE, scale=2)
     assert (twice.cost_scale, twice.reward_scale, twice.arms) == (10, 2, ("banner", "video"))
 

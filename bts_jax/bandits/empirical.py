@@ -58,6 +58,13 @@ class Empirical(Arms):
     def _check(self) -> None:
         self._canonicalize_scales(np.shape(self.reward)[:-2])
         self._canonicalize("amounts", scaled=True, reward=2, cost=2)
+        for name in ("reward", "cost"):
+            table, scale = getattr(self, name), getattr(self, f"{name}_scale")
+            if checks.is_concrete((table, scale)):
+                largest = np.max(np.asarray(table), (-2, -1))
+                good = (largest == 0) | (largest >= np.float32(SMALLEST_SCALE) * np.asarray(scale))
+                checks.require(f"the largest {name}", largest, good, f"set {name}_scale to the largest {name} of one pull; it "
+                               f"is {np.max(scale):g}, more than a million times as much")
         *shape, most = np.shape(self.reward)
         object.__setattr__(self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1]))
         if not 1 <= most <= MOST_ROWS:
@@ -134,7 +141,7 @@ class Empirical(Arms):
                 mapping from names to columns.
             arm, reward, cost: the names of the columns.
             reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
-                largest in the rows that are kept, or 1 if that is smaller.
+                largest in the rows that are kept.
             min_rows: the smallest number of rows of an arm.
             on_report: a function such as `print`. It is called with a `Loaded`, which lists what was kept and what was left
                 out.
@@ -291,7 +298,7 @@ def _numbers(column: list) -> np.ndarray:
 def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str, list[int]]) -> float:
     largest = max((float(values[rows].max()) for rows in kept.values()), default=1.0)
     if given is None:
-        return max(largest, 1.0)
+        return largest or 1.0
     remedy = f"give a positive number, at least {largest:g}, which is the largest in the table"
     number = checks.numbers(name, given, remedy)
     if number.ndim or not largest <= number < np.inf or number <= 0:

@@ -11,7 +11,7 @@ from bts_jax import checks
 from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.contract import num_resources, scales
-from bts_jax.engine.fixed_point import LARGEST_SCALE
+from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 
 
@@ -20,7 +20,8 @@ class Scaled(Wrapper):
     """The arms of another bandit, with the cost shift + scale · cost and the reward worth · reward.
 
     With scale 0 costs are deterministic: each pull of an arm costs its shift. Costs and rewards may be above 1. `cost_scale`
-    and `reward_scale` are the largest cost and reward of one pull, or 1 if that is smaller.
+    and `reward_scale` are the largest cost and reward of one pull. They must be at least 10⁻⁶: choose a smaller unit, such as
+    cents, for smaller amounts.
 
     Args:
         bandit: the other bandit, of any family with one resource.
@@ -56,21 +57,31 @@ class Scaled(Wrapper):
         for name in ("reward_scale", "cost_scale"):
             scale = getattr(self, name)
             if checks.is_concrete(scale):
-                what = "scale + shift" if name == "cost_scale" else "worth"
-                checks.require(name, scale, np.asarray(scale) <= LARGEST_SCALE, f"make {what} smaller: it is at most "
-                               f"{LARGEST_SCALE} in all, so choose a larger unit")
+                what, scale = "scale + shift" if name == "cost_scale" else "worth", np.asarray(scale)
+                checks.require(name, scale, scale <= LARGEST_SCALE, f"make {what} smaller: it is at most {LARGEST_SCALE} in "
+                               "all, so choose a larger unit")
+                checks.require(name, scale, scale >= np.float32(SMALLEST_SCALE), f"choose a smaller unit, because the largest "
+                               f"{name[:-6]} of one pull must be at least {SMALLEST_SCALE:g}")
+        if checks.is_concrete((self.scale, self.shift)):
+            highest = np.asarray(self._highest_costs)
+            fits = (highest == 0) | (highest >= np.float32(SMALLEST_SCALE) * np.asarray(self.cost_scale)[..., None])
+            checks.require("the largest cost of an arm", highest, fits, f"make it 0, or at least {SMALLEST_SCALE:g} of the "
+                           "largest cost of all arms, because sums are not exact enough for both")
 
     @property
     def reward_scale(self) -> jax.Array:
         inner = self._inner_scales[0]
-        return inner if self.worth is None else jnp.maximum((jnp.asarray(self.worth) * inner[..., None]).max(-1),
-                                                            jnp.minimum(inner, 1))
+        return inner if self.worth is None else _or_one((jnp.asarray(self.worth) * inner[..., None]).max(-1))
 
     @property
     def cost_scale(self) -> jax.Array:
-        inner = self._inner_scales[1]
-        highest = _moved(inner[..., None], inner[..., None], jnp.asarray(self.scale), jnp.asarray(self.shift))
-        return jnp.maximum(highest.max(-1), jnp.minimum(inner, 1))
+        return _or_one(self._highest_costs.max(-1))
+
+    @property
+    def _highest_costs(self) -> jax.Array:
+        """The largest cost of one pull of each arm. [K]"""
+        inner = self._inner_scales[1][..., None]
+        return _moved(inner, inner, jnp.asarray(self.scale), jnp.asarray(self.shift))
 
     @property
     def _inner_scales(self) -> tuple[jax.Array, jax.Array]:
@@ -107,6 +118,11 @@ class Scaled(Wrapper):
         """Draws a random instance with Bernoulli rewards and deterministic costs. The means are those of `Bernoulli.random`."""
         arms = Bernoulli.random(key, num_arms, reward_range=reward_range, cost_range=cost_range)
         return cls(bandit=arms, scale=jnp.zeros_like(arms.cost_mean), shift=arms.cost)
+
+
+def _or_one(scale: jax.Array) -> jax.Array:
+    """The scale, or 1 if all amounts are 0."""
+    return jnp.where(scale > 0, scale, 1)
 
 
 def _moved(cost: jax.Array, most: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
