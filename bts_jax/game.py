@@ -34,6 +34,7 @@ from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
+from bts_jax.engine.keys import depend_on_the_batch
 from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product
@@ -434,7 +435,15 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
-    return Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
+    round = Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
+    if depend_on_the_batch(round.closed.jaxpr):
+        words = (np.uint32(0), np.uint32(0))
+        pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(setting.bandit, random.as_key(words))
+        kind, thing = ("bandit", setting.bandit) if depend_on_the_batch(pull.jaxpr) else ("policy", setting.policy)
+        raise ValueError(f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give other numbers in another "
+                         "batch: use the key that it is given, or create keys with jax.random.key(seed, "
+                         'impl="threefry2x32")')
+    return round
 
 
 def _constants(setting: Setting) -> tuple:

@@ -26,6 +26,64 @@ class Turns:
         return jnp.roll(state, -1)
 
 
+OTHER_KEYS = {
+    "a constant": lambda key, number: jax.random.randint(jax.random.key(number, impl="rbg"), (), 0, 2),
+    "a new one": lambda key, number: jax.random.split(
+        jax.random.wrap_key_data(jnp.tile(jax.random.key_data(key), 2), impl="unsafe_rbg"))[0],
+    "none": lambda key, number: jax.lax.rng_bit_generator(jnp.tile(jax.random.key_data(key), 2), ())[1],
+}
+
+
+def other_keys(how):
+    """A policy that draws with keys of another kind."""
+
+    @chex.dataclass(frozen=True)
+    class OtherKeys(Turns):
+        def __call__(self, state, key):
+            found = OTHER_KEYS[how](key, state[0])
+            word = jax.random.key_data(found).sum() if jnp.issubdtype(found.dtype, jax.dtypes.prng_key) else found
+            return (word % 2).astype(jnp.int32), state
+
+    return OtherKeys()
+
+
+@chex.dataclass(frozen=True)
+class OtherBandit:
+    reward_mean: chex.Array
+    cost_mean: chex.Array
+
+    def pull(self, key, arm):
+        key = jax.random.wrap_key_data(jnp.tile(jax.random.key_data(key), 2), impl="rbg")
+        return tuple(jax.random.bernoulli(key, jnp.stack([self.reward_mean[arm], self.cost_mean[arm]])).astype(jnp.float32))
+
+
+def ways_to_play(policy, bandit):
+    keys = jax.random.split(jax.random.key(0), 3)
+    return {
+        "simulate": lambda: bj.simulate(policy, bandit, 5, keys[0]),
+        "batch": lambda: bj.simulate_batch(policy, bandit, 5, keys),
+        "vmap": lambda: jax.vmap(lambda key: bj.simulate(policy, bandit, 5, key))(keys),
+        "trace": lambda: bj.trace(policy, bandit, 5, keys[0], rounds=9), "compare": lambda: list(bj.compare(
+            {"mine": policy}, bandit, 5, keys)), "sweep": lambda: bj.sweep({"mine": policy}, {"b": bandit}, [5], 3),
+        "check": lambda: bj.check_policy(policy, bandit),
+    }
+
+
+@pytest.mark.parametrize("how", OTHER_KEYS)
+@pytest.mark.parametrize("way", ways_to_play(None, None))
+def test_keys_whose_numbers_depend_on_the_batch_are_refused_everywhere(way, how):
+    with pytest.raises(ValueError, match="policy OtherKeys draws with keys of kind rbg, which give other numbers in another"):
+        ways_to_play(other_keys(how), BANDIT)[way]()
+
+
+def test_the_same_holds_for_bandits():
+    mine = OtherBandit(reward_mean=jnp.array([0.5, 0.9]), cost_mean=jnp.array([0.5, 0.9]))
+    with pytest.raises(ValueError, match="bandit OtherBandit draws with keys of kind rbg"):
+        bj.check_bandit(mine)
+    with pytest.raises(ValueError, match="bandit OtherBandit draws with keys of kind rbg"):
+        bj.simulate_batch(Turns(), mine, 5, jax.random.split(jax.random.key(0), 3))
+
+
 KEY = jax.random.key(3)
 
 

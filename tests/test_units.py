@@ -161,7 +161,7 @@ def test_amounts_that_would_vanish_are_refused(amount):
             make()
     points = bj.Multinomial(reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[0.5, 0.5]] * 2, support=[0, amount])
     for play in (bj.simulate, bj.simulate_batch, bj.trace):
-        with pytest.raises(ValueError, match="the largest expected cost of the bandit = .*set cost_scale of the bandit"):
+        with pytest.raises(ValueError, match=r"the largest expected cost of the bandit = .*set cost_scale of the bandit"):
             play(bj.BTS(), points, 1e-6, KEY)
 
 

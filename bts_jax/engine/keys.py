@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from bts_jax import random
 from bts_jax.engine.jaxprs import Builder, is_exact
@@ -30,6 +31,17 @@ class _Keys(NamedTuple):
 
     def typed(self) -> jax.Array:
         return jax.random.wrap_key_data(jnp.stack(self, axis=-1), impl=IMPL)
+
+
+def depend_on_the_batch(jaxpr: Any) -> bool:
+    """Whether random numbers in a jaxpr depend on the shape of the batch, as those of XLA's own generator do (keys `rbg`)."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("rng_bit_generator", "rng_uniform"):
+            return True
+        draws = equation.primitive.name in ("random_bits", "random_split", "random_fold_in")
+        if draws and "rbg" in str(equation.invars[0].aval.dtype):
+            return True
+    return any(depend_on_the_batch(body) for one in jaxpr.eqns for body in core.jaxprs_in_params(one.params))
 
 
 def write_out_keys(closed: Any) -> Any:
