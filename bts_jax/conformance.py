@@ -17,6 +17,7 @@ from jax.extend import core
 from bts_jax import batch, checks, game
 from bts_jax.bandits.arms import named_arms
 from bts_jax.contract import Bandit, Policy, num_resources, scales, side_info
+from bts_jax.engine.functions import functions_left
 from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.summation import left_to_xla
 from bts_jax.policies import Uniform
@@ -34,9 +35,9 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     - The policy must be a function of its state and key.
     - If the policy has `logits`, this method must return K finite numbers.
 
-    A `UserWarning` names operations that add floats in an order that XLA chooses by the shape of the batch, such as a
-    convolution. Sums and matrix products are not among them, because runs compute them in a fixed order
-    (`bts_jax.engine.summation`).
+    A `UserWarning` names operations whose last bit XLA may compute differently in another batch: a convolution, which adds
+    floats in an order that XLA chooses, or a function such as `sin`. Sums, matrix products, `exp`, `log`, `log1p`, `tanh` and
+    normal draws are not among them, because runs compute them in a fixed way (`bts_jax.engine.summation`, `functions`).
 
     Example:
         >>> import bts_jax as bj
@@ -68,7 +69,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
     cost = np.ones(np.shape(bandit.cost_mean)[1:], np.float32)
-    _warn_of_sums(name, (_decide, policy, state, keys[0]),
+    _warn_of_bits(name, (_decide, policy, state, keys[0]),
                   (_update, policy, state, np.int32(0), np.float32(1), cost, keys[0]))
 
 
@@ -145,15 +146,21 @@ def check_bandit(bandit: Bandit) -> None:
         wrong += _differences(Uniform(), bandit, budget, keys, end, runs, max_rounds=1000)
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    _warn_of_sums(name, (_pull, traced, keys[0], arms[0]))
+    _warn_of_bits(name, (_pull, traced, keys[0], arms[0]))
 
 
-def _warn_of_sums(name: str, *calls: tuple) -> None:
-    """Warns of operations that add floats in an order that XLA chooses. `calls` are tuples of a function and its arguments."""
-    found = set().union(*(left_to_xla(jax.make_jaxpr(function)(*arguments).jaxpr) for function, *arguments in calls))
+def _warn_of_bits(name: str, *calls: tuple) -> None:
+    """Warns of operations whose last bit may depend on the batch. `calls` are tuples of a function and its arguments."""
+    traced = [jax.make_jaxpr(function)(*arguments).jaxpr for function, *arguments in calls]
+    found = set().union(*map(left_to_xla, traced))
     if found:
         warnings.warn(f"{name} uses {', '.join(sorted(found))}, and XLA may add in another order in another batch: runs may "
                       "differ if a decision depends on the last bit. Use jnp.dot or jnp.sum, which add in a fixed order",
+                      stacklevel=3)
+    found = set().union(*map(functions_left, traced))
+    if found:
+        warnings.warn(f"{name} uses {', '.join(sorted(found))}, whose last bit XLA may compute differently in another batch: "
+                      "runs may differ if a decision depends on it. Use exp, log, log1p, expm1, tanh or sqrt where possible",
                       stacklevel=3)
 
 

@@ -214,7 +214,18 @@ class Convolves:
         return state
 
 
+@chex.dataclass(frozen=True)
+class Waves(Turns):
+    """Decides by a function that the engine does not write out."""
+
+    def __call__(self, state, key):
+        return (jnp.sin(jax.random.normal(key)) > 0.1).astype(jnp.int32), state
+
+
 @pytest.mark.slow
 def test_what_is_left_to_xla_is_reported():
+    bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     with pytest.warns(UserWarning, match="policy Convolves uses conv_general_dilated"):
-        bj.check_policy(Convolves(), bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5]))
+        bj.check_policy(Convolves(), bandit)
+    with pytest.warns(UserWarning, match="policy Waves uses sin, whose last bit XLA may compute differently in another batch"):
+        bj.check_policy(Waves(), bandit)

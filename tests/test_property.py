@@ -19,9 +19,11 @@ from common import assert_same_bits, batch, keys, take
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
 from bts_jax import random
+from bts_jax.engine.functions import write_out_functions
 
 EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, in addition to those written by hand
 
@@ -362,6 +364,17 @@ def pull_arms(key, arm):
     return BANDIT.pull(key, arm)
 
 
+def written_out(function):
+    """The same function, with the operations that the engine writes out for `exp` and the like (`test_functions.py`)."""
+
+    def called(*arguments):
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        outputs = jaxpr_as_fun(write_out_functions(closed, "cpu"))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(out), outputs)
+
+    return called
+
+
 def play_by_hand(policy, many):
     """Reward, cost, rounds and pulls of every run and checkpoint: the rules of the game, in Python.
 
@@ -376,10 +389,10 @@ def play_by_hand(policy, many):
             return reward, cost, rounds, pulls
         decide, pull, update = (key_of(many, round, purpose) for purpose in (DECIDE, PULL, UPDATE))
         with jax.disable_jit():
-            arm, state = jax.vmap(policy)(state, decide)
+            arm, state = jax.vmap(written_out(policy))(state, decide)
         won, paid = pull_arms(pull, arm)
         with jax.disable_jit():
-            state = jax.vmap(policy.update)(state, arm, won, paid, update)
+            state = jax.vmap(written_out(policy.update))(state, arm, won, paid, update)
         reward += playing * np.asarray(won)[:, None]
         cost += playing * np.asarray(paid)[:, None]  # 0 or 1, and budgets are whole: no pull exceeds what is left
         rounds += playing

@@ -3,16 +3,17 @@
 The passes, in order:
 
 1. `keys`: replace keys by integers.
-2. `rounding`: round products.
-3. `summation`: add in a fixed order.
-4. `ordering`: compare integers instead of floats.
-5. `dividing`: prevent multiplications by reciprocals.
-6. `masking`: mask scatters.
-7. `spreading` (GPU): update all arms.
-8. `carrying`: carry values from one step to the next.
-9. `packing` (CPU): pack the pulled arm's statistics into one array.
-10. `storing` (CPU): materialize values.
-11. `rotation` (GPU): split the step in two halves.
+2. `functions` (CPU, jaxlib 0.11 and later): write out `exp`, `log` and the like.
+3. `rounding`: round products.
+4. `summation`: add in a fixed order.
+5. `ordering`: compare integers instead of floats.
+6. `dividing`: prevent multiplications by reciprocals.
+7. `masking`: mask scatters.
+8. `spreading` (GPU): update all arms.
+9. `carrying`: carry values from one step to the next.
+10. `packing` (CPU): pack the pulled arm's statistics into one array.
+11. `storing` (CPU): materialize values.
+12. `rotation` (GPU): split the step in two halves.
 
 Between passes, unused and repeated operations are removed (`jaxprs.merged`).
 """
@@ -26,6 +27,7 @@ from jax.extend import core
 from bts_jax.engine import storing
 from bts_jax.engine.carrying import ahead, cache_rows
 from bts_jax.engine.dividing import divide_truly
+from bts_jax.engine.functions import write_out_functions
 from bts_jax.engine.jaxprs import is_hash, merged, read, retrace, variables
 from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import Lanes, Vectoriser
@@ -38,9 +40,9 @@ from bts_jax.engine.spreading import spread_updates
 from bts_jax.engine.summation import without_reductions
 
 
-def optimised(closed: Any) -> Any:
-    """The same closed jaxpr after the passes 1 to 6, which all platforms share. Only hashes remain calls."""
-    closed = write_out_keys(closed)
+def optimised(closed: Any, platform: str = "cpu") -> Any:
+    """The same closed jaxpr after the passes 1 to 7. Only hashes remain calls."""
+    closed = write_out_functions(write_out_keys(closed), platform)
     closed = without_reductions(round_products(closed, returned=False))
     closed = divide_truly(_clean(compare_integers(closed)))
     return _clean(mask_scatters(_inlined(closed)))
@@ -71,7 +73,7 @@ class Step:
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-        closed, parts = optimised(closed), len(jax.tree.leaves(part))
+        closed, parts = optimised(closed, platform), len(jax.tree.leaves(part))
         if platform != "cpu":
             closed = _clean(spread_updates(closed))
         self.structure, self.firsts = jax.tree.structure(out), []
