@@ -39,6 +39,7 @@ from bts_jax.engine.loop import Game, Rules, play
 from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product
 from bts_jax.engine.summation import over_last_axis
+from bts_jax.fingerprint import fingerprint
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
 
@@ -70,6 +71,7 @@ class Run:
     rounds: jax.Array  # [C] int32, number of rounds
     pulls: jax.Array  # [C, K] int32, number of pulls of each arm
     truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
+    bandit: jax.Array | None = None  # [C] uint32, the fingerprint of the bandit, by which `regret` notices another bandit
 
 
 class Units(NamedTuple):
@@ -242,7 +244,14 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
+    run = finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
+    return signed(run, bandit)
+
+
+def signed(run: Run, bandit: Bandit, batch: tuple[int, ...] = (), xp: Any = jnp) -> Run:
+    """The run with the fingerprint of its bandit. `batch`: as for `fingerprint`"""
+    mark = fingerprint(bandit, batch, xp)
+    return replace(run, bandit=xp.broadcast_to(mark[..., None], run.reward.shape))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bts_jax import checks, theory
 from bts_jax.contract import Bandit, Means, num_resources, ratio
+from bts_jax.fingerprint import fingerprint
 from bts_jax.game import Run
 
 
@@ -131,6 +132,22 @@ def _check_order(name: str, run: Any, bandit: Any) -> None:
         if missing:
             raise ValueError(f"{argument} is a {type(value).__name__}, which has no {', '.join(missing)}: call {name}(run, "
                              f"bandit), in this order, with a {argument}, {example}")
+    _check_played(run, bandit)
+
+
+def _check_played(run: Run, bandit: Bandit) -> None:
+    """Raises if the run is known to be from another bandit. Means alone, without arms to pull, go with every run."""
+    played = run.bandit if isinstance(run, Run) else None
+    batch = np.shape(bandit.reward_mean)[:-1]
+    if played is None or not hasattr(bandit, "pull") or not checks.is_concrete((played, bandit)):
+        return
+    played = np.asarray(played)
+    if played.dtype != np.uint32 or played.shape[: len(batch)] != batch:
+        return  # the user has computed with it; or the shapes do not fit, which is reported later
+    own = fingerprint(bandit, batch, np)
+    if (played != own.reshape(*batch, *[1] * (played.ndim - len(batch)))).any():
+        raise ValueError("bandit is not the one that was played: its parameters differ. Pass the bandit of the run; for the "
+                         "regret under other means, pass bts_jax.contract.Means(reward_mean, cost_mean)")
 
 
 def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:

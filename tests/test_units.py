@@ -1,5 +1,6 @@
 """Rewards and costs in the units of the data: dollars and clicks, with a known maximum of one pull."""
 
+import dataclasses
 import hashlib
 import json
 import zlib
@@ -280,6 +281,7 @@ def test_runs_without_units_are_as_they_were(name):
     """Digests of runs by the version that supported only amounts in [0, 1]."""
     policy, family = name.split()
     runs = bj.simulate_batch(bj.POLICIES[policy](), INSTANCES[family], 30.5, keys(6), checkpoints=[7, 12.2, 30.5])
+    runs = dataclasses.replace(runs, bandit=None)  # that version had no fingerprint of the bandit
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(runs)))
     assert digest.hexdigest()[:16] == DIGESTS[name]
 
