@@ -225,7 +225,7 @@ Lists the policies by the names that bts-jax run, grid files and bts_jax.sweep t
 """, """
 bts-jax policies""")
     for name in PLAYING:
-        commands.choices[name].add_argument("--quiet", action="store_true", help="no progress bar")
+        commands.choices[name].add_argument("--quiet", action="store_true", help="no progress")
         commands.choices[name].add_argument("--no-cache", action="store_true",
                                             help="do not use the cache of compiled programs: see bts-jax cache")
     return result

@@ -1,18 +1,39 @@
-"""Progress bars, on a terminal or in a notebook only."""
+"""Progress of long work: a bar on a terminal or in a notebook, and a line every 30 seconds elsewhere, as in a log file."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
+
+SECONDS = 30.0  # between two lines
 
 
 def bar(quiet: bool, **options: Any) -> Any:
-    """A tqdm bar with these options. It is hidden if `quiet`, or outside of terminals and notebooks."""
+    """A tqdm bar with these options. It is hidden if `quiet`, and prints lines outside of terminals and notebooks."""
     from tqdm.auto import tqdm  # imported when used, so that `import bts_jax` is fast
 
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
-    hidden = quiet or not (notebook or (sys.stderr is not None and sys.stderr.isatty()))
-    return (_passing(tqdm) if notebook and not hidden else tqdm)(disable=hidden, leave=False, dynamic_ncols=True, **options)
+    kind = _passing(tqdm) if notebook and not quiet else tqdm if on_terminal() or quiet else _lines(tqdm)
+    return kind(disable=quiet or sys.stderr is None, leave=False, dynamic_ncols=True, **options)
+
+
+def on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def printed() -> Callable[[str], None]:
+    """A function that prints what is being done: each time on a terminal, and at most every 30 seconds elsewhere."""
+    last = time.monotonic()
+
+    def say(doing: str) -> None:
+        nonlocal last
+        if on_terminal() or time.monotonic() - last >= SECONDS:
+            last = time.monotonic()
+            print(f"{doing} ...", file=sys.stderr, flush=True)
+
+    return say
 
 
 @contextmanager
@@ -25,6 +46,30 @@ def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str]
             shown.update(more)
 
         yield advance
+
+
+def _lines(tqdm: Any) -> Any:
+    """A bar that prints a line every 30 seconds. A thread prints, because the main thread may wait for a program."""
+
+    class Lines(tqdm):
+        def __init__(self, **options: Any):
+            super().__init__(bar_format="{desc}: {percentage:.0f}% of {total_fmt} {unit}s after {elapsed}", **options)
+            self.closed = Event()
+            if not self.disable:
+                Thread(target=self._print, daemon=True).start()
+
+        def _print(self) -> None:
+            while not self.closed.wait(SECONDS):
+                print(str(self).replace(": : ", ": "), file=sys.stderr, flush=True)  # tqdm may add a colon of its own
+
+        def display(self, *arguments: Any, **options: Any) -> None:
+            """tqdm calls this to draw the bar."""
+
+        def close(self) -> None:
+            self.closed.set()
+            super().close()
+
+    return Lines
 
 
 def _passing(tqdm: Any) -> Any:

@@ -22,7 +22,9 @@ if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its w
 
 import haste  # noqa: E402  before the package is imported: it replaces `jax.jit`
 
-from bts_jax import cache  # noqa: E402
+from bts_jax import cache, progress  # noqa: E402
+
+progress.SECONDS = 1e6  # tests look at what is printed, and a machine may be slow
 
 PLACE = cache.enable_cache()
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that do not enable it

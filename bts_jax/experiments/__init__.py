@@ -54,7 +54,7 @@ def study(
         seed: the random seed, of the problems and of the runs.
         out: a folder for figures (PNG and PDF), `table.csv`, `report.txt`, and `runs.zarr` with all runs; by default
             "omega-quick", or "omega-quick-500" with 500 instances.
-        quiet: show no progress bar.
+        quiet: show no progress; see `bts_jax.progress`.
 
     Returns:
         The Dataset of all runs, and the report. Coordinates of the bandits are `kind`, `instance` (its number, from 1 on) and

@@ -72,7 +72,7 @@ def figure1(
         means: the range of the expected rewards and costs of Bernoulli arms; see the top of this module.
         out: a folder for `figure1.png`, `figure1.pdf`, `table.csv`, `report.txt`, and `runs.zarr` with all runs;
             "figure1-quick" or "figure1-paper" by default.
-        quiet: show no progress bar.
+        quiet: show no progress; see `bts_jax.progress`.
 
     Returns:
         The Dataset of all runs, and the report.

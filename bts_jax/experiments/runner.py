@@ -61,7 +61,7 @@ def run(
         instances: the number of instances of each kind; the default depends on the scale.
         seed: the random seed.
         out: a folder; `default_folder` by default.
-        quiet: show no progress bar.
+        quiet: show no progress; see `bts_jax.progress`.
 
     Returns:
         The Dataset of all runs, and the report.

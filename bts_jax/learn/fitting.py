@@ -103,7 +103,7 @@ def fit(
         patience: the number of measurements in a row without improvement after which `fit` stops.
         optimizer: an optax optimizer; by default `optax.adam(0.1)`.
         level: the confidence level of the interval of the gain.
-        quiet: if True, no progress bar is shown.
+        quiet: show no progress; see `bts_jax.progress`.
         options: further arguments of the method, such as `temperature` or `spread`.
 
     Example:

@@ -48,7 +48,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
-    """Shows a progress bar on a terminal or in a notebook, and nothing elsewhere."""
+    """Shows the progress of a sweep; see `bts_jax.progress`."""
     everywhere = range(len(grid.bandits))
     pulls = (grid.expected_pulls(Chunk(policy, 0, 0), everywhere) for policy in range(len(grid.policies)))
     total = sum(int(grid.num_seeds * expected) for expected in pulls)

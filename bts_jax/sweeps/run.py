@@ -13,8 +13,10 @@ store.
 """
 
 import os
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -107,7 +109,8 @@ def sweep(
             tasks that have not started.
         task_seconds: with an executor, about how many seconds a task takes. If there is little to do, tasks are shorter, so
             that there are more tasks than workers.
-        quiet: show no progress bar. It is shown only on a terminal or in a notebook.
+        quiet: show no progress. By default there is a bar on a terminal or in a notebook, and a line every 30 seconds
+            elsewhere.
 
     Returns:
         An `xarray.Dataset` with the axes policy, bandit, budget, seed (and arm, for `pulls`; and resource, for `cost`, if a
@@ -128,10 +131,24 @@ def sweep(
         >>> hundred.rounds.max("seed").values.tolist()
         [[[10, 100]]]
     """
-    return fill(policies, bandits, budgets, num_seeds, max_rounds=max_rounds, rounds=rounds, out=out, seed=seed,
-                relative_to_min_cost=relative_to_min_cost, bandit_coords=bandit_coords, chunk_size=chunk_size,
-                memory_bytes=memory_bytes, devices=devices, shard=shard, executor=executor, task_seconds=task_seconds,
-                quiet=quiet).dataset()
+    with _interruptible(out):
+        return fill(policies, bandits, budgets, num_seeds, max_rounds=max_rounds, rounds=rounds, out=out, seed=seed,
+                    relative_to_min_cost=relative_to_min_cost, bandit_coords=bandit_coords, chunk_size=chunk_size,
+                    memory_bytes=memory_bytes, devices=devices, shard=shard, executor=executor, task_seconds=task_seconds,
+                    quiet=quiet).dataset()
+
+
+@contextmanager
+def _interruptible(out: Any) -> Iterator[None]:
+    """Says how to continue after Ctrl-C, as the command line does."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        hint = "nothing is saved: give out= to continue later"
+        if out is not None:
+            hint = f"to continue: the same call with out={os.fspath(out)!r}"
+        print(f"sweep: interrupted; {hint}", file=sys.stderr, flush=True)
+        raise
 
 
 def fill(
