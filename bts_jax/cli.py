@@ -135,7 +135,7 @@ def _default(option: str, name: str, kind: type) -> Any:
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from bts_jax.comparison import compare
+    from bts_jax.comparison import alike, compare, no_better
     from bts_jax.contract import is_timed, num_resources, ratio, side_info
     from bts_jax.engine.programs import quick_jit
     from bts_jax.linear_program import lp_value
@@ -173,7 +173,9 @@ def _run(arguments: argparse.Namespace) -> None:
             **({} if several else {"best arm": 8}), "compile s": 9, "run s": 6, "pulls/s": 10, "truncated": 9}
     widths = [max(len(name), width) for name, width in head.items()]
     print(line(list(head), widths), flush=True)
+    seen = []
     for row in rows:
+        seen.append(row)
         share = [] if several else [f"{row.best_arm:.1%}"]
         print(line([row.policy, _interval(row.regret), _interval(row.pseudo_regret), f"{row.pulls:,.1f}", *share,
                     f"{row.compile_seconds:.1f}", f"{row.seconds:.2f}", f"{row.pulls_per_second:,.0f}", f"{row.truncated}"],
@@ -183,6 +185,10 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}\n"
               "best arm: its share of the pulls")
+    for names in alike(seen):
+        print(f"the same runs: {', '.join(names)} (on such arms, and with these settings, they decide alike)")
+    if names := no_better(seen, bandit):
+        print(f"not clearly better than uniform here: {', '.join(names)} (95% interval of the difference of pseudo-regrets)")
 
 
 def _theory(arguments: argparse.Namespace) -> None:
@@ -438,16 +444,17 @@ def _check_seed(folder: str, seed: int) -> None:
 def _bench(arguments: argparse.Namespace) -> None:
     import json
 
+    from bts_jax import progress
     from bts_jax.bench import bench
     from bts_jax.latency import latency
 
-    loud = sys.stderr.isatty() and not arguments.quiet
+    say = progress.printed()
 
-    def progress(text: str) -> None:
-        if loud:
-            print(f"measuring {text} ...", file=sys.stderr)
+    def doing(text: str) -> None:
+        if not arguments.quiet:
+            say(f"measuring {text}")
 
-    result = latency(arguments.latency == "full", progress) if arguments.latency else bench(progress)
+    result = latency(arguments.latency == "full", doing) if arguments.latency else bench(doing)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return

@@ -64,7 +64,8 @@ def compare(
         budget: how much may be spent in a run, of each resource if there are several.
         keys: one typed JAX key for each run.
         level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.
-        quiet: show no progress bar. It is shown only on a terminal or in a notebook.
+        quiet: show no progress. By default there is a bar on a terminal or in a notebook, and a line every 30 seconds
+            elsewhere.
 
     Example:
         >>> import jax
@@ -81,6 +82,26 @@ def compare(
     for policy in policies.values():
         game.check(policy, bandit, budget, None, None)
     return _compared(policies, bandit, budget, keys, level, quiet)
+
+
+def alike(rows: Sequence[Compared]) -> list[list[str]]:
+    """Groups of policies that made the same pulls and earned the same in every run. A policy alone is no group."""
+    groups: dict[bytes, list[str]] = {}
+    for row in rows:
+        groups.setdefault(row.runs.pulls.tobytes() + row.runs.reward.tobytes(), []).append(row.policy)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def no_better(rows: Sequence[Compared], bandit: Bandit, reference: str = "uniform", level: float = 0.95) -> list[str]:
+    """The policies whose mean pseudo-regret is not clearly below that of `reference`, by the interval of the paired difference.
+
+    A policy with an invalid run is among them.
+    """
+    found = {row.policy: pseudo_regret(row.runs, bandit)[:, 0] for row in rows}
+    if reference not in found or len(found[reference]) < 2:
+        return []
+    base = found.pop(reference)
+    return [name for name, values in found.items() if not interval(values - base, level=level).high < 0]
 
 
 def _compared(
@@ -121,6 +142,7 @@ def _compared(
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
+            runs = game.signed(runs, bandit, (), np)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
                 warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
                               "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "

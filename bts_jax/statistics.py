@@ -50,21 +50,22 @@ def paired(
         limits of a mean are widened as if the sample had one more lost run (`lost_run`): one of `policy` for the upper limit,
         one of `reference` for the lower limit. In notebook 08 such intervals cover in at least 95% of the samples, and
         Student's in 30 to 95%.
-        `verdict`: "less", "more" or "undecided": whether `policy` has less regret than `reference`, by that interval.
+        `better`: the name of the policy with less regret, by that interval, or "undecided".
+        `verdict`: the same as "less", "more" or "undecided": whether `policy` has less or more regret than `reference`.
         `needed`: where the mean is undecided, a lower estimate of how many problems (or seeds) would decide it; else 0.
         `effect`: the mean difference in standard deviations of the differences.
         `wins`: the share of the sample on which `policy` has less regret. Ties count half.
         `count`: the size of the sample.
 
-        Where a run is missing, the numbers are NaN, and the verdict is "undecided".
+        Where a run is missing, the numbers are NaN, and `better` and `verdict` are "undecided".
 
     Example:
         >>> from bts_jax import Bernoulli, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
         >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
         >>> pair = paired(results, "kube", "uniform")
-        >>> pair.difference.sel(bandit="two", budget=20).item() < 0
-        True
+        >>> pair.difference.sel(bandit="two", budget=20).item() < 0, pair.better.sel(bandit="two", budget=20).item()
+        (True, 'kube')
     """
     import xarray as xr
 
@@ -92,8 +93,9 @@ def paired(
     lost = np.where(center < 0, unseen_excess(mine), unseen_excess(other))
     enough = np.vectorize(needed, otypes=[float])(center, deviation, lost, level)
     enough = np.where(verdict == "undecided", enough, 0) if statistic == "mean" else np.full(center.shape, np.nan)
-    columns = {"difference": estimate, "low": low, "high": high, "verdict": verdict, "needed": enough, "effect": effect,
-               "wins": wins}
+    better = np.where(high < 0, policy, np.where(low > 0, reference, "undecided"))
+    columns = {"difference": estimate, "low": low, "high": high, "better": better, "verdict": verdict, "needed": enough,
+               "effect": effect, "wins": wins}
     template = difference.isel({over: 0}, drop=True).drop_vars(["lost_run", "runs"], errors="ignore")
     return xr.Dataset({name: template.copy(data=value) for name, value in columns.items()} | {"count": count},
                       attrs={"policy": policy, "reference": reference, "over": over, "metric": metric, "level": level,

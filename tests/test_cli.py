@@ -252,6 +252,32 @@ def test_compare_is_simulate_batch_in_numbers(capsys):
             bj.compare(policies, bandit, 30, given)
 
 
+def compared(**policies):
+    """Rows of `compare` on two arms, with these numbers of pulls of the worse one in each of 30 runs. A pull of it loses 1."""
+    rows = []
+    for name, worse in policies.items():
+        worse = np.broadcast_to(worse, 30)
+        full, pulls = np.full((30, 1), 50.0), np.stack([100 - worse, worse], -1)[:, None]
+        run = bj.Run(budget=full, reward=80.0 - worse[:, None], cost=full, rounds=2 * full, pulls=pulls, truncated=full < 0)
+        rows.append(comparison.Compared(name, *[None] * 2, 100, 0.5, 0, 0, 0, run))
+    return rows
+
+
+def test_identical_policies_and_those_no_better_than_uniform_are_named(capsys, monkeypatch):
+    bandit = bj.Bernoulli(reward=[0.8, 0.3], cost=[0.4, 0.65])  # ratios 2 and 6/13: a pull of the second loses 1
+    noise = np.arange(30) % 5
+    rows = compared(bts=10 + noise, tempered=10 + noise, uniform=50, slow=49 + noise, bad=60, good=40 + noise)
+    assert comparison.alike(rows) == [["bts", "tempered"]]
+    assert comparison.no_better(rows, bandit) == ["slow", "bad"]
+    assert comparison.no_better(rows[:2], bandit) == [], "without uniform there is nothing to compare with"
+    monkeypatch.setattr(comparison, "alike", lambda rows: [["uniform", "oracle"]] if len(rows) == 1 else [])
+    monkeypatch.setattr(comparison, "no_better", lambda rows, bandit: ["kube"])
+    main(["run", "--policy", "uniform", "--arms", "3", "--budget", "30", "--seeds", "130"])  # the program of the first test
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "the same runs: uniform, oracle (on such arms, and with these settings, they decide alike)",
+        "not clearly better than uniform here: kube (95% interval of the difference of pseudo-regrets)"]
+
+
 def test_names_in_python_are_suggested():
     with pytest.raises(ValueError, match=r"policies has 'kub', .*; did you mean 'kube'\?"):
         bj.sweep(["kub"], {"two": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}, [10], 2)

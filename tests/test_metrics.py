@@ -94,6 +94,8 @@ def test_limits_allow_for_one_lost_run_more():
 def test_verdicts_follow_the_limits():
     few, many = with_lost_runs(30), with_lost_runs(400)
     assert (paired(few, "kube", "bts").verdict == "undecided").all()
+    assert (paired(many, "kube", "bts").better == "kube").all() and (paired(many, "bts", "kube").better == "kube").all()
+    assert (paired(few, "kube", "bts").better == "undecided").all()
     assert (paired(many, "kube", "bts").verdict == "less").all() and (paired(many, "bts", "kube").verdict == "more").all()
     assert (paired(many, "kube", "bts").needed == 0).all()
     median = paired(few, "kube", "bts", statistic="median")  # which needs no allowance

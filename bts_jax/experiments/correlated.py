@@ -78,8 +78,8 @@ def report(dataset: "Dataset") -> str:
             for _, _, low, high in (effects[-1], effects[0])]
     parts.append("\n".join([f"The largest correlation {ends[0]} the mean regret of BTS, the least {ends[1]} it; its "
                             "change from that at correlation 0:", *lines]))
-    verdict = tally([word for _, word, _ in gains], {"less": "less", "undecided": "undecided", "more": "more"})
-    parts.append("\n".join([f"Regret of joint BTS against that of BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
+    verdict = tally([word for _, word, _ in gains], {"less": "better", "undecided": "undecided", "more": "worse"})
+    parts.append("\n".join([f"Joint BTS against BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
                             *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
     parts.append(f"criterion: 95% intervals of mean paired differences over the instances; {ALLOWANCE}\n"
                  "If the means of an arm do not allow a correlation, the arm has the nearest possible one.")

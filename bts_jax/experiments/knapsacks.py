@@ -68,10 +68,10 @@ def report(dataset: "Dataset") -> str:
             continue
         words = [found[name][0] for _, found in verdicts]
         counts = ", ".join(f"{text} on {words.count(word)}" for word, text in
-                           (("less", "LESS"), ("undecided", "UNDECIDED"), ("more", "MORE")) if word in words)
+                           (("less", "BETTER"), ("undecided", "UNDECIDED"), ("more", "WORSE")) if word in words)
         lines += [f"  than {name}: {counts} of {len(words)} kinds",
                   *(f"    {title}: {found[name][1]}" for title, found in verdicts)]
-    parts.append("\n".join([f"Does {OURS} have less mean regret", *lines, f"  {CRITERION}"]))
+    parts.append("\n".join([f"Is {OURS} better, with less mean regret", *lines, f"  {CRITERION}"]))
     rows = [[name, *(f"{x:.2f} ({low:.2f} … {high:.2f})" for x, low, high in (found[name] for _, found in growing))]
             for name in policies]
     budgets = dataset.budget.values
