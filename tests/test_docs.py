@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import re
 import shlex
 from pathlib import Path
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / ".github" / "docs"
 BLOCK = re.compile(r"^```\{code-block\} (\w+)\n(?::caption: (\S+)\n)?\n?(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+COLUMNS = 120  # of code fit the site's column in a window of 1,400 pixels (static/wide.css)
 RECIPES = {title: BLOCK.findall(text) for title, text in RECIPE.findall((DOCS / "recipes.md").read_text())}
 
 
@@ -182,6 +184,17 @@ def test_recipes_run(title, tmp_path, capsys):
                 for command in commands(code):
                     main(command)
     reached(**names, shown=capsys.readouterr().out)
+
+
+def test_code_fits_the_column_of_the_site():
+    fence = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    codes = fence.findall((DOCS / "recipes.md").read_text())
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            source = "".join(cell["source"])
+            codes += [source] if cell["cell_type"] == "code" else fence.findall(source)
+    wide = [line for code in codes for line in code.splitlines() if len(line) > COLUMNS]
+    assert len(codes) > 100 and not wide, f"wrap these lines to {COLUMNS} columns: {wide}"
 
 
 def test_links_lead_to_files():
