@@ -25,6 +25,13 @@ COLUMNS = 120  # of code fit the site's column in a window of 1,400 pixels (stat
 RECIPES = {title: BLOCK.findall(text) for title, text in RECIPE.findall((DOCS / "recipes.md").read_text())}
 
 
+def script(name):
+    """A module in the folder of the documentation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        return importlib.import_module(name)
+
+
 def find(path):
     """The object with a dotted name."""
     parts = path.split(".")
@@ -195,6 +202,33 @@ def test_code_fits_the_column_of_the_site():
             codes += [source] if cell["cell_type"] == "code" else fence.findall(source)
     wide = [line for code in codes for line in code.splitlines() if len(line) > COLUMNS]
     assert len(codes) > 100 and not wide, f"wrap these lines to {COLUMNS} columns: {wide}"
+
+
+@pytest.mark.parametrize(("plain", "tex"), [
+    ("r̄_i / √(2n_ij),   e^(−t)", r"{\bar{r}}{}_{i} / \sqrt{2n_{ij}},\qquad e^{-t}"),
+    ("p ln x · ρ̂*", r"p\:\operatorname{ln}\:x \cdot  {\hat{ρ}}{}^{*}"),
+    ("{y² : Σ_j c_j ≤ B for every j}", r"\{y^{2} : \sum _{j} c_{j} \le  B\text{ for every }j\}"),
+])
+def test_formulas_become_tex(plain, tex):
+    assert script("formulas").tex(plain) == tex
+
+
+def test_all_formulas_of_docstrings_are_understood():
+    formulas, found = script("formulas"), 0
+    for path in (ROOT / "bts_jax").rglob("*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+        for paragraph in re.split(r"\n\s*\n", "\n\n".join(filter(None, map(ast.get_docstring, nodes)))):
+            if paragraph.startswith(" ") and formulas.is_formula(paragraph) and ">>>" not in paragraph:
+                tex, found = formulas.tex(paragraph), found + 1
+                assert re.fullmatch(r"[\x20-\x7eͰ-Ͽ]+", tex), f"formulas.py does not know all signs of {paragraph}"
+                assert tex.count("{") == tex.count("}")
+    assert found > 30
+
+
+def test_symbols_in_text_are_set_as_formulas():
+    inline = script("formulas").inline
+    assert inline("the largest θ_i^r of x_scale and `c_i`") == r"the largest \ :math:`θ_{i}^{r}`\  of x_scale and `c_i`"
+    assert inline("Rôle, Erdős, n_arms, e.g. 10⁻⁷") == "Rôle, Erdős, n_arms, e.g. 10⁻⁷"
 
 
 def test_links_lead_to_files():

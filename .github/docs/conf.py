@@ -4,8 +4,10 @@ import ast
 import inspect
 import io
 import re
+import sys
 import textwrap
 import tokenize
+from pathlib import Path
 
 import numpy.typing
 from docutils import nodes
@@ -14,6 +16,10 @@ from jax.typing import ArrayLike
 from sphinx.util.typing import stringify_annotation
 
 import bts_jax
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from formulas import APART, inline, is_formula, tex  # noqa: E402, because it is beside this file
 
 project, author, copyright = "bts_jax", "The bts_jax authors", "The bts_jax authors"
 version = release = bts_jax.__version__
@@ -33,7 +39,7 @@ nb_execution_mode = "off"  # outputs are those that are stored
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_dmath_allow_digits = myst_dmath_allow_space = False  # "$5 and $6" are amounts
-html_math_renderer = "mathml"  # below; the default loads a program from the web
+html_math_renderer = "mathml"  # below
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -47,23 +53,29 @@ python_maximum_signature_line_length = 120
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
+FUNCTION = re.compile(r"<mi>(\w+)</mi>\s*<mo>&ApplyFunction;</mo>")  # such as ln: docutils leaves no space around it
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
 LONG = [stringify_annotation(kind, "smart") for kind in (ArrayLike, numpy.typing.ArrayLike)]
 
 
-def literal(app, what, name, obj, options, lines):
-    """Shows indented blocks of a docstring, such as formulas and tables, literally, except in sections such as `Args:`."""
-    shown, before, section = [], "", False
-    for line in lines:
-        indented = line.startswith(" ")
-        if line.strip() and not indented:
-            section = bool(SECTION.match(line))
-        if indented and not section and not before.strip() and not (shown and shown[-1].startswith(" ")):
-            last = next((i for i in range(len(shown) - 1, -1, -1) if shown[i].strip()), None)
-            if last is not None and not shown[last].startswith(" "):
-                shown += [".. code-block:: text", ""]
-        shown.append(line)
-        before = line
+def blocks(app, what, name, obj, options, lines):
+    """Sets formulas as mathematics, and shows other indented blocks, such as tables, literally. In sections such as `Args:`,
+    indented text is text.
+    """
+    shown, section, literal = [], "", False
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).rstrip()):
+        outer = [line for line in paragraph.split("\n") if not line.startswith(" ")]
+        if outer:
+            section = outer[-1] if SECTION.match(outer[-1]) else ""
+        block, before = not outer and not section, literal
+        literal = block and not is_formula(paragraph)
+        if literal and not before:
+            shown += [".. code-block:: text", ""]
+        elif block and not literal:
+            paragraph = f".. math:: {tex(paragraph)}"
+        elif not block and not section.startswith("Example"):
+            paragraph = inline(paragraph)
+        shown += [*paragraph.split("\n"), ""]
     lines[:] = shown
 
 
@@ -80,8 +92,8 @@ def fields(app, what, name, obj, options, lines):
     body = [node for node in ast.parse(code).body[0].body if isinstance(node, ast.AnnAssign)]
     found = [(node.target.id, comments[node.end_lineno]) for node in body if node.end_lineno in comments]
     place = next((i for i, line in enumerate(lines) if SECTION.match(line)), len(lines))
-    escaped = [(field, re.sub(r"([*`|\\])|_(?=\W|$)", lambda match: "\\" + match.group(), comment)) for field, comment in found]
-    lines[place:place] = [""] + [f"* **{field}**: {comment}" for field, comment in escaped] + [""]
+    escaped = [(field, re.sub(r"([*`|\\])|_(?=\W|$)", r"\\\g<0>", comment)) for field, comment in found]
+    lines[place:place] = [""] + [f"* **{field}**: {inline(comment)}" for field, comment in escaped] + [""]
 
 
 def skip(app, what, name, obj, skipped, options):
@@ -108,12 +120,16 @@ def of_the_package(app, env, node, content):
 
 
 def mathml(display):
-    """Writes a formula as MathML, which browsers draw without a program."""
+    """Writes a formula as MathML, which browsers draw without a program. Sphinx's default, MathJax, is loaded from the web, and
+    without it a page shows TeX.
+    """
 
     def visit(self, node):
-        tex = re.sub(r"\\([bB]igg?)(?=[(\[])", r"\\\1l", node.astext())  # docutils knows \Bigl and \Bigr, but not \Big
-        tex = re.sub(r"\\([bB]igg?)(?=[)\]])", r"\\\1r", tex)
-        self.body.append(tex2mathml(tex, as_block=display))
+        text = re.sub(r"\\([bB]igg?)(?=[(\[])", r"\\\1l", node.astext())  # docutils knows \Bigl and \Bigr, but not \Big
+        text = re.sub(r"\\([bB]igg?)(?=[)\]])", r"\\\1r", text)
+        parts = [tex2mathml(part, as_block=display) for part in text.split(APART)]
+        shown = FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', "".join(parts))
+        self.body.append(f'<div class="math">{shown}</div>' if display else shown)
         raise nodes.SkipNode
 
     return visit, None
@@ -121,7 +137,7 @@ def mathml(display):
 
 def setup(app):
     app.add_html_math_renderer("mathml", mathml(False), mathml(True))
-    app.connect("autodoc-process-docstring", literal, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", blocks, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", fields, priority=200)
     app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", of_the_package)

@@ -51,7 +51,7 @@ class OmegaUCB(_Omega):
 
     In round t, pull the arm with the largest ω₊(r̄_i) / ω₋(c̄_i), where ω₋ and ω₊ are the ends of Wilson's interval,
 
-        ω±(x̄) = Bq / 2A ± √((Bq / 2A)² − C / A),   A = n + z²,   Bq = 2n x̄ + z²,   C = n x̄²,   z = √(2ρ ln(t + 1)).
+        ω_±(x̄) = Bq / 2A ± √((Bq / 2A)² − C / A),   A = n + z²,   Bq = 2n x̄ + z²,   C = n x̄²,   z = √(2ρ ln(t + 1)).
 
     Reference: Heyden et al., "Budgeted Multi-Armed Bandits with Asymmetric Confidence Intervals", KDD 2024.
 
