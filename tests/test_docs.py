@@ -77,6 +77,17 @@ def test_the_reference_has_all_public_names(module):
     assert not missing, f"add them to a page in .github/docs/api: {missing}"
 
 
+def test_pages_link_to_the_recipes_that_use_a_name():
+    recipes = script("recipes")
+    page = recipes.labelled((DOCS / "recipes.md").read_text())
+    titles = dict(re.findall(r"^\((recipe-\d+)\)=\n## (.*)$", page, re.MULTILINE))
+    assert list(titles.values()) == list(RECIPES)
+    used = {name: [titles[label] for label in labels] for name, labels in recipes.uses(page).items()}
+    assert used.keys() <= documented()
+    assert used["bts_jax.Scaled"] == ["… use costs above one?"]
+    assert "… divide a sweep between two processes?" in used["bts_jax.Uniform"], "the name stands in a grid file"
+
+
 def test_ten_recipes():
     assert len(RECIPES) == 10 and all(RECIPES.values())
     assert all(str(RECIPES).count(full) == 1 for full in REDUCED), "adapt the reduced budgets"

@@ -15,6 +15,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from recipes import labelled
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NOT_PAGES = {"build.py", "__pycache__"}
@@ -77,6 +79,8 @@ def collect(source: Path) -> None:
         (source / page).write_text(relinked((ROOT / path).read_text(), path, page, source))
     with (source / "index.md").open("a") as front:
         front.write(CONTENTS)
+    recipes = source / "recipes.md"
+    recipes.write_text(labelled(recipes.read_text()))
 
     notebooks = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     (source / "notebooks").mkdir(exist_ok=True)

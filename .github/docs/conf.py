@@ -19,7 +19,8 @@ import bts_jax
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from formulas import APART, inline, is_formula, tex  # noqa: E402, because it is beside this file
+from formulas import APART, inline, is_formula, tex  # noqa: E402, because they are beside this file
+from recipes import uses  # noqa: E402
 
 project, author, copyright = "bts_jax", "The bts_jax authors", "The bts_jax authors"
 version = release = bts_jax.__version__
@@ -55,6 +56,9 @@ napoleon_use_rtype = False
 
 FUNCTION = re.compile(r"<mi>(\w+)</mi>\s*<mo>&ApplyFunction;</mo>")  # such as ln: docutils leaves no space around it
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
+CONTRACT = {name: inspect.getdoc(getattr(protocol, name)) for protocol, names in (
+    (bts_jax.Policy, ["init", "__call__", "update"]), (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"])) for name in names}
+USED_IN = uses((HERE / "recipes.md").read_text())
 LONG = [stringify_annotation(kind, "smart") for kind in (ArrayLike, numpy.typing.ArrayLike)]
 
 
@@ -97,9 +101,24 @@ def fields(app, what, name, obj, options, lines):
 
 
 def skip(app, what, name, obj, skipped, options):
-    """Leaves out what a NamedTuple or chex adds to a class."""
+    """Leaves out what a NamedTuple or chex adds to a class. Shows the members of the contract, even without a docstring."""
     text = getattr(obj, "__doc__", None) or ""
-    return True if text.startswith("Alias for field number") or name in {"from_tuple", "to_tuple", "replace"} else None
+    if text.startswith("Alias for field number") or name in {"from_tuple", "to_tuple", "replace"}:
+        return True
+    return False if name in CONTRACT and (inspect.isfunction(obj) or isinstance(obj, property)) else None
+
+
+def inherit(app, what, name, obj, options, lines):
+    """A member of the contract without a docstring has the docstring of the contract."""
+    member = name.rpartition(".")[2]
+    if member in CONTRACT and what in {"method", "property"} and not obj.__doc__:
+        lines[:] = CONTRACT[member].splitlines()
+
+
+def recipes(app, what, name, obj, options, lines):
+    """Links to the recipes that use a class or a function."""
+    if found := USED_IN.get(name):
+        lines += ["", ".. seealso::", "", "   How do I", "", *(f"   * :ref:`{label}`" for label in found), ""]
 
 
 def shorten(app, what, name, obj, options, signature, returned):
@@ -139,6 +158,8 @@ def setup(app):
     app.add_html_math_renderer("mathml", mathml(False), mathml(True))
     app.connect("autodoc-process-docstring", blocks, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", fields, priority=200)
+    app.connect("autodoc-process-docstring", inherit, priority=50)
+    app.connect("autodoc-process-docstring", recipes, priority=900)  # after napoleon
     app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", of_the_package)
     app.connect("autodoc-process-signature", shorten)
