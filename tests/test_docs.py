@@ -77,6 +77,12 @@ def test_the_reference_has_all_public_names(module):
     assert not missing, f"add them to a page in .github/docs/api: {missing}"
 
 
+def test_the_first_page_of_the_reference_has_a_line_for_each_name():
+    rows = {name: line for _, entries in script("build").listed() for name, line in entries}
+    assert rows.keys() == documented()
+    assert all(5 < len(line) < 200 and line.endswith(".") for line in rows.values()), rows
+
+
 def test_pages_link_to_the_recipes_that_use_a_name():
     recipes = script("recipes")
     page = recipes.labelled((DOCS / "recipes.md").read_text())

@@ -7,6 +7,8 @@ Notebooks are not executed. A warning is an error.
 
 import argparse
 import base64
+import importlib
+import inspect
 import json
 import os
 import posixpath
@@ -15,7 +17,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from recipes import labelled
+from formulas import inline
+from recipes import labelled, uses
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -67,9 +70,34 @@ def main() -> int:
     from sphinx.cmd.build import main as sphinx
 
     failed = sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(out / "doctrees"), str(source), str(html)])
-    if not failed:
-        print(f"The documentation is in {html / 'index.html'}")
-    return failed
+    if failed:
+        return failed
+    check(html)
+    print(f"The documentation is in {html / 'index.html'}")
+    return 0
+
+
+def check(html: Path) -> None:
+    """Raises if a page lacks what Sphinx leaves out without a warning: links, and members of classes."""
+    import bts_jax
+
+    used = uses(labelled((HERE / "recipes.md").read_text()))
+    reference = (html / "api" / "index.html").read_text()
+    linked = re.findall(r'<td><p><a class="reference internal" href="[^"]*#([\w.]+)"', reference)
+    missing = {f"api/index.html: {full}" for _, entries in listed() for full, _ in entries if full not in linked}
+    policies = [*bts_jax.POLICIES.values(), *bts_jax.KNAPSACK_POLICIES.values()]
+    for kinds, members in ((policies, ["init", "__call__", "update"]),
+                           (bts_jax.BANDITS.values(), ["pull", "reward_mean", "cost_mean"])):
+        for kind in kinds:
+            page = f"api/names/bts_jax.{kind.__name__}.html"
+            text = (html / page).read_text()
+            missing |= {f"{page}: {member}" for member in members if f'id="bts_jax.{kind.__name__}.{member}"' not in text}
+            missing |= {f"{page}: {label}" for label in used.get(f"bts_jax.{kind.__name__}", ())
+                        if f"recipes.html#{label}" not in text}
+    missing |= {f"{page.relative_to(html)}: a formula, which is shown as text" for page in (html / "api").rglob("*.html")
+                if re.search(r'<div class="highlight-text[^>]*><div[^>]*><pre><span></span>[^<]*[√Σ≤]', page.read_text())}
+    if missing:
+        raise SystemExit("these are missing:\n" + "\n".join(sorted(missing)))
 
 
 def collect(source: Path) -> None:
@@ -81,6 +109,8 @@ def collect(source: Path) -> None:
         front.write(CONTENTS)
     recipes = source / "recipes.md"
     recipes.write_text(labelled(recipes.read_text()))
+    with (source / "api" / "index.rst").open("a") as reference:
+        reference.write(names())
 
     notebooks = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     (source / "notebooks").mkdir(exist_ok=True)
@@ -113,6 +143,50 @@ def relinked(text: str, path: str, page: str, source: Path) -> str:
         return before + posixpath.relpath(PAGES.get(target, target), posixpath.dirname(page) or ".") + after
 
     return LINK.sub(link, text)
+
+
+def listed() -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns the pages of the reference in their order, each with its public names and their descriptions in one line."""
+    folder, pages = HERE / "api", []
+    for page in re.findall(r"^   (\w+)$", (folder / "index.rst").read_text(), re.MULTILINE):
+        entries, module = [], "bts_jax"
+        text = (folder / f"{page}.rst").read_text() if (folder / f"{page}.rst").exists() else ""
+        for directive, argument, body in re.findall(r"^\.\. ([\w:]+)::(?: (\S+))?\n((?:\n*   .*\n)*)", text, re.MULTILINE):
+            found = [argument]
+            if directive in ("currentmodule", "automodule"):
+                module = argument
+            if directive == "autosummary" and ":toctree:" in body:  # each of these names has a page
+                found = re.findall(r"^   (\w+)$", body, re.MULTILINE)
+            elif directive not in ("autofunction", "autoclass", "py:data"):
+                continue
+            for name in found:
+                full = name if name.startswith("bts_jax.") else f"{module}.{name}"
+                entries.append((full, first_sentence(body if directive == "py:data" else described(full))))
+        pages.append((page, entries))
+    return pages
+
+
+def described(full: str) -> str:
+    """The docstring of the object with a full name."""
+    module, _, name = full.rpartition(".")
+    return inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+
+
+def first_sentence(text: str) -> str:
+    return re.match(r"(.*?)(?:[.:](?= [A-Z`:\[]|$)|$)", " ".join(text.strip().split("\n\n")[0].split()))[1] + "."
+
+
+def names() -> str:
+    """Returns tables of all public names, each with one line, for the first page of the reference."""
+    lines = []
+    for page, entries in listed():
+        if entries:
+            heading = (HERE / "api" / f"{page}.rst").read_text().splitlines()[0]
+            title = f":doc:`{heading} <{page}>`"
+            lines += ["", title, "-" * len(title), "", ".. list-table::", "   :widths: 1 3", ""]
+        for full, summary in entries:
+            lines += [f"   * - :py:obj:`{full.removeprefix('bts_jax.')} <{full}>`", f"     - {inline(summary)}"]
+    return "\n".join(lines) + "\n"
 
 
 def gallery(notebooks: dict[str, dict], source: Path) -> str:
