@@ -142,7 +142,7 @@ def _compared(
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
-            runs = game.signed(runs, bandit, (), np)
+            runs = game.signed(runs, bandit)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
                 warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
                               "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "

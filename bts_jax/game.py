@@ -182,7 +182,7 @@ def simulate(
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """
-    run = play_one(policy, bandit, budget, key, checkpoints, max_rounds)
+    run = signed(play_one(policy, bandit, budget, key, checkpoints, max_rounds), bandit)
     if checks.is_concrete(run) and np.isnan(run.reward).any():
         from bts_jax.trace import why_nan
 
@@ -191,7 +191,7 @@ def simulate(
 
 
 def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    """`simulate` without a warning."""
+    """`simulate` without a warning, and without the fingerprint of the bandit."""
     if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
@@ -244,14 +244,13 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    run = finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
-    return signed(run, bandit)
+    return finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
 
 
-def signed(run: Run, bandit: Bandit, batch: tuple[int, ...] = (), xp: Any = jnp) -> Run:
+def signed(run: Run, bandit: Bandit, batch: tuple[int, ...] = ()) -> Run:
     """The run with the fingerprint of its bandit. `batch`: as for `fingerprint`"""
-    mark = fingerprint(bandit, batch, xp)
-    return replace(run, bandit=xp.broadcast_to(mark[..., None], run.reward.shape))
+    mark = fingerprint(bandit, batch, np if checks.is_concrete(bandit) else jnp)
+    return replace(run, bandit=jnp.broadcast_to(mark[..., None], run.reward.shape))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
