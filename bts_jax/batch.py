@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jax.typing import ArrayLike
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
@@ -29,6 +28,7 @@ from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on
 from bts_jax.game import Run
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
+from bts_jax.typing import ArrayLike
 
 _LOG = logging.getLogger("bts_jax")
 

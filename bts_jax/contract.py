@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes never change
 

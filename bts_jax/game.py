@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
@@ -42,6 +41,7 @@ from bts_jax.engine.summation import over_last_axis
 from bts_jax.fingerprint import fingerprint
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
+from bts_jax.typing import ArrayLike
 
 MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible

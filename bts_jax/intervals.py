@@ -15,9 +15,12 @@ from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+import numpy.typing
+from typing_extensions import TypeAliasType
 
 from bts_jax import checks
+
+ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)  # lists, too; see `bts_jax.typing`
 
 TRIMMED = 0.1  # the share that a trimmed mean leaves out at each end
 

@@ -25,7 +25,8 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
-from jax.typing import ArrayLike
+
+from bts_jax.typing import ArrayLike
 
 ROUNDS = 13  # the smallest number with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)

@@ -12,11 +12,10 @@ arrays are in `bts_jax.intervals`.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import ratio
-from bts_jax.intervals import Interval, interval, needed, ratio_interval, tail
+from bts_jax.intervals import ArrayLike, Interval, interval, needed, ratio_interval, tail
 from bts_jax.text import counted
 
 if TYPE_CHECKING:

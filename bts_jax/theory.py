@@ -28,12 +28,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits import Bernoulli, Multinomial
 from bts_jax.contract import Bandit, num_resources, scales
 from bts_jax.linear_program import LinearProgram, lagrangian, lp, lp_value  # noqa: F401  several resources
+from bts_jax.typing import ArrayLike
 
 LARGEST_TABLE = 10**7  # the largest number of lattice points of the budget in a dynamic program
 MOST_STEPS = 1000  # the finest lattice of costs that is tried

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import checks, game
 from bts_jax.contract import Bandit, Policy, State, scales
@@ -25,6 +24,7 @@ from bts_jax.engine.loop import Game, Rules, follow
 from bts_jax.game import Round, Setting
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
+from bts_jax.typing import ArrayLike
 
 MOST_DEFAULT_ROUNDS = 10**6  # the largest number of rounds that is allocated by default
 

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import json
+import pydoc
 import re
 import shlex
 from pathlib import Path
@@ -92,6 +93,18 @@ def test_pages_link_to_the_recipes_that_use_a_name():
     assert used.keys() <= documented()
     assert used["bts_jax.Scaled"] == ["… use costs above one?"]
     assert "… divide a sweep between two processes?" in used["bts_jax.Uniform"], "the name stands in a grid file"
+
+
+@pytest.mark.parametrize("module", ["bts_jax", "bts_jax.bandits", "bts_jax.policies", "bts_jax.theory", "bts_jax.intervals",
+                                    "bts_jax.learn", "bts_jax.plots", "bts_jax.random", "bts_jax.statistics"])
+def test_help_shows_array_like(module):
+    """It does not show the union that it stands for, which takes four lines."""
+    place = importlib.import_module(module)
+    for name in getattr(place, "__all__", None) or dir(place):
+        if callable(found := getattr(place, name)) and getattr(found, "__module__", "").startswith("bts_jax"):
+            assert not re.search(r"numpy\.number|_Buffer", pydoc.render_doc(found)), name
+    assert "(reward_alpha: ArrayLike = 1.0, " in pydoc.plain(pydoc.render_doc(bts_jax.BTS))
+    assert "budget: ArrayLike, key: " in pydoc.plain(pydoc.render_doc(bts_jax.simulate))
 
 
 def test_ten_recipes():

@@ -9,11 +9,8 @@ import textwrap
 import tokenize
 from pathlib import Path
 
-import numpy.typing
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-from jax.typing import ArrayLike
-from sphinx.util.typing import stringify_annotation
 
 import bts_jax
 
@@ -59,7 +56,6 @@ SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|Refere
 CONTRACT = {name: inspect.getdoc(getattr(protocol, name)) for protocol, names in (
     (bts_jax.Policy, ["init", "__call__", "update"]), (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"])) for name in names}
 USED_IN = uses((HERE / "recipes.md").read_text())
-LONG = [stringify_annotation(kind, "smart") for kind in (ArrayLike, numpy.typing.ArrayLike)]
 
 
 def blocks(app, what, name, obj, options, lines):
@@ -121,13 +117,9 @@ def recipes(app, what, name, obj, options, lines):
         lines += ["", ".. seealso::", "", "   How do I", "", *(f"   * :ref:`{label}`" for label in found), ""]
 
 
-def shorten(app, what, name, obj, options, signature, returned):
-    """Names array-likes, where Sphinx lists all types that they may have. A protocol is not called: it has no signature."""
-    if getattr(obj, "_is_protocol", False):
-        return "", None
-    for long in LONG:
-        signature, returned = (text and text.replace(long, "ArrayLike") for text in (signature, returned))
-    return signature, returned
+def unsigned(app, what, name, obj, options, signature, returned):
+    """Leaves out the signature of a protocol, which is not called."""
+    return ("", None) if getattr(obj, "_is_protocol", False) else None
 
 
 def of_the_package(app, env, node, content):
@@ -162,4 +154,4 @@ def setup(app):
     app.connect("autodoc-process-docstring", recipes, priority=900)  # after napoleon
     app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", of_the_package)
-    app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-process-signature", unsigned)

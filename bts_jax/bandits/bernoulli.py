@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
 from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

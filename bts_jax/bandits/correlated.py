@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms
 from bts_jax.bandits.bernoulli import Bernoulli, trial
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 SLACK = 1e-5  # tolerance for rounding: a correlation may be exactly at its limit
 

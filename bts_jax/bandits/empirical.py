@@ -12,7 +12,6 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
@@ -20,6 +19,7 @@ from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted
+from bts_jax.typing import ArrayLike
 
 MOST_ROWS = 2**19  # per arm; sums over more rows would overflow
 LONGEST_LINE = 2**20  # of a CSV file, in characters

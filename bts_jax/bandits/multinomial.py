@@ -5,12 +5,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 WRITTEN_OUT = 64  # up to this many points the loop is unrolled, and a GPU runs it as one kernel
 

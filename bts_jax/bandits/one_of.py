@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax.bandits.arms import Arms
 from bts_jax.contract import Bandit
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
@@ -14,6 +13,7 @@ from bts_jax.engine.fixed_point import LARGEST_SCALE
 from bts_jax.engine.programs import quick_jit
 from bts_jax.engine.summation import over_last_axis
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

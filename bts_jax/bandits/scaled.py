@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits.arms import Wrapper
@@ -13,6 +12,7 @@ from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.contract import num_resources, scales
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

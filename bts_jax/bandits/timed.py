@@ -5,13 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.contract import is_timed, num_resources
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

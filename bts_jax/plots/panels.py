@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from bts_jax.intervals import ArrayLike
 from bts_jax.plots.looks import legible
 from bts_jax.plots.saving import blank
 

@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax.policies.index import ArmStatistics, FloorPolicy, over
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

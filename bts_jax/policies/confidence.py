@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.policies.index import ArmStatistics
+from bts_jax.typing import ArrayLike
 
 
 class Bounds(NamedTuple):

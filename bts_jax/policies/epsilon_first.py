@@ -5,13 +5,13 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 class EpsilonFirstState(NamedTuple):

@@ -2,11 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, choose, over
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 class _Family(IndexPolicy):

@@ -5,11 +5,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.engine.fixed_point import Sum, quantize
+from bts_jax.typing import ArrayLike
 
 
 class ArmStatistics(NamedTuple):

@@ -5,12 +5,12 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 class LagrangeBwKState(NamedTuple):

@@ -4,11 +4,11 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.policies.index import ArmStatistics, IndexPolicy, over
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 class Side(NamedTuple):

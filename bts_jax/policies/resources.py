@@ -10,10 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from bts_jax import random
 from bts_jax.contract import Problem
+from bts_jax.typing import ArrayLike
 
 
 def count(problem: Problem) -> int:

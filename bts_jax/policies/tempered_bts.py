@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax import checks
 from bts_jax.policies.bts import BTS
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 @pytree

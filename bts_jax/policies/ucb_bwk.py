@@ -4,7 +4,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem
@@ -12,6 +11,7 @@ from bts_jax.policies import resources
 from bts_jax.policies.confidence import Bounds
 from bts_jax.policies.index import choose
 from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
 
 
 class UCBBwKState(NamedTuple):
