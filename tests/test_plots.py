@@ -163,6 +163,24 @@ def test_theory_is_drawn_beside_the_simulation():
         plots.regret(odd, theory=True).savefig(io.BytesIO(), dpi=50)
 
 
+@pytest.mark.parametrize(("count", "width"), [(2, None), (5, None), (8, None), (4, 10), (7, 10)])
+def test_no_part_of_a_figure_is_blank(count, width):
+    """If the last row is not full, legend or note is on the right of its last panel."""
+    sample = data(bandits=count, seeds=3)
+    for figure in (plots.regret(sample, width=width), plots.final_regret(sample, width=width)):
+        figure.draw_without_rendering()
+        panels = [axes.get_window_extent() for axes in figure.axes]
+        where = (figure.subfigs or [figure])[0]
+        notes = {one: one for one in where.texts} | {one: one.get_title() for one in where.legends}
+        text = next(one for one, note in notes.items() if "3 runs" in note.get_text())
+        found, last = text.get_window_extent(), panels[-1]
+        assert len(panels) == count and found.x1 < figure.bbox.x1
+        if max(panel.x1 for panel in panels) > last.x1 + 50:
+            assert found.x0 > last.x1 and last.y0 < found.y0 and found.y1 < last.y1
+        else:
+            assert found.y0 > max(panel.y1 for panel in panels)
+
+
 def test_final_regret_is_that_of_one_budget():
     sample = data()
     for budget in (None, 200):

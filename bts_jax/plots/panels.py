@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,28 @@ from bts_jax.plots.saving import blank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column, and of the page
 TEXT, SMALL = 8, 7  # points
+LINE = 0.15  # inches: the height of a line of a legend
+
+
+class Blank(NamedTuple):
+    """The part of the last row that has no panels."""
+
+    part: "SubFigure"
+    width: float  # inches
+    height: float
+    rows: int  # of the figure
 
 
 @dataclass
 class Panels:
     """The panels of a new figure, with legend and note above them, or the user's own axes.
+
+    If the last row is not full, legend and note are in its blank part instead. The figure grows with its legend, so that the
+    panels keep their size.
 
     The user's axes keep their fonts and frames, and their figure keeps its size. The first of them gets the legend. The note is
     left to the caption of the figure, except for caveats that must not be hidden, such as truncated runs: these are added to
@@ -31,6 +44,7 @@ class Panels:
     figure: "Figure"
     axes: list["Axes"]
     new: bool  # whether the figure is ours
+    blank: Blank | None = None
 
     @property
     def text(self) -> dict[str, Any]:
@@ -38,7 +52,7 @@ class Panels:
         return {"fontsize": TEXT} if self.new else {}
 
     def legend(self, look: Iterable[Mapping[str, Any]], note: str, caveats: str = "", markers: bool = True) -> None:
-        """Adds one legend for all panels: above them, with the note as its title, or in the first of the user's axes."""
+        """Adds one legend for all panels, with the note as its title; in the user's axes, in the first of them."""
         from matplotlib.lines import Line2D
 
         look = list(look)
@@ -48,19 +62,35 @@ class Panels:
             self.axes[0].legend(handles=handles, frameon=False, fontsize="small")
             self._warn(caveats)
             return
-        names = [str(style["label"]) for style in look]
-        fit = next((count for count in range(len(names), 1, -1) if _legend_width(names, count) < self.figure.get_figwidth()), 1)
-        columns = math.ceil(len(names) / math.ceil(len(names) / fit))  # rows of equal length, if there are several
-        self.figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=SMALL, frameon=False,
-                           title=wrapped(self.figure, note + caveats), title_fontsize=SMALL, columnspacing=1.2,
-                           handlelength=2.6)
+        names, width = [str(style["label"]) for style in look], self._width
+        fit = next((count for count in range(len(names), 1, -1) if _legend_width(names, count) < width), 1)
+        rows = math.ceil(len(names) / fit)
+        title = wrapped(width, note + caveats)
+        self._grow(rows + title.count("\n") + 1)
+        where, place = (self.blank.part, "center") if self.blank else (self.figure, "outside upper center")
+        columns = math.ceil(len(names) / rows)  # rows of equal length, if there are several
+        where.legend(handles=handles, loc=place, ncols=columns, fontsize=SMALL, frameon=False, title=title,
+                     title_fontsize=SMALL, columnspacing=1.2, handlelength=2.6)
 
     def note(self, text: str, caveats: str = "") -> None:
-        """Writes a note on what is drawn above the panels."""
-        if self.new:
-            self.figure.suptitle(wrapped(self.figure, text + caveats), fontsize=SMALL)
-        else:
+        """Writes a note on what is drawn."""
+        text = wrapped(self._width, text + caveats)
+        if not self.new:
             self._warn(caveats)
+        elif self.blank:
+            self.blank.part.text(0.5, 0.5, text, fontsize=SMALL, ha="center", va="center")
+        else:
+            self.figure.suptitle(text, fontsize=SMALL)
+
+    @property
+    def _width(self) -> float:
+        """The width for legend and note, in inches."""
+        return self.blank.width if self.blank else self.figure.get_figwidth()
+
+    def _grow(self, lines: int) -> None:
+        """Makes the figure higher if there is no room for a legend of so many lines."""
+        more = self.blank.rows * (LINE * (lines + 1) - self.blank.height) if self.blank else LINE * (lines - 3)
+        self.figure.set_figheight(self.figure.get_figheight() + max(more, 0))
 
     def _warn(self, caveats: str) -> None:
         for axes in self.axes if caveats else []:
@@ -79,14 +109,16 @@ def side_by_side(
     """
     width = check_width(width, axes, COLUMN if len(titles) == 1 else PAGE)
     if axes is None:
-        columns = min(len(titles), max(1, int(width // 3)))
-        rows = -(-len(titles) // columns)
+        rows = -(-len(titles) // max(1, int(width // 3)))
+        columns = -(-len(titles) // rows)
         height = min(0.62 * width / columns, 2.3) if height is None else height
         figure = blank(width, rows * (height + 0.25) + 0.75)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for spare in grid.flat[len(titles):]:
-            spare.remove()
-        panels = Panels(figure, list(grid.flat[: len(titles)]), True)
+        grid = figure.add_gridspec(rows, columns)
+        places = [divmod(place, columns) for place in range(len(titles))]
+        panels = Panels(figure, [figure.add_subplot(grid[place]) for place in places], True)
+        if missing := rows * columns - len(titles):
+            part = figure.add_subfigure(grid[-1, -missing:])
+            panels.blank = Blank(part, 0.95 * width * missing / columns, height, rows)
         figure.supxlabel(x, fontsize=TEXT)
         if y:
             figure.supylabel(y, fontsize=TEXT, ma="center")
@@ -180,8 +212,8 @@ def _legend_width(names: Iterable[str], columns: int) -> float:
     return sum(40 + 0.57 * SMALL * column.max() for column in lengths) / 72
 
 
-def wrapped(figure: "Figure", text: str) -> str:
-    """Wraps text into lines that fit the figure."""
+def wrapped(width: float, text: str) -> str:
+    """Wraps text into lines of this width, in inches."""
     import textwrap
 
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, int(figure.get_figwidth() * 17)))
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, int(width * 17)))
