@@ -151,7 +151,7 @@ def test_theory_is_drawn_beside_the_simulation():
     # From the curve of BTS in the middle of the budgets, on a logarithmic scale: at 200, or at 2 of the first two.
     for budgets, end in (([2, 200, 400], 400), ([2, 200], 200)):
         part = plots.regret(sample.sel(budget=budgets), theory="slope").axes[1]
-        slope = lines(part)["lower bound for B → ∞, not a bound at any B"]
+        slope = lines(part)["slope of the lower bound"]
         start = 200 if end == 400 else 2
         mean = sample.regret.sel(policy="BTS", budget=start).mean("seed").values[1]
         np.testing.assert_allclose(slope.get_xdata()[[0, -1]], [start, end])
@@ -161,6 +161,19 @@ def test_theory_is_drawn_beside_the_simulation():
     assert part.get_yscale() == "log" and plots.regret(sample, theory="slope", scale="log-x").axes[0].get_yscale() == "linear"
     for odd in (sample.isel(budget=[0]), sample.isel(policy=[0]), sample.isel(seed=[0]), sample.assign(regret=-sample.regret)):
         plots.regret(odd, theory=True).savefig(io.BytesIO(), dpi=50)
+
+
+@pytest.mark.parametrize(("policies", "bandits"), [(5, 1), (22, 1), (22, 3)])
+def test_theory_leaves_the_panels_their_size(policies, bandits):
+    """At the default width, legend and note are within the figure, and do not take the panels' room."""
+    figure = plots.regret(data(policies, bandits), theory=True)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert axes.get_window_extent().height / figure.dpi > 1.5 and axes.get_yscale() == "log"
+    (legend,) = (figure.subfigs or [figure])[0].legends
+    found, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= found.x0 and found.x1 <= whole.x1 and whole.y0 <= found.y0 and found.y1 <= whole.y1
+    assert "not a bound at any B" in words(figure)
 
 
 @pytest.mark.parametrize(("count", "width"), [(2, None), (5, None), (8, None), (4, 10), (7, 10)])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LINES = {
     "bound": {"label": "bound on BTS", "color": KNOWN["bts"][0], "linestyle": "-."},
     "leading": {"label": "its leading term", "color": KNOWN["bts"][0], "linestyle": "--"},
-    "slope": {"label": "lower bound for B → ∞, not a bound at any B", "color": "#000000", "linestyle": (0, (1, 1))},
+    "slope": {"label": "slope of the lower bound", "color": "#000000", "linestyle": (0, (1, 1))},
 }
 
 

@@ -113,7 +113,8 @@ def regret(
         if logarithmic:
             span(axes, means, tops)
         rescale(axes, scale)
-    panels.legend([*look.values(), *(LINES[name] for name in wanted)], f"{what}, over {sample_words(groups)}", caveats(dataset))
+    what += f", over {sample_words(groups)}{'; the slope is for B → ∞, not a bound at any B' if 'slope' in wanted else ''}"
+    panels.legend([*look.values(), *(LINES[name] for name in wanted)], what, caveats(dataset))
     return panels.figure
 
 
