@@ -194,6 +194,19 @@ def test_no_part_of_a_figure_is_blank(count, width):
             assert found.y0 > max(panel.y1 for panel in panels)
 
 
+@pytest.mark.parametrize(("budgets", "expected"), [
+    ([100, 300, 1000, 3000], "log"), ([100, 200, 500, 1000], "log"), ([30, 100, 300], "log"), ([50000, 10, 700], "log"),
+    ([100, 200, 300, 400], "linear"), ([100, 1000, 2000, 3000], "linear"), ([10, 1000], "linear"), ([10], "linear"),
+])
+def test_budgets_that_grow_geometrically_have_a_logarithmic_axis(budgets, expected):
+    regret = np.ones((1, 1, len(budgets), 4)) * np.arange(1, 5)
+    sample = made_up(regret, budgets)
+    axes = plots.regret(sample).axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == (expected, "linear")
+    assert plots.regret(sample, scale="linear").axes[0].get_xscale() == "linear", "what is asked for"
+    assert plots.regret(sample, scale="log-x").axes[0].get_xscale() == "log"
+
+
 def test_final_regret_is_that_of_one_budget():
     sample = data()
     for budget in (None, 200):

@@ -23,7 +23,7 @@ from bts_jax.plots.samples import (
     samples,
     words,
 )
-from bts_jax.plots.scales import decades, positive, rescale, span
+from bts_jax.plots.scales import decades, is_geometric, positive, rescale, span
 from bts_jax.statistics import mean_interval
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def regret(
         metric: "regret" or "pseudo_regret".
         panel: "bandit", "family" or "all"; see `bts_jax.plots`.
         scale: "linear", "log-x", "log-y" or "log-log". A logarithmic axis leaves out values that are not positive. By default
-            "linear"; with `theory` "log-log", since the bound is hundreds of times the regret.
+            "log-log" with `theory`, since the bound is hundreds of times the regret. Otherwise "log-x" if there are at least
+            three budgets and they grow geometrically, such as 100, 200, 500, 1000; and else "linear".
         band: "interval", the confidence interval of the mean, whose upper limit is widened as if one more run were lost (see
             `bts_jax.intervals`); "deviation", the mean ± one standard deviation; "quantiles", the middle of the sample. `level`
             is the confidence level, or the share in the middle. On a logarithmic axis, where a mean minus its deviation may be
@@ -78,10 +79,10 @@ def regret(
     wanted = ("bound", "slope") if theory is True else (theory,) if isinstance(theory, str) else tuple(theory or ())
     for name in wanted:
         among("theory", name, *LINES)
-    scale = scale or ("log-log" if wanted else "linear")
+    groups = grouped(dataset, metric, panel)
+    scale = scale or ("log-log" if wanted else "log-x" if is_geometric(dataset.budget.values) else "linear")
     among("scale", scale, "linear", "log-x", "log-y", "log-log")
     among("band", band, "interval", "deviation", "quantiles")
-    groups = grouped(dataset, metric, panel)
     if wanted and is_relative(dataset):
         raise ValueError(f"theory = {theory!r} is about budgets in units of cost, and those of this dataset are multiples of "
                          "each bandit's smallest expected cost: leave it out")

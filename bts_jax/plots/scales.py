@@ -46,6 +46,13 @@ def rescale(axes: Any, scale: str) -> None:
         (decades if scale in scales else linear)(axes, which)
 
 
+def is_geometric(values: np.ndarray) -> bool:
+    """Whether at least three values grow geometrically: their ratios differ less than their differences."""
+    ordered = np.unique(values)
+    steps, ratios = np.diff(ordered), np.diff(np.log(ordered))
+    return len(steps) > 1 and bool(ratios.max() / ratios.min() < steps.max() / steps.min())
+
+
 def both_ways(axes: Any, which: str, around: float, largest: float) -> None:
     """Makes an axis linear `around` 0, up to the next power of ten, and logarithmic beyond on both sides."""
     from matplotlib.ticker import FixedLocator, NullLocator
