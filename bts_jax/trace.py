@@ -22,7 +22,7 @@ from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.engine.loop import Game, Rules, follow
 from bts_jax.game import Round, Setting
-from bts_jax.pytrees import pytree
+from bts_jax.pytrees import Names, pytree
 from bts_jax.text import shown
 from bts_jax.typing import ArrayLike
 
@@ -53,6 +53,7 @@ class Trace:
     length: jax.Array  # int32, the number of rounds played
     truncated: jax.Array  # bool: the run would continue after round N
     recorded: Any  # the result of `record`, each leaf [N, ...]
+    recorded_name: Names = Names()  # a name for it, for figures: see `trace`
 
 
 class _Now(NamedTuple):
@@ -113,7 +114,8 @@ def trace(
         record: a function of the policy's state. Its result is stored for every round. Its argument is the state from which
             the round's decision was made. This state has been updated with all earlier rounds, and is for example the
             posterior from which the arm was drawn. `True` stores the state itself. The states of all N rounds are in memory
-            while the run is played.
+            while the run is played. A figure calls the result as the function is called; or, if it is a field of the state,
+            as this field (`plots.run`).
 
     Returns:
         The `Trace`.
@@ -140,8 +142,23 @@ def trace(
     if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]).any():
         warnings.warn(_reason(policy, bandit, int(found.length), last), RuntimeWarning, stacklevel=2)
     if callable(record):
-        states = jax.vmap(record)(states)
+        name, states = _recorded(record, states)
+        return replace(found, recorded=states, recorded_name=name)
     return replace(found, recorded=states)
+
+
+def _recorded(record: Callable[[State], Any], states: State) -> tuple[Names, Any]:
+    """The result of `record` for all states, and its name: that of the field of the state that it is, or of the function."""
+    names = [getattr(record, "__name__", "")]
+
+    def look(state: State) -> Any:
+        result = record(state)
+        names.extend(jax.tree_util.keystr(path[-1:], simple=True) for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+                     if leaf is result and path)
+        return result
+
+    result = jax.vmap(look)(states)
+    return Names([name for name in names if name.isidentifier()][-1:]), result  # a lambda has no name
 
 
 def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) -> str:

@@ -5,6 +5,7 @@ import itertools
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from common import made_up
@@ -509,19 +510,32 @@ LOW, MIDDLE, HIGH = (np.arange(18.0).reshape(6, 3) + shift for shift in (-1, 0, 
 
 
 @pytest.mark.parametrize(("recorded", "name"), [
-    ((LOW, MIDDLE, HIGH), "recorded"), ({"high": HIGH, "mean": MIDDLE, "low": LOW}, "mean"),
-    (Estimate(MIDDLE, LOW, HIGH), "estimate"), (MIDDLE, "recorded"),
+    ((LOW, MIDDLE, HIGH), "value per arm"), ({"high": HIGH, "mean": MIDDLE, "low": LOW}, "mean"),
+    (Estimate(MIDDLE, LOW, HIGH), "estimate"), (MIDDLE, "value per arm"), ({"expected_ratio": MIDDLE}, "expected ratio"),
 ])
 def test_what_was_recorded_is_drawn_for_each_arm(recorded, name):
     for figure in (plots.run(a_trace(recorded)), plots.run(a_trace(), bands=recorded)):
         axes = figure.axes[2]
         assert axes.get_ylabel() == name and list(lines(axes)) == ["arm 0", "arm 1", "arm 2"]
         np.testing.assert_array_equal(lines(axes)["arm 1"].get_ydata(), MIDDLE[:4, 1])  # of the rounds that were played
-        assert len(axes.collections) == (0 if recorded is MIDDLE else 3)
+        assert len(axes.collections) == (0 if recorded is MIDDLE or len(recorded) == 1 else 3)
         if axes.collections:
             points = axes.collections[1].get_paths()[0].vertices
             assert set(points[points[:, 0] == 3, 1]) == {MIDDLE[2, 1] - 1, MIDDLE[2, 1] + 2}
     assert len(plots.run(a_trace(recorded), bands=False).axes) == 2
+
+
+def test_the_panel_of_what_was_recorded_has_its_name():
+    bandit = bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])
+
+    def mean_reward(state):
+        return state.reward_mean / 2
+
+    for record, name in ((mean_reward, "mean reward"), (lambda state: state.reward_mean / 2, "value per arm"),
+                         (lambda state: state.pulls, "pulls"), (lambda state: {"draw": state.pulls}, "draw")):
+        trace = bj.trace(bj.KUBE(), bandit, 5, jax.random.key(0), rounds=20, record=record)
+        assert plots.run(trace).axes[2].get_ylabel() == name
+        assert len(jax.tree.leaves(trace.recorded_name)) == 0, "it is no obstacle to jit and vmap"
 
 
 def test_arms_have_names_and_colours():
@@ -544,7 +558,7 @@ def test_arms_have_names_and_colours():
     (lambda: plots.run(a_trace(batch=(7,))), r"batch of shape \(7,\): select one run, as in jax.tree.map\(lambda x: x\[0\]"),
     (lambda: plots.run(a_trace(), bands=MIDDLE[:5]),
      r"bands = array of shape \(5, 3\) .* give one array over \(6 rounds, arms\)"),
-    (lambda: plots.run(a_trace(), bands={"low": LOW}), "bands = dict cannot be drawn"),
+    (lambda: plots.run(a_trace(), bands={"low": LOW, "a": MIDDLE}), "bands = dict cannot be drawn"),
     (lambda: plots.run(a_trace(), labels=["one"]), r"labels = \['one'\] has 1 name, and there are 3 arms"),
     (lambda: plots.run(a_trace(), axes=Figure().subplots()), "axes has 1, and there are 2 panels"),
     (lambda: plots.run(a_trace(), width=-1), "width = -1"),
@@ -555,7 +569,8 @@ def test_bad_input_to_run(call, named):
 
 
 def test_a_run_that_recorded_something_else_has_two_panels():
-    for recorded in ((), None, MIDDLE[:, 0], {"a": MIDDLE}, (MIDDLE, MIDDLE), SimpleNamespace(a=1), (LOW, MIDDLE, HIGH[:, :1])):
+    for recorded in ((), None, MIDDLE[:, 0], {"a": MIDDLE, "b": MIDDLE}, {"a": MIDDLE[:, 0]}, (MIDDLE, MIDDLE),
+                     SimpleNamespace(a=1), (LOW, MIDDLE, HIGH[:, :1])):
         assert len(plots.run(a_trace(recorded)).axes) == 2
 
 

@@ -42,8 +42,10 @@ def run(
         trace: of one run, as `bts_jax.trace` returns it.
         bands: what to draw for each arm in a third panel, over the rounds N and the arms K: one array [N, K], or three of
             them, the limits and the middle of a band. Three arrays are a tuple (low, middle, high), or a mapping or a
-            NamedTuple with `low`, `high` and one more entry, the line. By default what the trace recorded, if it has this form,
-            as with `record=lambda state: state.pulls`. False draws none.
+            NamedTuple with `low`, `high` and one more entry, the line. The name of that entry is the label of the panel. To
+            name a single array, give a mapping with one entry, such as {"draw": array}. By default what the trace recorded, if
+            it has this form, as with `record=lambda state: state.pulls`. Then the label is the name of the recorded field,
+            here "pulls", or of the function `record`. False draws none.
         labels: names of the arms, a sequence or a mapping from their numbers.
         resources: names of the resources, if there are several, such as ["stock", "time"].
         axes: matplotlib's Axes to draw in: two, or three with bands.
@@ -58,7 +60,7 @@ def run(
         ...     recorded=np.array([[0, 0], [0, 1], [0, 1], [0, 1.0]]))
         >>> figure = run(trace, labels=["slow", "fast"])
         >>> [panel.get_ylabel() for panel in figure.axes]
-        ['arm', 'amount', 'recorded']
+        ['arm', 'amount', 'value per arm']
     """
     shape = np.shape(trace.arm)
     if len(shape) != 1:
@@ -69,7 +71,8 @@ def run(
         raise ValueError("trace has no round that was played: give the run a budget, and the trace rounds")
     rounds = np.flatnonzero(played) + 1
     arm, reward, cost, left = (np.asarray(x)[played] for x in (trace.arm, trace.reward, trace.cost, trace.remaining))
-    drawn = _bands(trace.recorded if bands is None else bands, played, bands is not None)
+    known = getattr(trace, "recorded_name", ()) if bands is None else ()
+    drawn = _bands(trace.recorded if bands is None else bands, played, bands is not None, *known)
     count = max(int(arm.max()) + 1, drawn.middle.shape[1] if drawn else 0,
                 len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0)
     names, colors = _names(labels, count), looks.arms(count)
@@ -185,13 +188,18 @@ def _names(labels: Any, count: int) -> list[str]:
     return [looks.legible(str(name)) for name in names]
 
 
-def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:
-    """The bands of the arms in the rounds played. If `given` has another form: None, or an error if it was `asked` for."""
+def _bands(given: Any, played: np.ndarray, asked: bool, name: str = "value per arm") -> Bands | None:
+    """The bands of the arms in the rounds played. If `given` has another form: None, or an error if it was `asked` for.
+
+    `name` is that of `given`, unless it has names itself.
+    """
     if given is False:
         return None
     fields = dict(given) if isinstance(given, Mapping) else given._asdict() if hasattr(given, "_asdict") else None
-    name = "recorded"
-    if fields is not None and len(fields) == 3 and {"low", "high"} <= set(fields):
+    if fields is not None and len(fields) == 1:
+        ((name, given),) = fields.items()
+        parts = [given]
+    elif fields is not None and len(fields) == 3 and {"low", "high"} <= set(fields):
         (name,) = (str(key) for key in fields if key not in ("low", "high"))
         parts = [fields["low"], fields[name], fields["high"]]
     elif isinstance(given, tuple) and len(given) == 3:
@@ -206,7 +214,7 @@ def _bands(given: Any, played: np.ndarray, asked: bool) -> Bands | None:
     if shape[:1] == played.shape and all(x.ndim == 2 and x.shape == shape and x.dtype.kind in "fiub" for x in arrays):
         shown_rounds = [x[played].astype(float) for x in arrays]
         low, middle, high = shown_rounds if len(arrays) == 3 else (None, shown_rounds[0], None)
-        return Bands(low, middle, high, name)
+        return Bands(low, middle, high, str(name).replace("_", " ").strip())
     if asked:
         kinds = " and ".join(f"array of shape {x.shape}" if x.dtype.kind in "fiub" else type(given).__name__ for x in arrays)
         raise ValueError(f"bands = {kinds or type(given).__name__} cannot be drawn: give one array over ({len(played)} rounds, "
