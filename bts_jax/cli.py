@@ -367,20 +367,39 @@ def _print_table(arguments: argparse.Namespace) -> None:
         for remark in _remarks(results):
             print(remark, file=sys.stderr)
         return
-    comment = "% " * arguments.latex
     groups = [rows for _, rows in found.groupby("bandits", sort=False)]
     where = "with one resource, " if "resource" in results.dims else ""
     allowing = f"; {where}{ALLOWANCE}" if arguments.statistic == "mean" else ""
-    notes = [f"{comment}95% intervals {sample_in_words(rows)}{allowing}" if max(rows["count"]) > 1 else "" for rows in groups]
-    for rows, note, following in zip(groups, notes, [*notes[1:], ""], strict=True):
-        print(f"{comment}{arguments.statistic} regret, {printable(group_in_words(rows, by))}, {counted(seeds, 'run')} each")
-        cells = [[f"{budget:,g}", *map(_interval, part[["estimate", "low", "high"]].itertuples(index=False))]
-                 for budget, part in rows.groupby("budget")]
-        (_latex if arguments.latex else _table)(["budget", *map(str, results.policy.values)], cells)
-        if note and note != following:
-            print(note)
+    notes = [f"95% intervals {sample_in_words(rows)}{allowing}" if max(rows["count"]) > 1 else "" for rows in groups]
+    titles = [f"{arguments.statistic} regret, {printable(group_in_words(rows, by))}, {counted(seeds, 'run')} each"
+              for rows in groups]
+    head = ["budget", *map(str, results.policy.values)]
+    if arguments.latex:
+        _print_latex(arguments.statistic, groups, head, titles, notes)
+    else:
+        for rows, title, note, following in zip(groups, titles, notes, [*notes[1:], ""], strict=True):
+            print(title)
+            _table(head, _cells(rows, "{:,g}".format, _interval))
+            if note and note != following:
+                print(note)
     for remark in _remarks(results):
-        print(comment + remark)
+        print("% " * arguments.latex + remark)
+
+
+def _print_latex(statistic: str, groups: list, head: list[str], titles: list[str], notes: list[str]) -> None:
+    from bts_jax import latex
+
+    print(r"% needs \usepackage{booktabs}")
+    labels = latex.labels(f"{statistic}-regret", [str(rows.bandits.iloc[0]) for rows in groups])
+    for rows, title, note, label in zip(groups, titles, notes, labels, strict=True):
+        caption = ". ".join(filter(None, [title[0].upper() + title[1:], note])) + "."
+        print(latex.table([printable(name) for name in head], _cells(rows, latex.number, latex.estimate), caption, label))
+
+
+def _cells(rows: Any, number: Callable[[float], str], interval: Callable[[Any], str]) -> list[list[str]]:
+    """The rows of a table: the budget, and the estimate and interval of each policy."""
+    return [[number(budget), *map(interval, part[["estimate", "low", "high"]].itertuples(index=False))]
+            for budget, part in rows.groupby("budget")]
 
 
 def _remarks(results: Any) -> list[str]:
@@ -516,23 +535,6 @@ def _interval(found: Any) -> str:
 def _cell(name: str) -> str:
     """A name in a CSV file. A spreadsheet would compute a cell that begins like a formula, so it gets an apostrophe."""
     return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
-
-
-def _latex(head: list[str], rows: list[list[str]]) -> None:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
-
-    def number(cell: str) -> str:
-        marks = {",": "{,}", " … ": r" \ldots ", " (": r"\ (", "∞": r"\infty"}
-        for mark, command in marks.items():
-            cell = cell.replace(mark, command)
-        return "--" if cell == "-" else f"${cell}$"
-
-    print(r"\begin{tabular}{" + "r" * len(head) + "}")
-    print(" & ".join("".join(special.get(mark, mark) for mark in printable(name)) for name in head) + r" \\ \hline")
-    for row in rows:
-        print(" & ".join(map(number, row)) + r" \\")
-    print(r"\end{tabular}")
 
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:

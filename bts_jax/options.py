@@ -137,7 +137,7 @@ bts-jax table grid.zarr --csv > grid.csv""")
     table.add_argument("--statistic", default="mean", choices=["mean", "median", "trimmed"],
                        help="the statistic; trimmed is the mean of the middle eight tenths (default: %(default)s)")
     form = table.add_mutually_exclusive_group()
-    form.add_argument("--latex", action="store_true", help="print LaTeX")
+    form.add_argument("--latex", action="store_true", help="print LaTeX: a table environment for the package booktabs")
     form.add_argument("--csv", action="store_true", help="print CSV: a line for each budget and policy, all digits")
 
     plot = add("plot", "draw the regret in a saved sweep", """

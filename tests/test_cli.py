@@ -14,7 +14,7 @@ import pytest
 from common import made_up
 
 import bts_jax as bj
-from bts_jax import comparison
+from bts_jax import comparison, latex
 from bts_jax.cli import COMMANDS, main
 from bts_jax.options import parser
 from bts_jax.statistics import measured
@@ -165,7 +165,43 @@ def test_the_table_says_what_its_intervals_are_over(table):
     data.regret[0, 1] = np.nan
     assert table(data, "--over", "seed")[3].split()[1] == "-"
     assert "(-∞ … ∞)" in table(data, "--over", "bandit", "--statistic", "median")[3]
-    assert r"\infty" in table(data, "--over", "bandit", "--statistic", "median", "--latex")[4]
+    assert any(r" \pm \infty$" in line for line in table(data, "--over", "bandit", "--statistic", "median", "--latex"))
+
+
+def test_a_table_in_latex(table):
+    """An environment to paste: rules of booktabs, captions, labels that differ, and no letter that pdflatex cannot set."""
+    names = ["ε-first", "100% ω*_²"]
+    data = made_up(np.random.default_rng(0).normal(100, 50, (2, 2, 2, 9)), [10, 1e6], names).assign_attrs(state="1 of 2 chunks")
+    data = data.assign_coords(bandit=["Ada & Bob", "ada-bob"])
+    lines = table(data, "--latex", "--by", "bandit")
+    assert lines[0] == r"% needs \usepackage{booktabs}" and lines[-1] == "% 1 of 2 chunks" and "\n".join(lines).isascii()
+    assert lines[1:3] == [r"\begin{table}", r"  \centering"] and lines[15] == r"\end{table}"
+    assert lines[4] == (r"  \caption{Mean regret, bandit Ada \& Bob, 9 runs each. 95\% intervals over the seeds: about this "
+                        rf"bandit alone; {ALLOWANCE}.}}")
+    assert [line for line in lines if "label" in line] == [
+        rf"  \label{{tab:mean-regret-ada-bob-{place}}}" for place in (1, 2)]
+    assert lines[7:11] == [r"  \begin{tabular}{rrr}", r"    \toprule",
+                          r"    budget & $\varepsilon$-first & 100\% $\omega$$\ast$\_$^{2}$ \\", r"    \midrule"]
+    assert lines[12].startswith(r"    $1{,}000{,}000$ & $") and lines[13] == r"    \bottomrule"
+    assert all(r"\pm" in line or "}_{-" in line for line in lines[11:13])
+    assert table(data, "--latex")[5] == r"  \label{tab:mean-regret-bernoulli-4-arms}"
+
+
+@pytest.mark.parametrize(("found", "expected"), [
+    ((12.34, 10.0, 14.68), r"$12.3 \pm 2.4$"), ((12.3, 11.1, 16.8), "$12.3^{+4.5}_{-1.2}$"), ((-5, -6, -4), r"$-5.0 \pm 1.0$"),
+    ((1, -np.inf, 2), r"$1.0^{+1.0}_{-\infty}$"), ((5, np.nan, np.nan), "$5.0$"), ((np.nan,) * 3, "--"),
+    ((2000, 999.96, 7000), "$2{,}000.0^{+5{,}000.0}_{-1{,}000.1}$"),
+])
+def test_intervals_in_latex(found, expected):
+    assert latex.estimate(found) == expected
+
+
+def test_an_interval_in_latex_is_never_shorter_than_it_is():
+    rng = np.random.default_rng(0)
+    for value, below, above in zip(rng.uniform(1, 100, 300), *rng.exponential(3, (2, 300)), strict=True):
+        numbers = [float(x) for x in re.findall(r"[\d.]+", latex.estimate((value, value - below, value + above)))]
+        printed, up, down = numbers[0], numbers[1], numbers[-1]  # the last two are the same after ±
+        assert printed - down <= value - below + 1e-9 and value + above <= printed + up + 1e-9
 
 
 def test_a_lost_run_moves_no_lower_limit(capsys):
