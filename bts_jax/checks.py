@@ -4,17 +4,54 @@ They run on the host, at the public entry points, and only on concrete values. U
 known, and only shapes can be checked.
 """
 
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import errors
 from jax.core import Tracer
 
 from bts_jax.devices import check_fork
 from bts_jax.text import shown
 
 LONGEST_NAME = 200  # characters
+
+# The methods of policies and bandits: their arguments, and what they return.
+METHODS = {
+    "init": ("problem", "state"),
+    "__call__": ("state, key", "(arm, state)"),
+    "update": ("state, arm, reward, cost, key", "state"),
+    "pull": ("key, arm", "(reward, cost)"),
+}
+
+# JAX's errors about code that needs the value of a traced array: what the code does, and the remedy.
+TRACED = {
+    errors.TracerBoolConversionError: (
+        "branches on a traced value",
+        "use jnp.where or jax.lax.cond instead of `if`, and jax.lax.while_loop instead of `while`",
+    ),
+    errors.TracerIntegerConversionError: (
+        "uses a traced value as a Python int",
+        "use jax.lax.fori_loop instead of a loop over `range`, and index an array instead of a list",
+    ),
+    errors.TracerArrayConversionError: (
+        "gives a traced value to NumPy",
+        "use jax.numpy instead of numpy",
+    ),
+    errors.NonConcreteBooleanIndexError: (
+        "selects entries by a traced mask, so that their number is not known",
+        "use jnp.where(mask, x, 0), which keeps the shape",
+    ),
+    errors.ConcretizationTypeError: (  # the base class of the first one, so it comes last
+        "needs the value of a traced array",
+        "use x.astype(jnp.int32) instead of int(x), and arrays of fixed shapes",
+    ),
+}
 
 
 def is_concrete(tree: Any) -> bool:
@@ -76,14 +113,66 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
     """Raises unless `value` is a pytree of numbers with these members."""
     if isinstance(value, type):
         raise ValueError(f"{name} = {value!r} is a class: pass an instance, such as {example}")
-    missing = [member for member in members if not hasattr(value, member)]
+    missing = [_declared(member) for member in members if not hasattr(value, member)]
     if missing:
-        raise ValueError(f"{name} = {value!r} has no {', '.join(missing)}: pass a {name}, such as {example}; bts_jax.contract "
-                         "describes what your own classes need")
+        raise ValueError(f"{name} = {shown(value)} has no {', no '.join(missing)}: pass a {name}, such as {example}; "
+                         "bts_jax.contract describes what your own classes need")
+    if type(value).__module__.partition(".")[0] != "bts_jax":  # the built-in classes have these signatures
+        _check_signatures(f"{name} {type(value).__name__}", value, members)
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
             raise ValueError(f"{name} = {value!r} is not a pytree of numbers: decorate its class with "
                              "@chex.dataclass(frozen=True), and keep text out of its fields")
+
+
+def _declared(member: str) -> str:
+    """A member of a policy or a bandit with its signature, if it is a method."""
+    return f"{member}({METHODS[member][0]}) -> {METHODS[member][1]}" if member in METHODS else member
+
+
+def _check_signatures(name: str, value: Any, members: tuple[str, ...]) -> None:
+    """Raises unless the methods among these members take the arguments that they are called with."""
+    for member in filter(METHODS.get, members):
+        arguments, _ = METHODS[member]
+        found = _other_signature(getattr(value, member), arguments.split(", "))
+        if found is not None:
+            raise ValueError(f"{name}: {member} takes {found}, and it is called with ({arguments}): write "
+                             f"{_declared(member)}; bts_jax.contract describes the arguments")
+
+
+def _other_signature(method: Callable, arguments: list[str]) -> str | None:
+    """The signature of a method as text if it cannot be called with these arguments. `None` if it can be, or is not known."""
+    found = None
+    for follow in (True, False):  # a decorator may change the arguments
+        try:
+            signature = inspect.signature(method, follow_wrapped=follow)
+        except (TypeError, ValueError):
+            return None
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            found = found or str(signature.replace(return_annotation=signature.empty))
+        else:
+            return None
+    return found
+
+
+@contextmanager
+def explained(method: str) -> Iterator[None]:
+    """Explains JAX's errors about traced values in code of the user, such as the method `policy Mine: update`."""
+    try:
+        yield
+    except tuple(TRACED) as error:
+        does, remedy = next(found for kind, found in TRACED.items() if isinstance(error, kind))
+        raise ValueError(f"{method} {does}{_place(error)}: {remedy}") from error
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the user's code in a traceback, in parentheses. Empty if there is none."""
+    frames = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
+              for frame, line in traceback.walk_tb(error.__traceback__)]
+    users = [(file, line) for module, file, line in frames if module.partition(".")[0] not in ("jax", "bts_jax", "contextlib")]
+    return f" ({users[-1][0]}, line {users[-1][1]})" if users else ""
 
 
 def key(value: Any, batch: bool = False) -> None:

@@ -85,7 +85,8 @@ def _update(policy: Policy, *arguments: Any) -> Any:
 
 
 def _pull(bandit: Bandit, key: jax.Array, arm: Any) -> Any:
-    return bandit.pull(key, arm)
+    with checks.explained(f"bandit {type(bandit).__name__}: pull"):
+        return bandit.pull(key, arm)
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
@@ -196,7 +197,8 @@ def _wrong_logits(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     for i, key in enumerate(keys):
         cost = np.full(resources, i % 2 == 0, np.float32)
         state = update(policy, state, np.int32(i % num_arms), np.float32(i % 3 == 0), cost, key)
-    logits = np.asarray(jax.jit(lambda policy, state, key: policy.logits(state, key))(policy, state, keys[0]))
+    with checks.explained(f"policy {type(policy).__name__}: logits"):
+        logits = np.asarray(jax.jit(lambda policy, state, key: policy.logits(state, key))(policy, state, keys[0]))
     if logits.shape != (num_arms,) or not np.isfinite(logits).all():
         return [f"logits returns {logits.tolist()}: return {num_arms} finite numbers, one for each arm"]
     return []

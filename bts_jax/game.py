@@ -427,19 +427,24 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
 
     def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
         policy, bandit, key, units = constants
-        arm, decided = _pair(f"policy {type(policy).__name__}: __call__", "arm, state", policy(state, random.as_key(words)))
+        named, bandit_named = f"policy {type(policy).__name__}", f"bandit {type(bandit).__name__}"
+        with checks.explained(f"{named}: __call__"):
+            answer = policy(state, random.as_key(words))
+        arm, decided = _pair(f"{named}: __call__", "arm, state", answer)
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
         num_arms, *costs = jnp.shape(bandit.cost_mean)
         pull = in_order(bandit.pull, platform)
-        outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
-        reward, cost = _pair(f"bandit {type(bandit).__name__}: pull", "reward, cost", outcome)
+        with checks.explained(f"{bandit_named}: pull"):
+            outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+        reward, cost = _pair(f"{bandit_named}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
         if [*cost.shape] != costs:
-            raise ValueError(f"bandit {type(bandit).__name__}: pull returns a cost of shape {cost.shape}, and cost_mean has "
+            raise ValueError(f"{bandit_named}: pull returns a cost of shape {cost.shape}, and cost_mean has "
                              f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
         seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
-        updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
+        with checks.explained(f"{named}: update"):
+            updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
@@ -489,14 +494,16 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
 
     def init(policy: Policy, known: dict) -> State:
         d = None if cost.ndim == 1 else cost.shape[1]
-        return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
+        with checks.explained(f"policy {type(policy).__name__}: init"):
+            return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
 
     return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
 
 
 def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
     """The expected rewards [K] and costs [K] or [K, d]."""
-    return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
+    with checks.explained(f"bandit {type(bandit).__name__}: reward_mean or cost_mean"):
+        return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
 
 
 def _start(round: Stepwise, setting: Setting) -> _Progress:

@@ -142,7 +142,8 @@ def trace(
     if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]).any():
         warnings.warn(_reason(policy, bandit, int(found.length), last), RuntimeWarning, stacklevel=2)
     if callable(record):
-        name, states = _recorded(record, states)
+        with checks.explained("record"):
+            name, states = _recorded(record, states)
         return replace(found, recorded=states, recorded_name=name)
     return replace(found, recorded=states)
 

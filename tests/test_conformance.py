@@ -1,5 +1,7 @@
 """The mistakes that `check_policy` and `check_bandit` find, and the classes that they accept."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -82,6 +84,138 @@ def test_the_same_holds_for_bandits():
         bj.check_bandit(mine)
     with pytest.raises(ValueError, match="bandit OtherBandit draws with keys of kind rbg"):
         bj.simulate_batch(Turns(), mine, 5, jax.random.split(jax.random.key(0), 3))
+
+
+def chooses(expression):
+    """A policy that computes its arm in this way from its state."""
+
+    @chex.dataclass(frozen=True)
+    class Mine(Turns):
+        def __call__(self, state, key):
+            return expression(state), state
+
+    return Mine()
+
+
+TRACED = {
+    "branches on a traced value .*use jnp.where or jax.lax.cond": lambda state: 1 if state[0] > 3 else 0,
+    r"needs the value of a traced array .*use x.astype\(jnp.int32\) instead of int": lambda state: int(state[0]),
+    "gives a traced value to NumPy .*use jax.numpy": lambda state: np.argmax(np.asarray(state)),
+    "uses a traced value as a Python int .*use jax.lax.fori_loop": lambda state: sum(range(state[0])),
+    "selects entries by a traced mask.*use jnp.where": lambda state: jnp.argmax(state[state > 2]),
+}
+
+
+@pytest.mark.parametrize("named", TRACED)
+def test_code_that_cannot_be_traced_is_explained(named):
+    """The message names the line in the user's code, and JAX's error stays visible as its cause."""
+    with pytest.raises(ValueError, match=rf"policy Mine: __call__ (?=.*test_conformance.py, line \d+\)){named}") as error:
+        bj.simulate(chooses(TRACED[named]), BANDIT, 5, jax.random.key(0))
+    assert isinstance(error.value.__cause__, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+
+
+@pytest.mark.parametrize("way", ways_to_play(None, None))
+def test_a_traced_branch_is_explained_everywhere(way):
+    policy = chooses(lambda state: 1 if state[0] > 3 else 0)
+    with pytest.raises(ValueError, match="policy Mine: __call__ branches on a traced value"):
+        ways_to_play(policy, BANDIT)[way]()
+
+
+@chex.dataclass(frozen=True)
+class Branches(Turns):
+    requires = ("budget",)
+
+    def init(self, problem):
+        return jnp.arange(problem.num_arms) if problem.budget > 3 else jnp.zeros(problem.num_arms, int)
+
+
+@chex.dataclass(frozen=True)
+class BranchesLater(Turns):
+    def update(self, state, arm, reward, cost, key):
+        return state if reward > 0.5 else jnp.roll(state, -1)
+
+
+@chex.dataclass(frozen=True)
+class BranchingBandit:
+    reward_mean: chex.Array
+    cost_mean: chex.Array
+
+    def pull(self, key, arm):
+        return (1.0, 1.0) if arm == 0 else (0.0, 1.0)
+
+
+TWO = {"reward_mean": jnp.array([1.0, 0.0]), "cost_mean": jnp.ones(2)}
+
+
+@pytest.mark.parametrize(("make", "named"), [
+    (lambda: bj.simulate(Branches(), BANDIT, 5, KEY), "policy Branches: init branches on a traced value"),
+    (lambda: bj.simulate(BranchesLater(), BANDIT, 5, KEY), "policy BranchesLater: update branches on a traced value"),
+    (lambda: bj.simulate(Turns(), BranchingBandit(**TWO), 5, KEY), "bandit BranchingBandit: pull branches on a traced value"),
+    (lambda: bj.check_bandit(BranchingBandit(**TWO)), "bandit BranchingBandit: pull branches on a traced value"),
+    (lambda: bj.trace(Turns(), BANDIT, 5, KEY, rounds=9, record=lambda state: 1 if state[0] else 0),
+     "record branches on a traced value"),
+])
+def test_the_method_that_cannot_be_traced_is_named(make, named):
+    with pytest.raises(ValueError, match=rf"{named} \(.*test_conformance.py, line"):
+        make()
+
+
+@chex.dataclass(frozen=True)
+class WithContext(Turns):
+    def __call__(self, state, key, context):
+        return state[0], state
+
+
+@chex.dataclass(frozen=True)
+class WithoutKey(Turns):
+    def update(self, state, arm: int, reward: float, cost: float) -> chex.Array:
+        return state
+
+
+@chex.dataclass(frozen=True)
+class Changed(Turns):
+    """A decorator adds the key, which the signature does not show."""
+
+    @functools.wraps(WithoutKey.update)
+    def update(self, *arguments):
+        return WithoutKey.update(self, *arguments[:-1])
+
+
+@chex.dataclass(frozen=True)
+class WithRound(BranchingBandit):
+    def pull(self, key, arm, round):
+        return 1.0, 1.0
+
+
+@chex.dataclass(frozen=True)
+class Gym:
+    reward_mean: chex.Array
+    cost_mean: chex.Array
+
+    def step(self, action):
+        return None, 1.0, False, {}
+
+
+@pytest.mark.parametrize("way", ways_to_play(None, None))
+@pytest.mark.parametrize(("policy", "bandit", "named"), [
+    (WithContext(), BANDIT, r"__call__ takes \(state, key, context\), and it is called with \(state, key\): write __call__"),
+    (WithoutKey(), BANDIT, r"update takes \(state, arm: int, reward: float, cost: float\),.*: write update\(state, arm,"),
+    (Turns(), WithRound(**TWO), r"bandit WithRound: pull takes \(key, arm, round\),.*: write pull\(key, arm\) -> \(reward"),
+    (Turns(), Gym(**TWO), r"has no pull\(key, arm\) -> \(reward, cost\): pass a bandit"),
+])
+def test_other_signatures_are_refused_everywhere(way, policy, bandit, named):
+    with pytest.raises(ValueError, match=named):
+        ways_to_play(policy, bandit)[way]()
+
+
+def test_other_signatures_of_bandits_are_refused():
+    for make in (lambda: bj.check_bandit(WithRound(**TWO)), lambda: bj.Scaled(WithRound(**TWO), scale=2)):
+        with pytest.raises(ValueError, match="bandit WithRound: pull takes"):
+            make()
+
+
+def test_signatures_that_a_decorator_changes_are_allowed():
+    bj.simulate(Changed(), BANDIT, 5, KEY)
 
 
 KEY = jax.random.key(3)
