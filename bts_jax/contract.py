@@ -107,6 +107,20 @@ class Problem:
     cost_mean: Any = None  # [K] or [K, d] the expected costs
     best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
 
+    def required(self, name: str) -> Any:
+        """The value of a field that a policy requires. Raises a `ValueError` if it is not given.
+
+        Example:
+            >>> Problem(num_arms=10, budget=100.0).required("budget")
+            100.0
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"the problem has no {name}, which this policy requires as side information: give it, as in "
+                             f"Problem(num_arms={self.num_arms}, {name}=...). A run gives it if the policy's class names it in "
+                             f"its attribute requires, as in requires = ({name!r},)")
+        return value
+
 
 @runtime_checkable
 class Policy(Protocol):

@@ -494,8 +494,14 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
 
     def init(policy: Policy, known: dict) -> State:
         d = None if cost.ndim == 1 else cost.shape[1]
-        with checks.explained(f"policy {type(policy).__name__}: init"):
-            return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
+        try:
+            with checks.explained(f"policy {type(policy).__name__}: init"):
+                return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
+        except Exception as error:
+            if "None" in str(error):
+                error.add_note(f"A field of Problem is None unless policy {type(policy).__name__} names it in its attribute "
+                               "requires, as in requires = (\"budget\",).")
+            raise
 
     return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
 

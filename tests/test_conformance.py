@@ -161,6 +161,19 @@ def test_the_method_that_cannot_be_traced_is_named(make, named):
 
 
 @chex.dataclass(frozen=True)
+class Undeclared(Turns):
+    def init(self, problem):
+        return jnp.arange(problem.num_arms) + 0 * jnp.int32(2 * problem.budget)
+
+
+@pytest.mark.parametrize("way", ways_to_play(None, None))
+def test_side_information_that_is_not_declared_is_explained(way):
+    with pytest.raises(TypeError) as error:
+        ways_to_play(Undeclared(), BANDIT)[way]()
+    assert any("None unless policy Undeclared names it in its attribute requires" in note for note in error.value.__notes__)
+
+
+@chex.dataclass(frozen=True)
 class WithContext(Turns):
     def __call__(self, state, key, context):
         return state[0], state

@@ -13,11 +13,21 @@ from scipy.stats import truncnorm
 import bts_jax as bj
 from bts_jax import Problem
 from bts_jax.engine.fixed_point import Sum
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.policies.index import ArmStatistics, choose
 from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
 
 KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("policy", [policy for policy in ALL_POLICIES.values() if policy.requires])
+def test_missing_side_information_is_named(policy):
+    known = {"budget": 100.0, "min_cost": 0.1, "cost_mean": np.full(3, 0.5), "best_arm": 1, "time_cost": 0.1}
+    for missing in policy.requires:
+        given = {field: known[field] for field in policy.requires if field != missing}
+        with pytest.raises(ValueError, match=rf"the problem has no {missing}, .*Problem\(num_arms=3, {missing}=\.\.\.\)"):
+            policy().init(Problem(num_arms=3, **given))
 
 
 def statistics(pulls, *totals, side_info=()):

@@ -26,7 +26,7 @@ class Oracle:
     requires: ClassVar[tuple[str, ...]] = ("best_arm",)
 
     def init(self, problem: Problem) -> jax.Array:
-        return problem.best_arm
+        return problem.required("best_arm")
 
     def __call__(self, state: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return state, state

@@ -67,7 +67,7 @@ class EpsilonFirst:
             arms=ArmStatistics.zeros(problem.num_arms),
             spent=Sum.zeros(),
             # Slightly less than εB: rounding must not make 0.3 · 50 larger than 15.
-            allowance=Sum.of(jnp.float32(self.epsilon * problem.budget) * jnp.float32(1 - 2**-21)),
+            allowance=Sum.of(jnp.float32(self.epsilon * problem.required("budget")) * jnp.float32(1 - 2**-21)),
             committed=jnp.int32(-1),
         )
 

@@ -46,7 +46,7 @@ class FractionalKUBE(IndexPolicy):
 
     def side_info(self, problem: Problem) -> jax.Array:
         """1/μ^c, infinite for μ^c = 0. [K]"""
-        return over(jnp.float32(1), jnp.asarray(problem.cost_mean, jnp.float32))
+        return over(jnp.float32(1), jnp.asarray(problem.required("cost_mean"), jnp.float32))
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""

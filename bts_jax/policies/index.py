@@ -116,7 +116,7 @@ class FloorPolicy(IndexPolicy):
 
     def side_info(self, problem: Problem) -> jax.Array:
         """λ"""
-        return jnp.asarray(problem.min_cost if self.min_cost is None else self.min_cost, jnp.float32)
+        return jnp.asarray(problem.required("min_cost") if self.min_cost is None else self.min_cost, jnp.float32)
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:

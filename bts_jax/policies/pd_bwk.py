@@ -46,7 +46,7 @@ class PDBwK(IndexPolicy):
 
     def side_info(self, problem: Problem) -> jax.Array:
         """ν"""
-        return jnp.maximum(self.scale * jnp.log(problem.budget * problem.num_arms), 0).astype(jnp.float32)
+        return jnp.maximum(self.scale * jnp.log(problem.required("budget") * problem.num_arms), 0).astype(jnp.float32)
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""

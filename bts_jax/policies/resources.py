@@ -23,7 +23,7 @@ def count(problem: Problem) -> int:
 
 def budgets(problem: Problem) -> jax.Array:
     """The budgets as a vector. [d]"""
-    return jnp.reshape(problem.budget, (count(problem),)).astype(jnp.float32)
+    return jnp.reshape(problem.required("budget"), (count(problem),)).astype(jnp.float32)
 
 
 def least_budget(problem: Problem) -> jax.Array:
@@ -34,7 +34,7 @@ def least_budget(problem: Problem) -> jax.Array:
 
 def rounds(problem: Problem) -> jax.Array:
     """T, the number of rounds for which the time is enough."""
-    return budgets(problem)[-1] / problem.time_cost
+    return budgets(problem)[-1] / problem.required("time_cost")
 
 
 class Prices(NamedTuple):
