@@ -1,10 +1,13 @@
 """Dataclasses that are pytrees: policies, bandits, runs."""
 
+import dataclasses
 import functools
 from typing import Any, TypeVar, dataclass_transform
 
 import chex
 import jax
+
+from bts_jax.names import suggestion
 
 Class = TypeVar("Class", bound=type)
 
@@ -17,15 +20,20 @@ def pytree(cls: Class) -> Class:
     (`__post_init__` does not work for this: JAX rebuilds pytrees through it, with tracers and placeholders as leaves.)
     """
     made = chex.dataclass(frozen=True, mappable_dataclass=False)(cls)
-    if hasattr(made, "_check"):
-        init = made.__init__
+    init, has_check = made.__init__, hasattr(made, "_check")
+    fields = [field.name for field in dataclasses.fields(made)]
 
-        @functools.wraps(init)
-        def checked(self, *args, **kwargs):
-            init(self, *args, **kwargs)
+    @functools.wraps(init)
+    def checked(self, *args, **kwargs):
+        for name in kwargs:
+            if name not in fields:
+                known = f"its fields are {', '.join(fields)}" if fields else "it has no fields"
+                raise TypeError(f"{cls.__name__} has no field {name!r}: {known}{suggestion(name, fields)}")
+        init(self, *args, **kwargs)
+        if has_check:
             self._check()
 
-        made.__init__ = checked
+    made.__init__ = checked
     return made
 
 

@@ -444,7 +444,7 @@ def test_other_attributes_are_plain(store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "named"), [
-    (put(*SCALE[:3], "__class__", value=1), r"policies\['kube'\]: .*unexpected keyword argument '__class__'"),
+    (put(*SCALE[:3], "__class__", value=1), r"policies\['kube'\]: .*KUBE has no field '__class__'"),
     (put(*SCALE[:3], "self", value=1), r"policies\['kube'\]: .*multiple values for argument 'self'"),
     (put(*SCALE, value=-1), r"policies\['kube'\]: scale = -1"),
     (put(*SCALE, value=10**400), r"policies\['kube'\]: scale = 1000"),

@@ -1,5 +1,6 @@
 """The policies' rules: by hand, and step by step against the reference in float64."""
 
+import re
 from types import SimpleNamespace
 
 import jax
@@ -28,6 +29,24 @@ def test_missing_side_information_is_named(policy):
         given = {field: known[field] for field in policy.requires if field != missing}
         with pytest.raises(ValueError, match=rf"the problem has no {missing}, .*Problem\(num_arms=3, {missing}=\.\.\.\)"):
             policy().init(Problem(num_arms=3, **given))
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: bj.KUBE(scal=2), "KUBE has no field 'scal': its fields are scale; did you mean 'scale'?"),
+    (lambda: bj.KUBE().replace(scal=2), "KUBE has no field 'scal': its fields are scale; did you mean 'scale'?"),
+    (lambda: bj.Bernoulli(rewards=[0.5], cost=[0.5]),
+     "Bernoulli has no field 'rewards': its fields are reward, cost; did you mean 'reward'?"),
+    (lambda: bj.Uniform(horizon=3), "Uniform has no field 'horizon': it has no fields"),
+])
+def test_unknown_fields_get_a_suggestion(make, message):
+    with pytest.raises(TypeError, match=rf"^{re.escape(message)}$"):
+        make()
+
+
+@pytest.mark.parametrize("kind", [*ALL_POLICIES.values(), *bj.bandits.BANDITS.values()])
+def test_all_built_in_classes_suggest_fields(kind):
+    with pytest.raises(TypeError, match=f"^{kind.__name__} has no field 'unheard_of': it"):
+        kind(unheard_of=1)
 
 
 def statistics(pulls, *totals, side_info=()):
