@@ -74,8 +74,17 @@ def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
             raise ValueError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
+        value = value.to_list() if hasattr(value, "to_list") else value  # a Series of pandas: its text has several lines
         raise ValueError(f"{name} = {shown(value)} is not a number or an array of numbers: {remedy}") from None
     return array
+
+
+def no_table(name: str, value: Any) -> None:
+    """Raises if `value` is a DataFrame. It has two axes and text in its header, and the user may mean one of its columns."""
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        columns = list(value.columns)
+        raise ValueError(f"{name} is a DataFrame with the columns {shown(columns)[1:-1]}: give one column, such as "
+                         f"table[{columns[0] if columns else 'name'!r}], or an array, such as table.to_numpy()")
 
 
 def require(name: str, value: Any, good: Any, remedy: str) -> None:
@@ -208,6 +217,7 @@ def hyperparameter(
     value = getattr(owner, name)
     if not is_concrete(value):
         return
+    no_table(name, value)
     remedy = f"give a number in {'(' if low_excluded else '['}{low:g}, {high:g}{')' if high_excluded else ']'}"
     array = numbers(name, value, remedy)
     single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)  # computations use float32

@@ -262,6 +262,57 @@ def test_a_table_with_nothing_to_drop_is_loaded_silently():
     np.testing.assert_array_equal(frame.cost, bandit.cost)
 
 
+@pytest.mark.parametrize(("text", "named"), [
+    ("arm;reward;cost\n" + 9 * "A;1;2\nB;0;1\n", "which has arm;reward;cost: .* instead of ';', .*, sep=';'"),
+    ('"arm";"reward";"cost"\n' + 9 * "A;1,5;2\nB;0,5;1\n", r"commas instead of ';', .*with decimal=','"),
+    ("arm\treward\tcost\n" + 9 * "A\t1\t2\nB\t0\t1\n", r"commas instead of '\\t'"),
+    ("arm,reward,cost\n" + 9 * "A,1,1\nB,0,1\n" + "B,1,$0.01\n",
+     r"column 'cost' of '.*t.csv' has '\$0.01' in row 19, .*: remove the currency sign$"),
+    ("arm,reward,cost\nA,1,-0.01 €\n", "has '-0.01 €' in row 1, .*: remove the currency sign$"),
+    ("arm,reward,cost\nA,1,USD 2\n", "has 'USD 2' in row 1, .*: remove the currency sign$"),
+    ('arm,reward,cost\nA,1,"1,5"\n', "has '1,5' in row 1, .*: write a decimal point, and no commas or spaces$"),
+    ('arm,reward,cost\nA,"$1,000.50",1\n', "column 'reward' .*: remove the currency sign and write a decimal point"),
+    ("arm,reward,cost\nA,5%,1\n", "has '5%' .*: write percentages as fractions$"),
+    ("arm,reward,cost\nA,1,0,01\n", "row 1 of .* has 4 cells, and the header has 3: write decimal points instead of commas"),
+    ("arm,reward,reward,cost\nA,1,0,01\n", "has 2 columns 'reward': give them different names"),
+])
+def test_a_file_that_would_be_misread_is_refused(text, named, tmp_path):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=named):
+        bj.Empirical.load(tmp_path / "t.csv")
+
+
+def test_cells_that_are_no_numbers_are_left_out(tmp_path):
+    """Text, dates and empty cells at the end of a row are not numbers in another notation."""
+    odd = "A,n/a,1\nA,2024-01-02,1\nA,12 clicks,1\nA,-,1\nA,1\n"
+    (tmp_path / "t.csv").write_text("arm,reward,cost\n" + odd + 10 * "A,1,1,, \nB,0,1\n\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match="20 of 25 rows kept.*\n.*4 rows without a number for reward; 1 row .* for cost"):
+        bj.Empirical.load(tmp_path / "t.csv")
+
+
+def test_tables_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"arm": list("AB") * 5, "reward": [0.5] * 10, "cost": [1.0] * 10})
+    numbered = table.set_axis([0, 1, 2], axis=1)
+    assert bj.Empirical.load(numbered, arm="0", reward="1", cost="2", min_rows=5).arms == ("A", "B")
+    means = table.groupby("arm").mean()
+    assert bj.Bernoulli(reward=means["reward"], cost=means["cost"]).reward_mean.tolist() == [0.5, 0.5]
+    for make, named in (
+        (lambda: bj.Empirical.load(table["cost"]), "table is a Series, one column of a table: give the whole DataFrame"),
+        (lambda: bj.Empirical.load(table.set_index("arm")), r"'arm' is its index, so give table.reset_index\(\)"),
+        (lambda: bj.Empirical.load(table.set_axis(["arm", "cost", "cost"], axis=1), reward="arm"), "has 2 columns 'cost'"),
+        (lambda: bj.Empirical.load(pandas.DataFrame({"arm;reward;cost": ["A;1;2"]})), "instead of ';'"),
+        (lambda: bj.Empirical(reward=table["reward"], cost=table["cost"]), r"reward has shape \(10,\): .* with Empirical.load"),
+        (lambda: bj.Bernoulli(reward=means[["reward"]], cost=means["cost"]),
+         r"reward is a DataFrame with the columns 'reward': give one column, such as table\['reward'\]"),
+        (lambda: bj.Bernoulli(reward=means, cost=means), "reward is a DataFrame with the columns 'reward', 'cost': give one"),
+        (lambda: bj.Bernoulli(reward=table["arm"], cost=table["cost"]), "reward = .'A', 'B', 'A'.* is not a number"),
+        (lambda: bj.KUBE(scale=means), "scale is a DataFrame"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            make()
+
+
 def test_parquet_is_loaded(tmp_path):
     parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     rows = {"arm": ["x", "y"] * 10, "reward": [0.5] * 20, "cost": [1.0, None] + [2.0] * 18}

@@ -57,6 +57,7 @@ class Arms:
         shapes = {}
         for name, axes in fields.items():
             given = getattr(self, name)
+            checks.no_table(name, given)
             concrete = checks.is_concrete(given)
             value = checks.numbers(name, given, remedy) if concrete else jnp.asarray(given)
             if value.ndim < axes:

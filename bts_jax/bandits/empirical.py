@@ -3,6 +3,8 @@
 import csv
 import io
 import os
+import re
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
 from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
-from bts_jax.text import counted
+from bts_jax.text import counted, shown
 from bts_jax.typing import ArrayLike
 
 MOST_ROWS = 2**19  # per arm; sums over more rows would overflow
@@ -56,6 +58,10 @@ class Empirical(Arms):
     arms: Any = ()  # names
 
     def _check(self) -> None:
+        for name in ("reward", "cost"):
+            if len(getattr(getattr(self, name), "shape", (0, 0))) == 1:  # such as a column of a table
+                raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one row for each arm [K, N]; if each "
+                                 "row of your table is one observation, load the table with Empirical.load")
         self._canonicalize_scales(np.shape(self.reward)[:-2])
         self._canonicalize("amounts", scaled=True, reward=2, cost=2)
         for name in ("reward", "cost"):
@@ -134,11 +140,12 @@ class Empirical(Arms):
 
         A row is left out if its arm, reward or cost is missing, is not a number, or is negative. Then arms with fewer than
         `min_rows` rows are left out, and arms that never cost anything. A warning lists what was left out, unless `on_report`
-        is given. The arms are numbered in the order in which they first appear in the table.
+        is given. A number that is written in another way, such as $0.01 or 0,01, is refused. The arms are numbered in the order
+        in which they first appear in the table.
 
         Args:
-            table: the name of a CSV file with a header, or of a Parquet file (which needs pyarrow); or a DataFrame, or any
-                mapping from names to columns.
+            table: the name of a CSV file with a header, cells separated by commas and decimal points; or of a Parquet file
+                (which needs pyarrow); or a DataFrame, or any mapping from names to columns.
             arm, reward, cost: the names of the columns.
             reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
                 largest in the rows that are kept.
@@ -155,9 +162,10 @@ class Empirical(Arms):
             ([3.0, 1.0], Names('A', 'B'))
         """
         checks.whole("min_rows", min_rows, 1)
-        columns = _columns(table, [arm, reward, cost])
+        where = repr(str(table)) if isinstance(table, (str, os.PathLike)) else "the table"
+        columns = _columns(table, where, [arm, reward, cost])
         names = ["" if value is None else str(value).strip() for value in columns[arm]]
-        values = {name: _numbers(columns[name]) for name in (reward, cost)}
+        values = {name: _numbers(columns[name], f"column {name!r} of {where}") for name in (reward, cost)}
         keep = np.ones(len(names), bool)
         dropped: dict[str, int] = {}
 
@@ -229,42 +237,63 @@ def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     return total / (rows.astype(jnp.float32) * resolution.per_unit[..., 0])
 
 
-def _columns(table: Any, names: list[str]) -> dict[str, Any]:
-    """Returns the named columns of a file, or of a mapping such as a DataFrame."""
-    where = "the table"
+def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
+    """Returns the named columns of a file, or of a mapping such as a DataFrame. `where` names it in messages."""
     if isinstance(table, (str, os.PathLike)):
-        where = repr(str(table))
         path = Path(table)
         try:
-            if path.suffix.lower() in (".parquet", ".pq"):
-                table = _parquet(path)
-            else:
-                with files.opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-                    reader = csv.reader(_lines(text))
-                    head = [name.strip() for name in next(reader, [])]
-                    table = {name: [] for name in head}
-                    places = {name: place for place, name in enumerate(head) if name in names}
-                    for row in filter(None, reader):
-                        for name, place in places.items():
-                            table[name].append(row[place] if place < len(row) else None)
+            table = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, where, names)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
             raise ValueError(f"cannot read {where} ({reason}): name a CSV or Parquet file") from None
+    elif hasattr(table, "to_list"):
+        raise ValueError(f"table is a {type(table).__name__}, one column of a table: give the whole DataFrame")
     elif not hasattr(table, "keys"):
-        raise ValueError(f"table = {table!r} is not a table: give the name of a CSV or Parquet file, or a DataFrame")
-    there = [str(name) for name in table.keys()]  # noqa: SIM118 (a DataFrame has keys, too)
-    for name in names:
-        if name not in there:
-            raise ValueError(f"there is no column {name!r} in {where}, which has {', '.join(there) or 'none'}: name the "
-                             f"columns, as in arm={(there or ['ad'])[0]!r}")
+        raise ValueError(f"table = {shown(table)} is not a table: give the name of a CSV or Parquet file, or a DataFrame")
+    _check_header([str(name) for name in table.keys()], where, names, table)  # noqa: SIM118 (a DataFrame has keys, too)
+    there = {str(name): name for name in table.keys()}  # noqa: SIM118
     try:
-        columns = {name: list(table[name]) for name in names}
+        columns = {name: list(table[there[name]]) for name in names}
     except TypeError:
         raise ValueError(f"a column of {where} is not a list: give lists of equal length") from None
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of {where} differ in length ({lengths}): give one entry of each for every row")
     return columns
+
+
+def _check_header(header: list[str], where: str, names: list[str], table: Any = None) -> None:
+    """Raises unless a table has each of these columns once."""
+    for name in names:
+        if header.count(name) > 1:
+            raise ValueError(f"{where} has {header.count(name)} columns {name!r}: give them different names")
+        if name in header:
+            continue
+        missing = f"there is no column {name!r} in {where}, which has {shown(', '.join(header))[1:-1] or 'none'}"
+        for mark in ";\t|":
+            if any(name in (part.strip(' "') for part in cell.split(mark)) for cell in header):
+                raise ValueError(f"{missing}: separate cells by commas instead of {mark!r}, or give a DataFrame, such as "
+                                 f"pandas.read_csv(..., sep={mark!r}), with decimal=',' if numbers have decimal commas")
+        if name in getattr(getattr(table, "index", None), "names", ()):
+            raise ValueError(f"{missing}: {name!r} is its index, so give table.reset_index()")
+        raise ValueError(f"{missing}: name the columns, as in arm={(header or ['ad'])[0]!r}")
+
+
+def _csv(path: Path, where: str, names: list[str]) -> dict[str, list]:
+    """The named columns of a CSV file."""
+    with files.opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        reader = csv.reader(_lines(text))
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, where, names)
+        places = {name: header.index(name) for name in names}
+        table: dict[str, list] = {name: [] for name in names}
+        for number, row in enumerate(filter(None, reader), 1):
+            if any(cell.strip() for cell in row[len(header) :]):
+                raise ValueError(f"row {number} of {where}, the header not counted, has {len(row)} cells, and the header has "
+                                 f"{len(header)}: write decimal points instead of commas, or put cells with commas in quotes")
+            for name, place in places.items():
+                table[name].append(row[place] if place < len(row) else None)
+    return table
 
 
 def _lines(text: TextIO) -> Iterator[str]:
@@ -283,16 +312,32 @@ def _parquet(path: Path) -> dict[str, list]:
     return parquet.read_table(path).to_pydict()
 
 
-def _numbers(column: list) -> np.ndarray:
-    """Returns a column as float64, with NaN where there is no number."""
+def _numbers(column: list, where: str) -> np.ndarray:
+    """Returns a column as float64, with NaN where there is no number. `where` names it in messages."""
 
-    def number(value: Any) -> float:
+    def number(row: int, value: Any) -> float:
         try:
             return float(value)
         except (TypeError, ValueError):
+            if remedy := _remedy(value):
+                raise ValueError(f"{where} has {value!r} in row {row}, the header not counted: {remedy}") from None
             return np.nan
 
-    return np.array([number(value) for value in column], np.float64)
+    return np.array([number(row, value) for row, value in enumerate(column, 1)], np.float64)
+
+
+def _remedy(value: Any) -> str:
+    """How to write a cell that is a number with other marks, such as $0.01. Empty if the cell is not a number."""
+    if not isinstance(value, str) or len(value) > 50:
+        return ""
+    amount = value.replace("%", "")
+    bare = re.sub(r"\b[A-Z]{3}\b", "", "".join(mark for mark in amount if unicodedata.category(mark) != "Sc"))  # such as EUR
+    if not re.search(r"\d", bare) or not re.fullmatch(r"[-+]?[\d.,'’\s]+", bare.strip()):
+        return ""
+    remedies = ["write percentages as fractions"] * ("%" in value) + ["remove the currency sign"] * (bare != amount)
+    if not re.fullmatch(r"[-+]?[\d.]+", bare.strip()):
+        remedies.append("write a decimal point, and no commas or spaces")
+    return " and ".join(remedies)
 
 
 def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str, list[int]]) -> float:
