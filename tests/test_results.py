@@ -16,6 +16,7 @@ from common import INSTANCES
 
 import bts_jax as bj
 import bts_jax.sweeps.results
+from bts_jax.cli import main
 from bts_jax.pytrees import pytree
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
@@ -243,6 +244,23 @@ def test_a_store_of_another_grid_is_refused_and_left_alone(changes, named, store
     with pytest.raises(ValueError, match=named):
         begin(attributes(**changes), CHUNK, store)
     assert snapshot(store) == before
+
+
+def test_the_stores_in_a_folder_are_named(store, tmp_path, monkeypatch, capsys):
+    """A study saves its store inside of its folder, which is easily named instead."""
+    (tmp_path / "study").mkdir()
+    shutil.copytree(store, tmp_path / "study" / "runs.zarr")
+    (tmp_path / "study" / "report.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["table", "study"], ["plot", "study"], ["merge", "study", "study/runs.zarr", "--out", "both"],
+                      ["sweep", "--resume", "study"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert capsys.readouterr().err == (
+            "bts-jax: error: 'study' is not a store of a sweep, but a folder without zarr.json: name the folder that a sweep "
+            "was saved in, such as 'study/runs.zarr'; for a new sweep, name a folder that is not there yet\n")
+    with pytest.raises(ValueError, match=r"report.txt' is not a store of a sweep, but a file: name the folder that a sweep"):
+        bj.open_results("study/report.txt")
 
 
 def test_a_path_that_is_no_store_is_refused_and_left_alone(tmp_path):

@@ -8,6 +8,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Container
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -300,6 +301,8 @@ def read_root(path: Path, known: Known | None = None) -> Root:
     """Reads the root of a store."""
     if not os.path.exists(path):
         raise ValueError(f"there is no store at {str(path)!r}: name the folder that a sweep was saved in")
+    if not os.path.isdir(path) or not any(os.path.lexists(path / name) for name in ("zarr.json", *STORED)):
+        raise _no_store(path)
     try:
         content = read(path, "zarr.json", specification.MOST_BYTES)
         specification.check_length(content)
@@ -331,6 +334,21 @@ def read_root(path: Path, known: Known | None = None) -> Root:
                       "one that is not there yet for a new sweep. If a sweep was saved there, start it again by its grid file "
                       "or call, which writes zarr.json anew") from None
     return Root(attributes, chunk_size, group, described)
+
+
+def _no_store(path: Path) -> NoStore:
+    """The error about a path that has nothing of a store. It names up to three stores that the folder contains."""
+    what = "a folder without zarr.json" if os.path.isdir(path) else "a file"
+    found = []
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        found = [entry.path for entry in islice(entries, 1000) if _looks_like_a_store(Path(entry.path))]
+    there = f", such as {', '.join(map(repr, sorted(found)[:3]))}" if found else ""
+    return NoStore(f"{str(path)!r} is not a store of a sweep, but {what}: name the folder that a sweep was saved in{there}; "
+                   "for a new sweep, name a folder that is not there yet")
+
+
+def _looks_like_a_store(path: Path) -> bool:
+    return os.path.isfile(path / "zarr.json") and os.path.isdir(path / "checksum")
 
 
 def differences_in_words(theirs: Any, ours: Any, there: str, here: str) -> str:
