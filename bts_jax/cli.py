@@ -6,6 +6,7 @@ import io
 import os
 import shlex
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -533,8 +534,11 @@ def _interval(found: Any) -> str:
 
 
 def _cell(name: str) -> str:
-    """A name in a CSV file. A spreadsheet would compute a cell that begins like a formula, so it gets an apostrophe."""
-    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
+    """A name in a CSV file. A spreadsheet would compute a cell that begins like a formula, so it gets an apostrophe.
+
+    Some spreadsheets read full-width signs as signs. A name cannot begin with a tab or a line break (`checks.name`).
+    """
+    return f"'{name}" if unicodedata.normalize("NFKC", name).startswith(("=", "+", "-", "@")) else name
 
 
 def _table(head: list[str], rows: list[list[str]], left: bool = False) -> None:

@@ -622,6 +622,13 @@ def test_names_that_cannot_be_printed_are_refused(name, message):
         bj.Empirical(reward=[[1], [1]], cost=[[1], [1]], arms=[name, "b"])
 
 
+@pytest.mark.parametrize("coords", [{"x" * 201: [1]}, {"x": ["y" * 201]}])
+def test_long_texts_of_coordinates_are_refused(coords):
+    with pytest.raises(ValueError, match=r"bandit_coords has a name of 201 characters, '[xy]{56}...: use at most 200"):
+        Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0, bandit_coords=coords)
+    Grid(["uniform"], {"two": BANDITS["two"]}, [5], 1, 0, bandit_coords={"empty": [""], "full": ["y" * 200]})
+
+
 def test_bandits_whose_runs_would_be_the_same_are_refused(tmp_path):
     """The keys of runs are derived from the CRC-32 of the name."""
     names = "arm48780", "bandit number 82547656"
@@ -640,14 +647,14 @@ def test_bandits_whose_runs_would_be_the_same_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_odd_names_are_names(folder, capsys):
-    names = ["../../x", "/etc/passwd", "=HYPERLINK(1)", "x" * 200, "emoji 😀", "$\\frac{$", "_", "-dash"]
+    names = ["../../x", "/etc/passwd", "=HYPERLINK(1)", "＝1", "x" * 200, "emoji 😀", "$\\frac{$", "_", "-dash"]
     results = bj.sweep({name: bj.KUBE() for name in names}, {"../": BANDITS["two"], "$\\frac{$": BANDITS["two"]}, [5, 10], 3,
                        out=folder / "in" / "ünï 😀\n.zarr")
     assert_same(bj.open_results("in/ünï 😀\n.zarr"), results)
     assert sorted(path.name for path in folder.iterdir()) == ["in", "small.toml"]
     main(["table", "in/ünï 😀\n.zarr", "--csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["policy"] for row in rows} == {"'" * (name[0] in "=-") + name for name in names}
+    assert {row["policy"] for row in rows} == {"'" * (name[0] in "=＝-") + name for name in names}
 
 
 @pytest.mark.slow

@@ -311,4 +311,8 @@ def _coords(value: Any, bandits: list[str]) -> dict[str, list]:
     except ValueError as error:
         raise ValueError(f"bandit_{error}: give one number or text for each of the {counted(len(bandits), 'bandit')}, as in "
                          f"{example}") from None
+    for name, values in coords.items():
+        for text in (name, *values):
+            if isinstance(text, str) and text:
+                checks.name("bandit_coords", text)
     return coords
