@@ -450,7 +450,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
     round = Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
     if depend_on_the_batch(round.closed.jaxpr):
-        words = (np.uint32(0), np.uint32(0))
+        words = (jnp.uint32(0), jnp.uint32(0))
         pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(setting.bandit, random.as_key(words))
         kind, thing = ("bandit", setting.bandit) if depend_on_the_batch(pull.jaxpr) else ("policy", setting.policy)
         raise ValueError(f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give other numbers in another "

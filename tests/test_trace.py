@@ -66,7 +66,7 @@ def test_the_end_by_hand():
         return take(bj.trace(InTurn(), bandit, key=KEY, **options), ...)
 
     exact = play(budget=0.8)  # 0.1 + 0.3 + 0.1 + 0.3, in spite of binary fractions
-    assert exact.arm.shape == (2016,), "the limit of rounds of simulate, (2b + 200) / 0.1"
+    assert exact.arm.shape == (616,), "the limit of rounds of simulate, (2b + 200) / 0.1 with all in multiples of 0.3"
     assert exact.length == 4 and exact.remaining[-1] == 0 and exact.reward.sum() == 4 and not exact.truncated
     assert exact.recorded is None
     cut = play(budget=0.8, rounds=3)
