@@ -24,7 +24,7 @@ from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.deprecated import renamed
 from bts_jax.engine import loop
-from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on
+from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on, most_programs
 from bts_jax.game import Run
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
@@ -327,7 +327,7 @@ def forget(batches: Sequence[Batch]) -> None:
     _PROGRAMS.drop(_key_of(batches)[0])
 
 
-_PROGRAMS = Programs(128)
+_PROGRAMS = Programs(most_programs())
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
 _PLAYED: Counter[Kind] = Counter()  # the total work of all batches of a kind so far
 _GENERAL: set[Kind] = set()  # kinds of batches with a run that needed draws of more than one proposal; see `engine.draws`

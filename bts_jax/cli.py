@@ -507,11 +507,15 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 def _cache(arguments: argparse.Namespace) -> None:
     from bts_jax import cache
+    from bts_jax.engine.programs import PROGRAM_BYTES, most_programs
 
     top = cache.place()
     found = cache.clear(top) if arguments.clear else cache.programs(top)
     size = f"{counted(len(found), 'program')}, {sum(program.size for program in found) / 2**20:,.1f} MiB"
     print(f"{top}: removed {size}" if arguments.clear else f"{top}: {size} of at most {cache.MOST_BYTES // 2**20:,}")
+    if not arguments.clear:
+        most = most_programs()
+        print(f"in memory: at most {most} programs in a process, about {most * PROGRAM_BYTES // 2**20:,} MiB")
     if reason := cache.why_unused():
         print(f"not in use: {reason}")
 

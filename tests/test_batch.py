@@ -21,7 +21,7 @@ from bts_jax import game, random
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.loop import BLOCK
-from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops
+from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops, most_programs
 from bts_jax.engine.step import Step
 from bts_jax.engine.summation import without_reductions
 from bts_jax.pytrees import pytree
@@ -594,6 +594,14 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
     first, _, again = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0]))
     assert_same_bits(first, again)
+
+
+@pytest.mark.parametrize(("gibibytes", "most"), [(1, 32), (6, 48), (24, 128)])
+def test_programs_take_an_eighth_of_the_memory(gibibytes, most, monkeypatch):
+    """16 MiB each: of 6 GiB, 768 MiB."""
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": gibibytes * 2**18}
+    monkeypatch.setattr("os.sysconf", sizes.get)
+    assert most_programs() == most
 
 
 @pytest.mark.parametrize("max_rounds", [None, 7])

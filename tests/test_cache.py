@@ -12,6 +12,7 @@ import jax
 import pytest
 
 from bts_jax import cache, cli, enable_cache, files
+from bts_jax.engine.programs import most_programs
 
 # Three programs, and what JAX did for them: how many it read, and how many it compiled.
 PROGRAMS = """
@@ -262,7 +263,10 @@ def test_the_command_shows_and_empties_the_cache(made, monkeypatch, capsys):
                           (["cache", "--clear"], f"removed 4 programs, {size / 2**20:.1f} MiB"),
                           (["cache"], "0 programs, 0.0 MiB of at most 1,024")):
         cli.main(command)
-        assert capsys.readouterr().out == f"{top}: {said}\nnot in use: BTS_JAX_CACHE is off\n"
+        first, *memory, last = capsys.readouterr().out.splitlines()
+        assert (first, last) == (f"{top}: {said}", "not in use: BTS_JAX_CACHE is off")
+        most = most_programs()
+        assert memory == [f"in memory: at most {most} programs in a process, about {16 * most:,} MiB"][: "--clear" not in command]
     assert all(path.exists() for path in others)
 
 

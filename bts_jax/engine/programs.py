@@ -5,6 +5,7 @@ the numbers.
 """
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, wraps
@@ -21,12 +22,21 @@ from bts_jax.checks import devices_of
 _LOG = logging.getLogger("bts_jax")
 
 
+PROGRAM_BYTES = 16 * 2**20  # about the memory of a program: 8 to 20 MiB on a CPU (jaxlib 0.10.2 and 0.11.2)
+
+
+def most_programs() -> int:
+    """How many programs a process stores: up to 128, and no more than fit into an eighth of the machine's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(memory // 8 // PROGRAM_BYTES, 32), 128)  # 24 may be compiled ahead of their use, see `compiling`
+
+
 class Programs:
     """Stores the `most` most recently used programs. Others are dropped, also from JAX's caches.
 
     Each compiled program takes about 170 memory maps. Linux allows a process 65,530 of them (`vm.max_map_count`). Beyond that,
-    LLVM ends the process. JAX also caches what it traced for a dropped program, some megabytes each. Only `jax.clear_caches`
-    frees this memory, together with everything else. So it is called after every `most` dropped programs.
+    LLVM ends the process. It also takes about `PROGRAM_BYTES` of memory, mostly for what JAX caches while it traces. Only
+    `jax.clear_caches` frees this memory, together with everything else. So it is called after every `most` dropped programs.
     """
 
     def __init__(self, most: int):
