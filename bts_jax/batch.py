@@ -131,7 +131,7 @@ def simulate_batch(
             seconds=time.perf_counter() - started,
             fallbacks=_fallbacks(batch),
         ))
-    return jax.tree.map(jnp.asarray, game.signed(runs, bandit, np.shape(bandit.reward_mean)[:-1]))
+    return jax.tree.map(jnp.asarray, game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
 
 def play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device: Any) -> Run:
@@ -140,7 +140,7 @@ def play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device: Any
     batch = lay_out(policy, bandit, budget, key, checkpoints=checkpoints, max_rounds=max_rounds, devices=[device],
                     checked=(varies, 1))
     runs, _, _ = play([batch])[0]
-    return jax.tree.map(lambda x: jnp.asarray(x[0]), runs)
+    return jax.tree.map(lambda x: jnp.asarray(x[0]), game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
 
 def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:

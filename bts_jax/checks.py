@@ -5,6 +5,7 @@ known, and only shapes can be checked.
 """
 
 import inspect
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,10 +178,15 @@ def explained(method: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the user's code in a traceback, in parentheses. Empty if there is none."""
+    """The last line of the user's code in a traceback, in parentheses. Empty if there is none.
+
+    Code of Python and of installed packages, such as NumPy, is left out.
+    """
     frames = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
               for frame, line in traceback.walk_tb(error.__traceback__)]
-    users = [(file, line) for module, file, line in frames if module.partition(".")[0] not in ("jax", "bts_jax", "contextlib")]
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    users = [(file, line) for module, file, line in frames
+             if module.partition(".")[0] not in ("jax", "bts_jax") and not file.startswith(installed)]
     return f" ({users[-1][0]}, line {users[-1][1]})" if users else ""
 
 

@@ -187,7 +187,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"regret and pseudo-regret: mean and 95% interval over the runs; {ALLOWANCE}\n"
               "best arm: its share of the pulls")
     for names in alike(seen):
-        print(f"the same runs: {', '.join(names)} (on such arms, and with these settings, they decide alike)")
+        print(f"the same runs: {', '.join(names)} (with these settings, they make the same decisions on such arms)")
     if names := no_better(seen, bandit):
         print(f"not clearly better than uniform here: {', '.join(names)} (95% interval of the difference of pseudo-regrets)")
 

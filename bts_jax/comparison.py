@@ -85,7 +85,7 @@ def compare(
 
 
 def alike(rows: Sequence[Compared]) -> list[list[str]]:
-    """Groups of policies that made the same pulls and earned the same in every run. A policy alone is no group."""
+    """Groups of two or more policies that made the same pulls and earned the same in every run."""
     groups: dict[bytes, list[str]] = {}
     for row in rows:
         groups.setdefault(row.runs.pulls.tobytes() + row.runs.reward.tobytes(), []).append(row.policy)
@@ -142,7 +142,7 @@ def _compared(
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
-            runs = game.signed(runs, bandit)
+            runs = game.with_fingerprint(runs, reward_mean, cost_mean, np)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
                 warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
                               "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "

@@ -182,7 +182,7 @@ def simulate(
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """
-    run = signed(play_one(policy, bandit, budget, key, checkpoints, max_rounds), bandit)
+    run = play_one(policy, bandit, budget, key, checkpoints, max_rounds)
     if checks.is_concrete(run) and np.isnan(run.reward).any():
         from bts_jax.trace import why_nan
 
@@ -191,7 +191,7 @@ def simulate(
 
 
 def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    """`simulate` without a warning, and without the fingerprint of the bandit."""
+    """`simulate` without a warning."""
     if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
         checkpoints = jnp.stack(checkpoints)
     checks.key(key)
@@ -244,13 +244,14 @@ def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_round
     policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
     setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
     record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    return finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
+    run = finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
+    return with_fingerprint(run, *_means(bandit))
 
 
-def signed(run: Run, bandit: Bandit, batch: tuple[int, ...] = ()) -> Run:
-    """The run with the fingerprint of its bandit. `batch`: as for `fingerprint`"""
-    mark = fingerprint(bandit, batch, np if checks.is_concrete(bandit) else jnp)
-    return replace(run, bandit=jnp.broadcast_to(mark[..., None], run.reward.shape))
+def with_fingerprint(run: Run, reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Run:
+    """The run, or the batch of runs, with the fingerprint of its bandit. `xp`: the array library, `jax.numpy` or `numpy`"""
+    found = fingerprint(reward_mean, cost_mean, xp)
+    return replace(run, bandit=xp.broadcast_to(found[..., None], run.reward.shape))
 
 
 def prepare(policy, bandit, budget, key, checkpoints, max_rounds) -> Setting:
@@ -498,7 +499,7 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
             with checks.explained(f"policy {type(policy).__name__}: init"):
                 return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
         except Exception as error:
-            if "None" in str(error):
+            if isinstance(error, (TypeError, AttributeError)) and "None" in str(error):
                 error.add_note(f"A field of Problem is None unless policy {type(policy).__name__} names it in its attribute "
                                "requires, as in requires = (\"budget\",).")
             raise
@@ -796,7 +797,7 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
                            f"set {name}_scale of the bandit to the largest {name} of one pull; it is {np.max(number):g} now")
             if name == "cost":
                 largest = expected.max(-2 if vector else -1)
-                fine = (largest == 0) | (largest > 0.99 * SMALLEST_SCALE * number)  # less would be rounded to nothing
+                fine = (largest == 0) | ~(largest <= 0.99 * SMALLEST_SCALE * number)  # less would be rounded to nothing
                 checks.require("the largest expected cost of the bandit", largest, fine, "set cost_scale of the bandit to the "
                                f"largest cost of one pull; it is {np.max(number):g}, more than a million times as much")
         if name == "cost" and scales(bandit) is not None:

@@ -31,7 +31,8 @@ def number(value: float, form: str = ",.12g") -> str:
 def labels(kind: str, names: Sequence[str]) -> list[str]:
     """A label of a table for each of these names, no two alike: letters, digits and hyphens."""
     found = [f"tab:{kind}-" + "-".join(re.findall("[a-z0-9]+", name.lower())) for name in names]
-    return [f"{one}-{place}" if found.count(one) > 1 else one for place, one in enumerate(found, 1)]
+    unique = len({*found}) == len(found)
+    return found if unique else [f"{one}-{place}" for place, one in enumerate(found, 1)]  # the places end them differently
 
 
 def estimate(found: Any) -> str:
@@ -51,7 +52,7 @@ def estimate(found: Any) -> str:
         return "--"
     if math.isnan(low) or not math.isfinite(value):
         return number(value, ",.1f")
-    printed = round(value, 1)
+    printed = round(value, 1) + 0.0  # −0.0 becomes 0.0
     above, below = (math.ceil(round(10 * distance, 6)) if distance < math.inf else distance
                     for distance in (max(high - printed, 0), max(printed - low, 0)))  # in tenths
     if above == below or abs(above - below) <= 1:

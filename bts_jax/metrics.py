@@ -8,7 +8,7 @@ import numpy as np
 
 from bts_jax import checks, theory
 from bts_jax.contract import Bandit, Means, num_resources, ratio
-from bts_jax.fingerprint import fingerprint
+from bts_jax.fingerprint import differs, fingerprint
 from bts_jax.game import Run
 
 
@@ -28,6 +28,9 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     `run` may be a batch of runs. A batch of bandits must be along the first axes of the runs. Concrete values are computed in
     float64, because regret is the difference of two large numbers, and returned as a NumPy array. Under `jit` and `vmap` the
     result is float32, and there is no warning.
+
+    A bandit with other means than the one that was played is refused. `bts_jax.contract.Means` is not: use it for the regret
+    under other means.
 
     Example:
         >>> import jax
@@ -138,15 +141,15 @@ def _check_order(name: str, run: Any, bandit: Any) -> None:
 def _check_played(run: Run, bandit: Bandit) -> None:
     """Raises if the run is known to be from another bandit. Means alone, without arms to pull, go with every run."""
     played = run.bandit if isinstance(run, Run) else None
-    batch = np.shape(bandit.reward_mean)[:-1]
     if played is None or not hasattr(bandit, "pull") or not checks.is_concrete((played, bandit)):
         return
-    played = np.asarray(played)
-    if played.dtype != np.uint32 or played.shape[: len(batch)] != batch:
-        return  # the user has computed with it; or the shapes do not fit, which is reported later
-    own = fingerprint(bandit, batch, np)
-    if (played != own.reshape(*batch, *[1] * (played.ndim - len(batch)))).any():
-        raise ValueError("bandit is not the one that was played: its parameters differ. Pass the bandit of the run; for the "
+    played, (*batch, _) = np.asarray(played), np.shape(bandit.reward_mean)
+    if played.dtype != np.uint32 or np.asarray(run.truncated).dtype != bool or played.shape[: len(batch)] != (*batch,):
+        return  # the user has added runs or averaged them; or the shapes do not fit, which `_arrays` reports
+    own = np.asarray(fingerprint(bandit.reward_mean, bandit.cost_mean, np))
+    num_means = (np.size(bandit.reward_mean) + np.size(bandit.cost_mean)) // max(own.size, 1)
+    if differs(played, own.reshape(*batch, *[1] * (played.ndim - len(batch))), num_means).any():
+        raise ValueError("bandit is not the one that was played: it has other means. Pass the bandit of the run; for the "
                          "regret under other means, pass bts_jax.contract.Means(reward_mean, cost_mean)")
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any
 
@@ -16,24 +16,34 @@ def bar(quiet: bool, **options: Any) -> Any:
 
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
     kind = _passing(tqdm) if notebook and not quiet else tqdm if on_terminal() or quiet else _lines(tqdm)
-    return kind(disable=quiet or sys.stderr is None, leave=False, dynamic_ncols=True, **options)
+    return kind(disable=quiet or getattr(sys.stderr, "closed", sys.stderr is None), leave=False, dynamic_ncols=True, **options)
 
 
 def on_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
+    """Whether stderr is a terminal, and not a file, closed, or an object of another kind."""
+    with suppress(AttributeError, ValueError):
+        return sys.stderr.isatty()
+    return False
+
+
+def say(text: str) -> None:
+    """Prints a line to stderr, if there is one."""
+    with suppress(AttributeError, ValueError, OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def printed() -> Callable[[str], None]:
     """A function that prints what is being done: each time on a terminal, and at most every 30 seconds elsewhere."""
     last = time.monotonic()
 
-    def say(doing: str) -> None:
+    def tell(doing: str) -> None:
         nonlocal last
         if on_terminal() or time.monotonic() - last >= SECONDS:
             last = time.monotonic()
-            print(f"{doing} ...", file=sys.stderr, flush=True)
+            say(f"{doing} ...")
 
-    return say
+    return tell
 
 
 @contextmanager
@@ -60,7 +70,7 @@ def _lines(tqdm: Any) -> Any:
 
         def _print(self) -> None:
             while not self.closed.wait(SECONDS):
-                print(str(self).replace(": : ", ": "), file=sys.stderr, flush=True)  # tqdm may add a colon of its own
+                say(str(self).replace(": : ", ": "))  # tqdm may add a colon of its own
 
         def display(self, *arguments: Any, **options: Any) -> None:
             """tqdm calls this to draw the bar."""

@@ -114,8 +114,8 @@ def trace(
         record: a function of the policy's state. Its result is stored for every round. Its argument is the state from which
             the round's decision was made. This state has been updated with all earlier rounds, and is for example the
             posterior from which the arm was drawn. `True` stores the state itself. The states of all N rounds are in memory
-            while the run is played. A figure calls the result as the function is called; or, if it is a field of the state,
-            as this field (`plots.run`).
+            while the run is played. `plots.run` labels the result with the name of the function or, if the result is a
+            field of the state, with the name of this field.
 
     Returns:
         The `Trace`.

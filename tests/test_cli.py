@@ -310,7 +310,7 @@ def test_identical_policies_and_those_no_better_than_uniform_are_named(capsys, m
     monkeypatch.setattr(comparison, "no_better", lambda rows, bandit: ["kube"])
     main(["run", "--policy", "uniform", "--arms", "3", "--budget", "30", "--seeds", "130"])  # the program of the first test
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "the same runs: uniform, oracle (on such arms, and with these settings, they decide alike)",
+        "the same runs: uniform, oracle (with these settings, they make the same decisions on such arms)",
         "not clearly better than uniform here: kube (95% interval of the difference of pseudo-regrets)"]
 
 

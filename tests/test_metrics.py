@@ -1,5 +1,6 @@
 """Paired comparisons and rankings, against SciPy and against values worked out by hand."""
 
+import dataclasses
 from typing import Any
 
 import chex
@@ -207,7 +208,8 @@ def test_regret_from_the_exact_optimum():
     with pytest.raises(ValueError, match="optimum = 'exact' was given values that are not known yet"):
         jax.vmap(lambda run: bj.regret(run, bandit, optimum="exact"))(runs)
 
-    # A batch of bandits, along the first axis of the runs; the other one has its arms' rewards swapped.
+    # A batch of bandits, along the first axis of the runs; the other one, which was not played, has its arms' rewards swapped.
+    runs = dataclasses.replace(runs, bandit=None)
     halves = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), runs)
     other = bj.Multinomial(reward_probs=np.asarray(bandit.reward_probs)[::-1], cost_probs=bandit.cost_probs)
     both = bj.Multinomial(*(np.stack([getattr(b, name) for b in (bandit, other)]) for name in ("reward_probs", "cost_probs")))

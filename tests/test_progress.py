@@ -1,4 +1,4 @@
-"""What long work says while it runs, where there is no terminal; and what Ctrl-C says in Python."""
+"""The lines that long work prints where there is no terminal, and the hint after Ctrl-C in Python."""
 
 import re
 import time
@@ -49,6 +49,27 @@ def test_short_and_quiet_work_says_nothing(monkeypatch, capsys):
     assert not lines(capsys)
 
 
+class Minimal:
+    """A stream that only writes."""
+
+    def write(self, text): ...
+
+
+@pytest.mark.parametrize("stream", ["none", "closed", "minimal"])
+def test_any_stderr_will_do(stream, impatient, monkeypatch, capsys, tmp_path):
+    """Nothing is printed to stdout instead, and nothing fails."""
+    closed = open(tmp_path / "closed", "w")  # noqa: SIM115
+    closed.close()
+    monkeypatch.setattr("sys.stderr", {"none": None, "closed": closed, "minimal": Minimal()}[stream])
+    with progress.counting(40, "run", quiet=False) as advance:
+        time.sleep(0.2)
+        advance(40, "bts")
+    tell = progress.printed()
+    time.sleep(0.1)
+    tell("measuring")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_sweep_and_a_comparison_report_pulls_and_runs(monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS", 0.001)
     bj.sweep(["uniform"], BANDITS, budgets=[200], num_seeds=20)
@@ -59,6 +80,7 @@ def test_a_sweep_and_a_comparison_report_pulls_and_runs(monkeypatch, capsys):
 
 def test_steps_are_printed_at_most_every_30_seconds(monkeypatch, capsys):
     now = [0.0]
+    monkeypatch.setattr(progress, "SECONDS", 30)
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     say = progress.printed()
     for second in range(0, 100, 10):

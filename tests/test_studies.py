@@ -75,7 +75,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     assert names == dataset.bandit.values.tolist(), "the keys of the runs depend on the names"
     for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "missed the best arm", "bootstrap samples"],
                  "tails": ["The budget above which", "lost runs", "samples of these problems show", "omega-star-ucb − bts"],
-                 "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Regret of joint BTS"],
+                 "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Joint BTS against BTS"],
                  "worst-case": ["0.5", "kl-ucb-sc"], "knapsacks": ["than ts-update", "SUBLINEAR", "lagrange-bwk"]}[name]:
         assert part in report, part
 

@@ -493,7 +493,7 @@ OWN_SUPPORT = bj.Multinomial(reward_probs=[[1, 0, 0], [0, 1, 0]], cost_probs=[[0
     (lambda b: jax.jit(lambda x: theory.optimal_reward(x, 5))(LITTLE), "steps = None"),
     (lambda b: theory.bts_bound(jax.tree.map(lambda x: x[None], b), 5), "batch of bandits"),
     (lambda b: theory.optimal_reward(jax.tree.map(lambda x: jnp.stack([x] * 4), b), 5e6), "for each of 4 bandits"),
-    (lambda b: theory.optimal_reward(bj.BTS(), 5), "bandit = .* has no reward_mean, cost_mean"),
+    (lambda b: theory.optimal_reward(bj.BTS(), 5), "bandit = .* has no reward_mean, no cost_mean"),
 ])
 def test_wrong_use_says_so(call, named):
     with pytest.raises(ValueError, match=named):

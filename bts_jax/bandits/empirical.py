@@ -59,7 +59,7 @@ class Empirical(Arms):
 
     def _check(self) -> None:
         for name in ("reward", "cost"):
-            if len(getattr(getattr(self, name), "shape", (0, 0))) == 1:  # such as a column of a table
+            if np.ndim(getattr(self, name)) == 1:  # such as a column of a table
                 raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one row for each arm [K, N]; if each "
                                  "row of your table is one observation, load the table with Empirical.load")
         self._canonicalize_scales(np.shape(self.reward)[:-2])
@@ -88,7 +88,8 @@ class Empirical(Arms):
         """Checks the scales and stores them as float32, one for each bandit of a batch."""
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)
-            remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}"
+            remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}; "
+            remedy += "if it is smaller or larger, choose another unit"
             if checks.is_concrete(given):
                 value = checks.numbers(name, given, remedy)
                 checks.require(name, value, (value >= SMALLEST_SCALE) & (value <= LARGEST_SCALE), remedy)

@@ -18,13 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
+from jaxlib.version import __version_info__ as jaxlib_version
 
 from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, retrace
 from bts_jax.engine.rounding import round_product
 
-NEEDED = jax.__version_info__ >= (0, 11)  # on CPUs
+NEEDED = jaxlib_version >= (0, 11)  # on CPUs
 # Functions of XLA that are not written out, because policies rarely use them. `check_policy` names them.
-LEFT = "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erfc lgamma pow sin sinh tan".split()
+LEFT = """
+    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh cumlogsumexp digamma erf erfc igamma igammac
+    lgamma polygamma pow regularized_incomplete_beta sin sinh tan zeta
+    """.split()
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
@@ -35,9 +39,14 @@ def write_out_functions(closed: Any, platform: str) -> Any:
 
 def functions_left(jaxpr: Any) -> set[str]:
     """The functions in a jaxpr that are not written out."""
-    found = {equation.primitive.name for equation in jaxpr.eqns if equation.primitive.name in LEFT and not is_exact(equation)}
+    found = {equation.primitive.name for equation in jaxpr.eqns if not is_exact(equation) and _is_left(equation)}
     bodies = (body for one in jaxpr.eqns if not is_exact(one) for body in core.jaxprs_in_params(one.params))
     return found.union(*map(functions_left, bodies))
+
+
+def _is_left(equation: Any) -> bool:
+    name = equation.primitive.name
+    return name in LEFT or (name in FUNCTIONS and equation.outvars[0].aval.dtype != jnp.float32)
 
 
 def _written_out(closed: Any) -> Any:

@@ -47,10 +47,13 @@ def rescale(axes: Any, scale: str) -> None:
 
 
 def is_geometric(values: np.ndarray) -> bool:
-    """Whether at least three values grow geometrically: their ratios differ less than their differences."""
+    """Whether at least three values grow geometrically, to four times the first or more: their ratios differ less than their
+    differences."""
     ordered = np.unique(values)
     steps, ratios = np.diff(ordered), np.diff(np.log(ordered))
-    return len(steps) > 1 and bool(ratios.max() / ratios.min() < steps.max() / steps.min())
+    if len(steps) < 2 or ordered[-1] < 4 * ordered[0]:
+        return False
+    return bool(ratios.max() / ratios.min() < steps.max() / steps.min())
 
 
 def both_ways(axes: Any, which: str, around: float, largest: float) -> None:

@@ -13,7 +13,6 @@ store.
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from bts_jax import checks
+from bts_jax import checks, progress
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, Policy
@@ -147,7 +146,7 @@ def _interruptible(out: Any) -> Iterator[None]:
         hint = "nothing is saved: give out= to continue later"
         if out is not None:
             hint = f"to continue: the same call with out={os.fspath(out)!r}"
-        print(f"sweep: interrupted; {hint}", file=sys.stderr, flush=True)
+        progress.say(f"sweep: interrupted; {hint}")
         raise
 
 
