@@ -189,11 +189,18 @@ def test_a_table_in_latex(table):
 
 @pytest.mark.parametrize(("found", "expected"), [
     ((12.34, 10.0, 14.68), r"$12.3 \pm 2.4$"), ((12.3, 11.1, 16.8), "$12.3^{+4.5}_{-1.2}$"), ((-5, -6, -4), r"$-5.0 \pm 1.0$"),
-    ((1, -np.inf, 2), r"$1.0^{+1.0}_{-\infty}$"), ((5, np.nan, np.nan), "$5.0$"), ((np.nan,) * 3, "--"),
+    ((1, -np.inf, 2), r"$1.0^{+1.0}_{-\infty}$"), ((-0.04, -0.3, 0.2), r"$0.0 \pm 0.3$"),
+    ((5, np.nan, np.nan), "$5.0$"), ((np.nan,) * 3, "--"),
     ((2000, 999.96, 7000), "$2{,}000.0^{+5{,}000.0}_{-1{,}000.1}$"),
 ])
 def test_intervals_in_latex(found, expected):
     assert latex.estimate(found) == expected
+
+
+def test_labels_in_latex_differ():
+    assert latex.labels("mean", ["ten arms", "2 arms"]) == ["tab:mean-ten-arms", "tab:mean-2-arms"]
+    found = latex.labels("mean", ["A", "a", "a 2", "α"])
+    assert len({*found}) == 4 and all(re.fullmatch("tab:mean-[a-z0-9-]+", label) for label in found)
 
 
 def test_an_interval_in_latex_is_never_shorter_than_it_is():

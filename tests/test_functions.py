@@ -99,6 +99,15 @@ def test_other_floats_and_other_functions_stay():
     assert {"exp", "sin"} <= {equation.primitive.name for equation in closed.jaxpr.eqns}
 
 
+@pytest.mark.parametrize(("function", "named"), [
+    (lambda x: jax.scipy.special.betainc(x, x, x), {"regularized_incomplete_beta"}), (jnp.sin, {"sin"}), (jnp.exp, set()),
+    (lambda x: jnp.exp(x.astype(jnp.float16)), {"exp"}), (lambda x: jax.scipy.special.gammainc(x, x), {"igamma"}),
+    (jax.scipy.special.i0e, {"bessel_i0e"}),
+])
+def test_what_is_left_to_xla_is_named(function, named):
+    assert functions.functions_left(jax.make_jaxpr(function)(np.ones(3, np.float32)).jaxpr) == named
+
+
 def test_nothing_is_written_out_where_it_is_not_needed(monkeypatch):
     closed = jax.make_jaxpr(jnp.exp)(1.0)
     assert functions.write_out_functions(closed, "gpu") is closed

@@ -198,6 +198,7 @@ def test_no_part_of_a_figure_is_blank(count, width):
 @pytest.mark.parametrize(("budgets", "expected"), [
     ([100, 300, 1000, 3000], "log"), ([100, 200, 500, 1000], "log"), ([30, 100, 300], "log"), ([50000, 10, 700], "log"),
     ([100, 200, 300, 400], "linear"), ([100, 1000, 2000, 3000], "linear"), ([10, 1000], "linear"), ([10], "linear"),
+    ([1000, 1010, 1021], "linear"),
 ])
 def test_budgets_that_grow_geometrically_have_a_logarithmic_axis(budgets, expected):
     regret = np.ones((1, 1, len(budgets), 4)) * np.arange(1, 5)
