@@ -5,6 +5,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from itertools import islice
 from typing import NamedTuple
@@ -88,7 +89,8 @@ def alike(rows: Sequence[Compared]) -> list[list[str]]:
     """Groups of two or more policies that made the same pulls and earned the same in every run."""
     groups: dict[bytes, list[str]] = {}
     for row in rows:
-        groups.setdefault(row.runs.pulls.tobytes() + row.runs.reward.tobytes(), []).append(row.policy)
+        digest = sha256(row.runs.pulls.tobytes() + row.runs.reward.tobytes()).digest()
+        groups.setdefault(digest, []).append(row.policy)
     return [names for names in groups.values() if len(names) > 1]
 
 
