@@ -436,7 +436,7 @@ def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tupl
     checks.key(keys, batch=True)
     if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
         raise ValueError("simulate_batch was called under jit, vmap or grad: call it with values, or map over simulate")
-    game.check_finite(policy, budget)
+    game.check_finite(policy, bandit, budget)
     game.check_values(bandit, budget, checkpoints, max_rounds)
     num_arms, d = np.shape(bandit.reward_mean)[-1], num_resources(bandit)
     if d is not None and np.ndim(budget) and np.shape(budget)[-1] != d:

@@ -133,23 +133,32 @@ def _default(option: str, name: str, kind: type) -> Any:
     return classes.arrays(classes.call(f"{option} = {name!r}", kind, {}))
 
 
+def _can_play(policy: type, bandit: Any) -> bool:
+    """Whether a class of policies can play with the resources of the bandit."""
+    from bts_jax.game import check_resources
+
+    try:
+        check_resources(policy(), bandit)
+    except ValueError:
+        return False
+    return True
+
+
 def _run(arguments: argparse.Namespace) -> None:
     import jax
 
     from bts_jax.comparison import alike, compare, no_better
-    from bts_jax.contract import is_timed, num_resources, ratio, side_info
+    from bts_jax.contract import num_resources, ratio
     from bts_jax.engine.programs import quick_jit
     from bts_jax.linear_program import lp_value
-    from bts_jax.policies import ALL_POLICIES, KNAPSACK_POLICIES, POLICIES
+    from bts_jax.policies import ALL_POLICIES, POLICIES
     from bts_jax.sweeps import classes
 
     if arguments.seeds < 1:
         raise ValueError(f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least 1")
     bandit, what, key_runs = _bandit(arguments)
     several = num_resources(bandit) is not None
-    field = [*KNAPSACK_POLICIES, "uniform"] if several else POLICIES
-    if several and not is_timed(bandit):
-        field = [name for name in field if "time_cost" not in side_info(ALL_POLICIES[name])]
+    field = [name for name, kind in ALL_POLICIES.items() if _can_play(kind, bandit)] if several else POLICIES
     wanted = arguments.policy or ["knapsack-bts" if several else "bts"]
     names = [name for one in wanted for name in (field if one == "all" else [one])]
     policies = {name: _default("--policy", name, classes.find(name, "policy", where="--policy")) if classes.is_name(name)

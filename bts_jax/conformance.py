@@ -69,7 +69,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     wrong += _wrong_logits(policy, bandit, budget) if hasattr(policy, "logits") else []
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    cost = np.ones(np.shape(bandit.cost_mean)[1:], np.float32)
+    cost = np.ones(_seen_costs(policy, bandit), np.float32)
     _warn_of_bits(name, (_decide, policy, state, keys[0]),
                   (_update, policy, state, np.int32(0), np.float32(1), cost, keys[0]))
 
@@ -88,6 +88,11 @@ def _update(policy: Policy, *arguments: Any) -> Any:
 def _pull(bandit: Bandit, key: jax.Array, arm: Any) -> Any:
     with checks.explained(f"bandit {type(bandit).__name__}: pull"):
         return bandit.pull(key, arm)
+
+
+def _seen_costs(policy: Any, bandit: Bandit) -> tuple[int, ...]:
+    """The shape of the costs that the policy sees: () or (d,)."""
+    return () if game.hides_time(policy, bandit) else np.shape(bandit.cost_mean)[1:]
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
@@ -193,7 +198,7 @@ def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=Non
 
 def _wrong_logits(policy: Any, bandit: Bandit, budget: float) -> list[str]:
     """The errors of `logits` in a state after some pulls."""
-    num_arms, *resources = np.shape(bandit.cost_mean)
+    num_arms, resources = np.shape(bandit.cost_mean)[0], _seen_costs(policy, bandit)
     keys = jax.random.split(jax.random.key(1), 2 * num_arms)
     state, update = jax.jit(partial(_first_state, budget=budget))(policy, bandit), jax.jit(_update)
     for i, key in enumerate(keys):

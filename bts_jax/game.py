@@ -10,6 +10,8 @@ The exact rules:
 4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
 5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends when the first budget is
    used up. A pull whose cost exceeds the remaining budget of any resource earns nothing and costs nothing.
+6. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
+   time: its costs are numbers, and its budget is that of the resource.
 
 A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
 only adds runs to this loop. This module defines what happens in one run.
@@ -444,6 +446,8 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
             raise ValueError(f"{bandit_named}: pull returns a cost of shape {cost.shape}, and cost_mean has "
                              f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
         seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
+        if hides_time(policy, bandit):
+            seen = seen[0], seen[1][0]
         with checks.explained(f"{named}: update"):
             updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
@@ -479,18 +483,29 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
     return arm.astype(jnp.int32)
 
 
+def hides_time(policy: Any, bandit: Any) -> bool:
+    """Whether a policy for one resource plays on a bandit with one resource and time.
+
+    The policy then sees the cost of the resource as a number, and its budget. It does not see the time, which only ends the run.
+    """
+    one = not getattr(policy, "several_resources", False) and "time_cost" not in side_info(policy)
+    return one and is_timed(bandit) and num_resources(bandit) == 2
+
+
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     """The policy's state before the first round."""
     reward, cost = _means(bandit)
-    known = {}
-    if cost.ndim == 1:
-        known["best_arm"] = lax.argmax(ratio(reward, cost), 0, jnp.int32)
+    known, hidden = {}, hides_time(policy, bandit)
+    if cost.ndim == 1 or hidden:
+        known["best_arm"] = lax.argmax(ratio(reward, cost[:, 0] if hidden else cost), 0, jnp.int32)
     found = _scales(bandit)
     if found is not None:
         budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
+    if hidden:
+        budget, cost = budget[0], cost[:, 0]
     known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost}
     known = {name: known[name] for name in side_info(policy) if name != "time_cost"}
-    if is_timed(bandit):
+    if is_timed(bandit) and not hidden:
         known["time_cost"] = cost[0, -1]
 
     def init(policy: Policy, known: dict) -> State:
@@ -665,16 +680,16 @@ def check_contracts(policy: Any, bandit: Any) -> None:
 
 def check_resources(policy: Any, bandit: Any) -> None:
     """Raises a `ValueError` unless the policy can play with the resources of the bandit."""
-    d, named = num_resources(bandit), f"policy {type(policy).__name__}"
-    if d is not None and not getattr(policy, "several_resources", False):
+    d, named, hidden = num_resources(bandit), f"policy {type(policy).__name__}", hides_time(policy, bandit)
+    if d is not None and not hidden and not getattr(policy, "several_resources", False):
         from bts_jax.policies import ALL_POLICIES
 
         able = ", ".join(other.__name__ for other in ALL_POLICIES.values() if getattr(other, "several_resources", False))
-        raise ValueError(f"{named} plays with one resource, and bandit {type(bandit).__name__} has a vector of {d}: choose one "
-                         f"of {able}; or, if the policy is yours and its update takes costs [{d}], set several_resources = "
-                         "True in its class")
+        raise ValueError(f"{named} plays with one resource, or with one and a time limit, as in Timed(bandit), and bandit "
+                         f"{type(bandit).__name__} has a vector of {d}: choose one of {able}; or, if the policy is yours and "
+                         f"its update takes costs [{d}], set several_resources = True in its class")
     scalar = {"best_arm", "min_cost"} & set(side_info(policy))
-    if d is not None and scalar:
+    if d is not None and not hidden and scalar:
         raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose another policy")
     if is_timed(bandit) and checks.is_concrete((bandit.cost_mean, bandit.horizon)):
@@ -710,13 +725,16 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
         raise ValueError(f"checkpoints has shape {np.shape(checkpoints)}: give a list of at least one budget")
     if max_rounds is not None and np.ndim(max_rounds) != 0:
         raise ValueError(f"max_rounds has shape {np.shape(max_rounds)}: give one number")
-    check_finite(policy, budget)
+    check_finite(policy, bandit, budget)
     check_values(bandit, budget, checkpoints, max_rounds)
 
 
-def check_finite(policy: Any, budget: Any) -> None:
+def check_finite(policy: Any, bandit: Any, budget: Any) -> None:
     """Raises a `ValueError` if a budget is infinite and the policy requires it."""
-    if checks.is_concrete(budget) and "budget" in side_info(policy) and np.any(np.asarray(budget) == np.inf):
+    if not checks.is_concrete(budget) or "budget" not in side_info(policy):
+        return
+    amounts = np.asarray(budget)
+    if np.any((amounts[..., :1] if amounts.ndim and hides_time(policy, bandit) else amounts) == np.inf):
         raise ValueError(f"budget = {shown(budget)}, but policy {type(policy).__name__} requires the budget: give a finite one")
 
 
