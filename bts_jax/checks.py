@@ -4,6 +4,7 @@ They run on the host, at the public entry points, and only on concrete values. U
 known, and only shapes can be checked.
 """
 
+import dataclasses
 import inspect
 import sysconfig
 import traceback
@@ -22,12 +23,14 @@ from bts_jax.text import shown
 
 LONGEST_NAME = 200  # characters
 
-# The methods of policies and bandits: their arguments, and what they return.
+# The methods of policies, bandits and posteriors: their arguments, and what they return.
 METHODS = {
     "init": ("problem", "state"),
     "__call__": ("state, key", "(arm, state)"),
     "update": ("state, arm, reward, cost, key", "state"),
     "pull": ("key, arm", "(reward, cost)"),
+    "draw": ("state, key", "draws [K]"),
+    "record": ("state, arm, value, word", "state"),
 }
 
 # JAX's errors about code that needs the value of a traced array: what the code does, and the remedy.
@@ -232,6 +235,35 @@ def hyperparameter(
     require(name, array, above & below, remedy)
     if not isinstance(value, (float, jax.Array)):
         object.__setattr__(owner, name, array.astype(np.float32) if array.ndim else float(array))
+
+
+def per_arm(owner: Any, name: str, low: float, high: float, *, low_excluded: bool = False) -> None:
+    """As `hyperparameter`, for a field that may be one number or a list with one number for each arm.
+
+    A list, or an array with one axis, becomes a tuple of numbers. So each leaf of a policy is one number, and an array with an
+    axis in place of it is a batch of policies.
+    """
+    value = getattr(owner, name)
+    if not isinstance(value, (list, tuple)) and np.ndim(value) != 1:
+        hyperparameter(owner, name, low, high, low_excluded=low_excluded)
+        return
+    if is_concrete(value):
+        remedy = f"give one number, or one for each arm, in {'(' if low_excluded else '['}{low:g}, {high:g}]"
+        array = numbers(name, value, remedy)
+        single = array.astype(np.float32)
+        above = single > np.float32(low) if low_excluded else single >= np.float32(low)
+        require(name, array, above & (single <= np.float32(high)), remedy)
+        value = array.tolist()
+    object.__setattr__(owner, name, tuple(value))
+
+
+def fits_arms(owner: Any, num_arms: int) -> None:
+    """Raises if a field of `owner` is a list of numbers for the arms, and their number is not `num_arms`."""
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if isinstance(value, tuple) and len(value) != num_arms:
+            raise ValueError(f"{field.name} of {type(owner).__name__} has {len(value)} numbers, and the bandit has {num_arms} "
+                             "arms: give one number for each arm, or one for all")
 
 
 def switch(owner: Any, name: str) -> None:

@@ -5,6 +5,7 @@ are written for **one run**, without a batch axis. `simulate` plays one run, and
 """
 
 import warnings
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -90,22 +91,38 @@ class Means(NamedTuple):
 class Problem:
     """The side information of a policy: everything that it may know before the first pull.
 
-    Every policy knows the numbers of arms and of resources and, if the last resource is time, the time of a pull. The other
-    fields are `None` unless the policy's class names them in `requires`, so that no policy knows more than its documentation
-    says. Amounts are in multiples of the bandit's `cost_scale`.
+    Every policy knows the numbers of arms and of resources, the units of rewards and costs and, if the last resource is time,
+    the time of a pull. The other fields are `None` unless the policy's class, or that of one of its posteriors, names them in
+    `requires`, so that no policy knows more than its documentation says. Amounts are in multiples of the bandit's `cost_scale`.
+    The units serve to convert amounts that the user gave to the policy, such as a price list.
 
     Example:
-        >>> Problem(num_arms=10, budget=100.0)  # for a class with requires = ("budget",)
-        Problem(num_arms=10, num_resources=None, time_cost=None, budget=100.0, min_cost=None, cost_mean=None, best_arm=None)
+        >>> Problem(num_arms=10, budget=100.0).budget  # for a class with requires = ("budget",)
+        100.0
     """
 
     num_arms: int  # K, a Python int: shapes may depend on it
     num_resources: int | None = None  # d, a Python int; None if a cost is a number and not a vector
+    reward_scale: Any = None  # the unit of rewards: one in the policy is as much as this in the bandit
+    cost_scale: Any = None  # the same for costs; [d] if there are several resources
     time_cost: Any = None  # how much of the last resource each pull takes, if that is time
     budget: Any = None  # B, or [d]
     min_cost: Any = None  # a lower bound on the expected costs: here the smallest of them
     cost_mean: Any = None  # [K] or [K, d] the expected costs
     best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
+    scale: Any = None  # for a posterior: the unit of its values
+
+    def of_reward(self) -> "Problem":
+        """The problem as the posterior of rewards sees it."""
+        return replace(self, scale=self.reward_scale)
+
+    def of_cost(self, resource: int = 0) -> "Problem":
+        """The problem as the posterior of one resource's costs sees it."""
+        scale, mean = self.cost_scale, self.cost_mean
+        if self.num_resources is not None:
+            scale = scale if scale is None else jnp.broadcast_to(scale, (self.num_resources,))[resource]
+            mean = mean if mean is None else mean[:, resource]
+        return replace(self, scale=scale, cost_mean=mean)
 
     def required(self, name: str) -> Any:
         """The value of a field that a policy requires. Raises a `ValueError` if it is not given.
@@ -156,12 +173,54 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Posterior(Protocol):
+    """A posterior: a pytree of hyperparameters that says what a Thompson policy believes about the arms' means.
+
+    The fields `reward` and `cost` of policies such as `BTS` are posteriors. The values that a posterior records, and the means
+    that it draws, are in multiples of `problem.scale`. Hyperparameters are in the user's unit: divide them by it.
+
+    The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says so
+    with an attribute `bounded = True`. If `draw` has no derivatives with respect to the hyperparameters, add a method
+    `log_draw(state, key)`, the logarithms of draws that have derivatives; see `bts_jax.learn`.
+
+    Example:
+        >>> from bts_jax.posteriors import Gamma
+        >>> isinstance(Gamma(), Posterior)  # has all of these; `check_posterior` looks closer
+        True
+    """
+
+    def init(self, problem: Problem) -> State:
+        """The state before the first pull."""
+        ...
+
+    def draw(self, state: State, key: jax.Array) -> jax.Array:
+        """Draws the mean of each arm. Not negative, except for rewards. [K] float32"""
+        ...
+
+    def record(self, state: State, arm: jax.Array, value: jax.Array, word: jax.Array) -> State:
+        """The state after a pull of `arm` with this value, in [0, 1].
+
+        `word` has 32 random bits, uint32, for posteriors that record at random, as by `bts_jax.random.happens(word, value)`.
+        """
+        ...
+
+
+def posteriors_of(policy: Any) -> list[Any]:
+    """The posteriors of a policy: those of rewards and of costs."""
+    found = []
+    for part in (getattr(policy, "reward", None), getattr(policy, "cost", None)):
+        found += [one for one in (part if isinstance(part, tuple) else [part]) if hasattr(one, "record")]
+    return found
+
+
 def side_info(policy: Any) -> tuple[str, ...]:
-    """The side information of a policy, or of a class of policies, as names of fields of `Problem`."""
+    """The side information of a policy and its posteriors, or of a class of policies, as names of fields of `Problem`."""
     if hasattr(policy, "told") and not hasattr(policy, "requires"):
         warnings.warn("the attribute `told` of a policy is now called `requires`: rename it", DeprecationWarning, stacklevel=2)
         return tuple(policy.told)
-    return tuple(getattr(policy, "requires", ()))
+    parts = [] if isinstance(policy, type) else posteriors_of(policy)
+    return tuple(dict.fromkeys(name for part in (policy, *parts) for name in getattr(part, "requires", ())))
 
 
 def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:

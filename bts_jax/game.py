@@ -507,6 +507,8 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     known = {name: known[name] for name in side_info(policy) if name != "time_cost"}
     if is_timed(bandit) and not hidden:
         known["time_cost"] = cost[0, -1]
+    if found is not None:
+        known |= {"reward_scale": found[0], "cost_scale": found[1][0] if hidden and found[1].ndim else found[1]}
 
     def init(policy: Policy, known: dict) -> State:
         d = None if cost.ndim == 1 else cost.shape[1]

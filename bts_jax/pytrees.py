@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from typing import Any, TypeVar, dataclass_transform
 
 import chex
@@ -25,6 +26,7 @@ def pytree(cls: Class) -> Class:
 
     @functools.wraps(init)
     def checked(self, *args, **kwargs):
+        kwargs = _renamed(made, kwargs)
         for name in kwargs:
             if name not in fields:
                 known = f"its fields are {', '.join(fields)}" if fields else "it has no fields"
@@ -35,6 +37,31 @@ def pytree(cls: Class) -> Class:
 
     made.__init__ = checked
     return made
+
+
+def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Replaces old names of fields, which `made.renamed` maps to names such as "reward.alpha", a field of a field.
+
+    Old names work for one version, with a warning.
+    """
+    new_names = getattr(made, "renamed", {})
+    old = [name for name in given if name in new_names]
+    if not old:
+        return given
+    found = {name: value for name, value in given.items() if name not in new_names}
+    parts: dict[str, dict[str, Any]] = {}
+    for name in old:
+        part, inner = new_names[name].split(".")
+        parts.setdefault(part, {})[inner] = given[name]
+    for part, values in parts.items():
+        if part in found:
+            raise TypeError(f"{made.__name__} got {part!r} and the old names of its fields: give {part!r} alone")
+        found[part] = dataclasses.replace(getattr(made, part), **values)
+    calls = ", ".join(f"{part}={type(found[part]).__name__}({', '.join(f'{name}=...' for name in values)})"
+                      for part, values in parts.items())
+    warnings.warn(f"{', '.join(old)} of {made.__name__} have moved to its posteriors: write {made.__name__}({calls})",
+                  DeprecationWarning, stacklevel=3)
+    return found
 
 
 class Names(tuple):

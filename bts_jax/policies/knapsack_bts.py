@@ -5,44 +5,42 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bts_jax import checks
 from bts_jax.contract import Problem
 from bts_jax.policies import resources
+from bts_jax.policies.bts import BTS
+from bts_jax.policies.thompson import Beliefs, Thompson
+from bts_jax.posteriors import Beta, Gamma
 from bts_jax.pytrees import pytree
-from bts_jax.typing import ArrayLike
 
 
 class KnapsackBTSState(NamedTuple):
-    counts: resources.Counts
+    beliefs: Beliefs
     prices: resources.Prices
-    time: Any  # the time of a pull, if time is a resource
 
 
 @pytree
-class KnapsackBTS:
+class KnapsackBTS(Thompson):
     """Budgeted Thompson sampling with several resources: our extension of BTS (Xia et al., IJCAI 2015, Algorithm 1).
 
-    In each round, draw for every arm i an expected reward θ_i^r and an expected cost θ_ij^c of each resource j from their Beta
+    In each round, draw for every arm i an expected reward θ_i^r and an expected cost θ_ij^c of each resource j from their
     posteriors, as in BTS. Pull the arm with the largest
 
         θ_i^r / Σ_j λ_j θ_ij^c / B_j.
 
     λ_j are the prices of the resources. They begin equal. After each pull they are multiplied by (1 + ε)^(B c_j / B_j), where
     c_j is the cost that was paid and B the smallest budget, with ε = √(ln d / B), as in PD-BwK. The budget of time counts as
-    the number of rounds. With one resource the price cancels, and the policy is BTS, bit for bit.
+    the number of rounds. With one resource the price cancels, and the policy is `BTS` with the same posteriors, bit for bit.
 
     Reference: Xia et al., IJCAI 2015, for the draws, and Badanidiyuru et al., "Bandits with Knapsacks", FOCS 2013, for the
     prices.
 
-    Side information: the budgets. The time of a pull is known, if time is a resource.
+    Side information: the budgets. The time of a pull is known, if time is a resource. Posteriors may have more.
 
     Guarantee: none known to us for several resources.
 
     Args:
-        reward_alpha: prior successes of rewards; from 0.5 to 10⁷. The priors are uniform by default: all four are 1.
-        reward_beta: prior failures of rewards.
-        cost_alpha: prior successes of costs.
-        cost_beta: prior failures of costs.
+        reward: the posterior of expected rewards; see `bts_jax.posteriors`.
+        cost: the posterior of expected costs: one for all resources, or a tuple with one for each resource except time.
 
     Example:
         >>> import jax, bts_jax
@@ -54,26 +52,20 @@ class KnapsackBTS:
 
     requires: ClassVar[tuple[str, ...]] = ("budget",)
     several_resources: ClassVar[bool] = True
+    renamed: ClassVar[dict[str, str]] = BTS.renamed
 
-    reward_alpha: ArrayLike = 1.0
-    reward_beta: ArrayLike = 1.0
-    cost_alpha: ArrayLike = 1.0
-    cost_beta: ArrayLike = 1.0
-
-    def _check(self) -> None:
-        for name in ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"):
-            checks.hyperparameter(self, name, 0.5, 1e7)
+    reward: Any = Beta()
+    cost: Any = Gamma()
 
     def init(self, problem: Problem) -> KnapsackBTSState:
-        return KnapsackBTSState(resources.Counts.zeros(problem), resources.Prices.equal(problem), problem.time_cost)
+        return KnapsackBTSState(self.believe(problem), resources.Prices.equal(problem))
 
     def __call__(self, state: KnapsackBTSState, key: jax.Array) -> tuple[jax.Array, KnapsackBTSState]:
-        priors = self.reward_alpha, self.reward_beta, self.cost_alpha, self.cost_beta
-        reward, costs = state.counts.draw(key, state.time, priors)
+        reward, costs = self.draw(state.beliefs, key)
         return jnp.argmax(reward / state.prices.of(costs)), state
 
     def update(
         self, state: KnapsackBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> KnapsackBTSState:
-        cost = jnp.reshape(cost, (-1,))
-        return state._replace(counts=state.counts.record(arm, reward, cost, key), prices=state.prices.after(cost))
+        return KnapsackBTSState(self.record(state.beliefs, arm, reward, cost, key),
+                                state.prices.after(jnp.reshape(cost, (-1,))))

@@ -2,20 +2,18 @@
 
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
-
 from bts_jax import checks
-from bts_jax.policies.bts import BTS
+from bts_jax.policies.thompson import LargestRatio
+from bts_jax.posteriors.tempered_beta import TemperedBeta, check_power
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
 
 @pytree
-class TemperedBTS(BTS):
+class TemperedBTS(LargestRatio):
     """BTS (Xia et al., IJCAI 2015) with the likelihood raised to a power κ_t, which may depend on the number of pulls t.
 
-    As `BTS`, but for every arm i
+    `BTS` with the posteriors `TemperedBeta`: for every arm i
 
         θ_i^r ~ Beta(κ_t S_i^r + α^r, κ_t F_i^r + β^r),   θ_i^c ~ Beta(κ_t S_i^c + α^c, κ_t F_i^c + β^c),
 
@@ -44,7 +42,8 @@ class TemperedBTS(BTS):
     Deviations from the source: the power κ_t is ours.
 
     Args:
-        reward_alpha, reward_beta, cost_alpha, cost_beta: as for `BTS`.
+        reward_alpha, reward_beta: prior successes and failures of rewards; see `bts_jax.posteriors.TemperedBeta`.
+        cost_alpha, cost_beta: the same for costs.
         sharpness: κ, from 0.01 to 100.
         horizon: h, from 1 to 10⁹ pulls.
         decay: d, from 0 to 10.
@@ -56,33 +55,33 @@ class TemperedBTS(BTS):
         >>> run.cost.tolist()
         [100.0]
         >>> schedule = TemperedBTS(sharpness=5.0, horizon=100.0, decay=1.0)
-        >>> [round(float(schedule.power(t)), 2) for t in (0, 100, 300, 9900)]  # 1 + 4 / (1 + t/100)
+        >>> [round(float(schedule.reward.power(t)), 2) for t in (0, 100, 300, 9900)]  # 1 + 4 / (1 + t/100)
         [5.0, 3.0, 2.0, 1.04]
     """
 
-    learnable: ClassVar[dict[str, tuple[float, float]]] = BTS.learnable | {"sharpness": (0.05, 50.0)}
+    learnable: ClassVar[dict[str, tuple[float, float]]] = dict.fromkeys(
+        ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"), (0.5, 1000.0)) | {"sharpness": (0.05, 50.0)}
     learnable_schedule: ClassVar[dict[str, tuple[float, float]]] = learnable | {"horizon": (10.0, 1e6), "decay": (0.05, 5.0)}
 
+    reward_alpha: ArrayLike = 1.0
+    reward_beta: ArrayLike = 1.0
+    cost_alpha: ArrayLike = 1.0
+    cost_beta: ArrayLike = 1.0
     sharpness: ArrayLike = 1.0
     horizon: ArrayLike = 1000.0
     decay: ArrayLike = 0.0
 
     def _check(self) -> None:
-        BTS._check(self)
-        checks.hyperparameter(self, "sharpness", 0.01, 100)
-        checks.hyperparameter(self, "horizon", 1, 1e9)
-        checks.hyperparameter(self, "decay", 0, 10)
+        for name in ("reward_alpha", "reward_beta", "cost_alpha", "cost_beta"):
+            checks.hyperparameter(self, name, 0.5, 1e7)
+        check_power(self)
 
-    def power(self, rounds: ArrayLike) -> jax.Array:
-        """Returns κ_t after `rounds` pulls."""
-        sharpness, decay = jnp.asarray(self.sharpness, jnp.float32), jnp.asarray(self.decay, jnp.float32)
-        share = jnp.exp(-decay * jnp.log1p(jnp.asarray(rounds).astype(jnp.float32) / self.horizon))
-        # For d = 0 it is κ itself: for κ below ½ the sum is rounded.
-        return jnp.where(decay == 0, sharpness, 1 + (sharpness - 1) * share)
+    @property
+    def reward(self) -> TemperedBeta:
+        """The posterior of expected rewards."""
+        return TemperedBeta(self.reward_alpha, self.reward_beta, self.sharpness, self.horizon, self.decay)
 
-    def posterior(
-        self, successes: jax.Array, pulls: jax.Array, alpha: ArrayLike, beta: ArrayLike
-    ) -> tuple[jax.Array, jax.Array]:
-        power = self.power(pulls.sum())
-        a, b = (power * count.astype(jnp.float32) for count in (successes, pulls - successes))
-        return a + alpha, b + beta
+    @property
+    def cost(self) -> TemperedBeta:
+        """The posterior of expected costs."""
+        return TemperedBeta(self.cost_alpha, self.cost_beta, self.sharpness, self.horizon, self.decay)

@@ -8,43 +8,44 @@ import jax.numpy as jnp
 from bts_jax import random
 from bts_jax.contract import Problem
 from bts_jax.policies import resources
+from bts_jax.policies.thompson import Beliefs, Thompson
+from bts_jax.posteriors import Beta, Gamma
 from bts_jax.pytrees import pytree
 
 SMALLEST = 1e-6  # a positive budget, for the last round
 
 
 class ThompsonLPState(NamedTuple):
-    counts: resources.Counts
+    beliefs: Beliefs
     budget: jax.Array  # [d] the budgets of the linear program
-    time: Any  # the time of a pull, if time is a resource
 
 
-class ThompsonLP:
+class ThompsonLP(Thompson):
     """The rule that `TSFixed` and `TSUpdate` share."""
 
     requires: ClassVar[tuple[str, ...]] = ("budget",)
     several_resources: ClassVar[bool] = True
 
     def init(self, problem: Problem) -> ThompsonLPState:
-        return ThompsonLPState(resources.Counts.zeros(problem), resources.budgets(problem), problem.time_cost)
+        return ThompsonLPState(self.believe(problem), resources.budgets(problem))
 
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         key_draw, key_arm = jax.random.split(key)
-        reward, costs = state.counts.draw(key_draw, state.time)
+        reward, costs = self.draw(state.beliefs, key_draw)
         mix = resources.solve(reward, jnp.stack(costs, -1), state.budget)
         return mix.choose(random.bits(key_arm)[0], reward), state
 
     def update(
         self, state: ThompsonLPState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ThompsonLPState:
-        return state._replace(counts=state.counts.record(arm, reward, jnp.reshape(cost, (-1,)), key))
+        return state._replace(beliefs=self.record(state.beliefs, arm, reward, cost, key))
 
 
 @pytree
 class TSFixed(ThompsonLP):
     """Thompson sampling with a linear program (Ferreira, Simchi-Levi and Wang, Operations Research 2018, Algorithm 1).
 
-    In each round, draw the expected rewards θ^r and costs θ^c of all arms from their Beta posteriors, and solve
+    In each round, draw the expected rewards θ^r and costs θ^c of all arms from their posteriors, and solve
 
         maximize Σ_i θ_i^r x_i   subject to   Σ_i θ_ij^c x_i ≤ B_j,   x ≥ 0.
 
@@ -53,18 +54,26 @@ class TSFixed(ThompsonLP):
     Reference: Ferreira, Simchi-Levi and Wang, "Online Network Revenue Management Using Thompson Sampling", Operations Research
     2018 ("TS-fixed").
 
-    Side information: the budgets. The time of a pull is known, if time is a resource.
+    Side information: the budgets. The time of a pull is known, if time is a resource. Posteriors may have more.
 
-    Guarantee: Bayesian regret O(√(TK log K)) for the game of the source, with Bernoulli demand.
+    Guarantee: Bayesian regret O(√(TK log K)) for the game of the source, with Bernoulli demand and Beta posteriors.
 
     Deviations from the source: the source knows the prices, and learns demand only. Here rewards and costs are learned apart,
-    so that the policy fits every bandit. Rewards and costs in [0, 1] become successes with that probability, as in BTS. The
-    source pulls no arm with probability 1 − Σ x; here such rounds are left out.
+    so that the policy fits every bandit. The source has Beta posteriors of a demand that is 0 or 1, `TSFixed(cost=Beta())`.
+    The default posterior of costs does not depend on their unit. The source pulls no arm with probability 1 − Σ x; here such
+    rounds are left out.
+
+    Args:
+        reward: the posterior of expected rewards; see `bts_jax.posteriors`.
+        cost: the posterior of expected costs: one for all resources, or a tuple with one for each resource except time.
 
     Example:
-        >>> TSFixed()  # nothing to choose
-        TSFixed()
+        >>> TSFixed(cost=Beta())  # as in the source
+        TSFixed(reward=Beta(alpha=1.0, beta=1.0), cost=Beta(alpha=1.0, beta=1.0))
     """
+
+    reward: Any = Beta()
+    cost: Any = Gamma()
 
 
 @pytree
@@ -76,16 +85,23 @@ class TSUpdate(ThompsonLP):
     Reference: Ferreira, Simchi-Levi and Wang, "Online Network Revenue Management Using Thompson Sampling", Operations Research
     2018 ("TS-update").
 
-    Side information: the budgets. The time of a pull is known, if time is a resource.
+    Side information: the budgets. The time of a pull is known, if time is a resource. Posteriors may have more.
 
     Guarantee: none known to us. The source has it for `TSFixed`, and finds that this policy does better in simulations.
 
     Deviations from the source: those of `TSFixed`.
 
+    Args:
+        reward, cost: as for `TSFixed`.
+
     Example:
-        >>> TSUpdate()  # nothing to choose
-        TSUpdate()
+        >>> policy = TSUpdate(cost=Gamma(mean=[0.001, 0.03], strength=5))  # prices are roughly known in advance
+        >>> policy.cost.mean
+        (0.001, 0.03)
     """
+
+    reward: Any = Beta()
+    cost: Any = Gamma()
 
     def update(
         self, state: ThompsonLPState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array

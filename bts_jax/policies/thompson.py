@@ -1,0 +1,104 @@
+"""What Thompson policies share: posteriors of rewards and of costs.
+
+A Thompson policy is a rule that is applied to draws of expected rewards and costs. Its fields `reward` and `cost` are the
+posteriors from which it draws.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bts_jax import checks, random
+from bts_jax.contract import Problem, State
+
+
+class Beliefs(NamedTuple):
+    """The states of the posteriors of a policy."""
+
+    reward: State
+    costs: tuple[State, ...]  # one for each resource except time
+    time: Any  # the time of a pull, if time is a resource
+
+
+class Thompson:
+    """A policy with posteriors of rewards and of costs."""
+
+    reward: Any
+    cost: Any  # one posterior for all resources, or a tuple with one for each resource except time
+
+    def _check(self) -> None:
+        for name in ("reward", "cost"):
+            part = getattr(self, name)
+            for one in part if isinstance(part, tuple) else (part,):
+                checks.contract(name, one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+
+    @property
+    def learnable(self) -> dict[str, tuple[float, float]]:
+        """The hyperparameters of the posteriors that `bts_jax.learn` learns by default, as "reward.alpha", with their ranges."""
+        return {f"{name}.{inner}": limits for name in ("reward", "cost")
+                for inner, limits in getattr(getattr(self, name), "learnable", {}).items()}
+
+    def believe(self, problem: Problem) -> Beliefs:
+        """The beliefs before the first pull."""
+        resources = 1 if problem.num_resources is None else problem.num_resources
+        unknown = resources - (problem.time_cost is not None)
+        posteriors = self._of_costs(unknown)
+        costs = tuple(posterior.init(problem.of_cost(j)) for j, posterior in enumerate(posteriors))
+        return Beliefs(self.reward.init(problem.of_reward()), costs, problem.time_cost)
+
+    def draw(self, beliefs: Beliefs, key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        """Draws an expected reward of each arm, and an expected cost for each resource. [K] each
+
+        The cost of time is not drawn, but known.
+        """
+        key_reward, key_cost = jax.random.split(key)
+        reward = self.reward.draw(beliefs.reward, key_reward)
+        costs = [posterior.draw(state, jax.random.fold_in(key_cost, j) if j else key_cost)
+                 for j, (posterior, state) in enumerate(zip(self._of_costs(len(beliefs.costs)), beliefs.costs, strict=True))]
+        return reward, costs if beliefs.time is None else [*costs, jnp.full_like(reward, beliefs.time)]
+
+    def record(self, beliefs: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
+        """The beliefs after a pull. `cost`: a number, or [d] for several resources"""
+        words = random.several_bits(key, 1 + len(beliefs.costs))
+        cost = jnp.reshape(cost, (-1,))
+        costs = tuple(posterior.record(state, arm, cost[j], words[1 + j])
+                      for j, (posterior, state) in enumerate(zip(self._of_costs(len(beliefs.costs)), beliefs.costs, strict=True)))
+        return beliefs._replace(reward=self.reward.record(beliefs.reward, arm, reward, words[0]), costs=costs)
+
+    def _of_costs(self, count: int) -> tuple[Any, ...]:
+        """The posteriors of the costs of `count` resources."""
+        if not isinstance(self.cost, tuple):
+            return (self.cost,) * count
+        if len(self.cost) != count:
+            raise ValueError(f"cost of policy {type(self).__name__} has {len(self.cost)} posteriors, and the bandit has {count} "
+                             "resources besides time: give one posterior for all of them, or one for each")
+        return self.cost
+
+
+class LargestRatio(Thompson):
+    """The rule of BTS for one resource: pull the arm with the largest drawn ratio of expected reward to expected cost."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    def init(self, problem: Problem) -> Beliefs:
+        return self.believe(problem)
+
+    def __call__(self, state: Beliefs, key: jax.Array) -> tuple[jax.Array, Beliefs]:
+        reward, (cost,) = self.draw(state, key)
+        return jnp.argmax(reward / cost), state
+
+    def update(self, state: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
+        return self.record(state, arm, reward, cost, key)
+
+    def logits(self, state: Beliefs, key: jax.Array) -> jax.Array:
+        """Returns log θ^r − log θ^c for draws with `key` that have derivatives. The largest is at the arm to pull. [K]"""
+        key_reward, key_cost = jax.random.split(key)
+        return log_draw(self.reward, state.reward, key_reward) - log_draw(self.cost, state.costs[0], key_cost)
+
+
+def log_draw(posterior: Any, state: State, key: jax.Array) -> jax.Array:
+    """The logarithms of draws that have derivatives with respect to the posterior's hyperparameters. [K]"""
+    if hasattr(posterior, "log_draw"):
+        return posterior.log_draw(state, key)
+    return jnp.log(posterior.draw(state, key))

@@ -1,0 +1,112 @@
+"""Gamma posteriors: positive amounts of any size, such as costs in dollars."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bts_jax import checks, random
+from bts_jax.contract import Problem
+from bts_jax.posteriors import logs
+from bts_jax.pytrees import pytree
+from bts_jax.typing import ArrayLike
+
+LARGEST_SHAPE = 1e7
+SMALLEST = 1e-25  # stands for a mean of 0, so that ratios are finite
+
+
+class GammaState(NamedTuple):
+    count: jax.Array  # [K] float32, n: the pulls, and the strength of the prior
+    mean: jax.Array  # [K] float32, m
+    squares: jax.Array  # [K] float32, M₂, the sum of squared distances from the mean
+
+
+@pytree
+class Gamma:
+    """Gamma posteriors of amounts that are not negative. They need no scale: in another unit, the decisions are the same.
+
+    The mean of an arm is drawn from a Gamma distribution that has the mean m and the variance of the Bayesian bootstrap,
+
+        θ ~ m · Gamma(k) / k,   k = m² n (n + 1) / M₂,
+
+    where n is the number of observed amounts of the arm, m their average and M₂ the sum of their squared distances from it.
+    The prior counts as observed amounts, too.
+
+    - The default prior is one amount of 0. It is optimistic, and needs no scale. An arm that has cost nothing so far has
+      draws of practically 0, and so the largest ratio: every arm is pulled once first.
+    - A price list, as in `Gamma(mean=[0.001, 0.03], strength=5)`, counts as five amounts of each arm with these means. Their
+      standard deviation is `variation` times the mean.
+    - `Gamma.from_log` makes the prior from amounts that were observed before.
+
+    Reference: ours. The Bayesian bootstrap with one optimistic value is the posterior of non-parametric Thompson sampling
+    (Riou and Honda, "Bandit Algorithms Based on Thompson Sampling for Bounded Reward Distributions", ALT 2020). That posterior
+    needs all observed amounts. This one has its first two moments, and stores three numbers for each arm.
+
+    Args:
+        mean: the prior mean, in the unit of the amounts: one number for all arms, or a list with one for each. [K]
+        strength: the number of amounts for which the prior counts, in the same way. [K]
+        variation: the standard deviation of the prior's amounts, in multiples of the mean, in the same way. [K]
+
+    Example:
+        >>> Gamma(mean=[0.001, 0.03], strength=5)  # a price list that counts as five pulls of each arm
+        Gamma(mean=(0.001, 0.03), strength=5.0, variation=1.0)
+    """
+
+    bounded: ClassVar[bool] = False
+    learnable: ClassVar[dict[str, tuple[float, float]]] = {"strength": (0.01, 100.0)}
+
+    mean: ArrayLike = 0.0
+    strength: ArrayLike = 1.0
+    variation: ArrayLike = 1.0
+
+    def _check(self) -> None:
+        checks.per_arm(self, "mean", 0, 1e9)
+        checks.per_arm(self, "strength", 0, 1e6, low_excluded=True)
+        checks.per_arm(self, "variation", 0, 1e3)
+
+    def init(self, problem: Problem) -> GammaState:
+        checks.fits_arms(self, problem.num_arms)
+        scale = 1.0 if problem.scale is None else problem.scale
+        count, mean, variation = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), (problem.num_arms,))
+                                  for x in (self.strength, self.mean, self.variation))
+        mean = mean / scale
+        return GammaState(count=count, mean=mean, squares=count * (variation * mean) ** 2)
+
+    def draw(self, state: GammaState, key: jax.Array) -> jax.Array:
+        n, mean = state.count, state.mean
+        shape = mean * n / state.squares * mean * (n + 1)
+        # Amounts that are all equal have an infinite shape, and those that are all 0 have none.
+        shape = jnp.where(state.squares > 0, jnp.minimum(shape, LARGEST_SHAPE), LARGEST_SHAPE)
+        return jnp.maximum(mean * (random.gamma(key, shape) / shape), SMALLEST)
+
+    def record(self, state: GammaState, arm: jax.Array, value: jax.Array, word: jax.Array) -> GammaState:
+        n = state.count[arm] + 1
+        old = state.mean[arm]
+        new = old + (value - old) / n
+        return GammaState(
+            count=state.count.at[arm].set(n),
+            mean=state.mean.at[arm].set(new),
+            squares=state.squares.at[arm].add((value - old) * (value - new)),
+        )
+
+    @classmethod
+    def from_log(cls, values: Any, *, strength: float = 10.0) -> "Gamma":
+        """The posterior after a log of amounts, for example of last month, that counts like `strength` pulls of each arm.
+
+        An arm with fewer amounts than that counts as many pulls as it has amounts. An arm without amounts has the default
+        prior, one amount of 0.
+
+        Args:
+            values: a list of amounts for each arm, or a mapping from the arms' names to such lists. An arm may have none.
+            strength: the largest number of pulls that the log counts for.
+
+        Example:
+            >>> Gamma.from_log([[1, 3], [0.02, 0.02, 0.02]], strength=2)
+            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.5, 0.0))
+        """
+        columns = logs.columns(values, "give finite amounts of at least 0")
+        most = logs.check_strength(strength)
+        means = [float(column.mean()) if len(column) else 0.0 for column in columns]
+        spreads = [float(column.std()) / mean if mean else 1.0 for column, mean in zip(columns, means, strict=True)]
+        return cls(mean=means, strength=[float(min(max(len(column), 1), most)) for column in columns],
+                   variation=[round(spread, 12) for spread in spreads])
