@@ -4,8 +4,8 @@
 
 Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by round; compare: several
             policies on one bandit
-Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; Scaled: other costs; Pricing, Timed, WithNull: several
-            resources; BANDITS lists all of them by name
+Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; FixedPrice: known prices; Scaled: other costs; Pricing,
+            Timed, WithNull: several resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
             CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
             TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists them by name. For
@@ -32,7 +32,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bts_jax._version import __version__
-from bts_jax.bandits import BANDITS, Bernoulli, Beta, Correlated, Empirical, Multinomial, Pricing, Scaled, Timed, WithNull
+from bts_jax.bandits import (
+    BANDITS,
+    Bernoulli,
+    Beta,
+    Correlated,
+    Empirical,
+    FixedPrice,
+    Multinomial,
+    Pricing,
+    Scaled,
+    Timed,
+    WithNull,
+)
 from bts_jax.batch import simulate_batch
 from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
@@ -122,6 +134,7 @@ __all__ = [
     "Correlated",
     "Empirical",
     "EpsilonFirst",
+    "FixedPrice",
     "FractionalKUBE",
     "GaussianBTS",
     "JointBTS",

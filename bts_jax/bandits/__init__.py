@@ -4,6 +4,7 @@ from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.bandits.beta import Beta
 from bts_jax.bandits.correlated import Correlated
 from bts_jax.bandits.empirical import Empirical
+from bts_jax.bandits.fixed_price import FixedPrice
 from bts_jax.bandits.multinomial import Multinomial
 from bts_jax.bandits.one_of import OneOf  # noqa: F401  names of stored programs depend on the modules that are imported
 from bts_jax.bandits.pricing import Pricing
@@ -17,10 +18,12 @@ BANDITS = {
     "beta": Beta,
     "correlated": Correlated,
     "empirical": Empirical,
+    "fixed-price": FixedPrice,
     "scaled": Scaled,
     "pricing": Pricing,
     "timed": Timed,
     "with-null": WithNull,
 }
 
-__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "Multinomial", "Pricing", "Scaled", "Timed", "WithNull"]
+__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "FixedPrice", "Multinomial", "Pricing", "Scaled", "Timed",
+           "WithNull"]

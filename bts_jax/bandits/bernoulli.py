@@ -75,7 +75,7 @@ class Bernoulli(Arms):
         check_num_arms(num_arms, 1 if num_resources is None else checks.whole("num_resources", num_resources, 1))
         checks.key(key)
         resources = () if num_resources is None else (num_resources,)
-        reward, cost = _random_means(key, (num_arms,), resources, reward_range, cost_range)
+        reward, cost = random_means(key, (num_arms,), resources, reward_range, cost_range)
         return cls(reward=reward, cost=cost)
 
     @classmethod
@@ -139,7 +139,8 @@ class Bernoulli(Arms):
 
 
 @partial(quick_jit, static_argnums=(1, 2))  # one program instead of one for each operation
-def _random_means(key: jax.Array, arms: tuple, resources: tuple, reward_range: Any, cost_range: Any) -> tuple:
+def random_means(key: jax.Array, arms: tuple, resources: tuple, reward_range: Any, cost_range: Any) -> tuple:
+    """Expected rewards and costs, uniform in their ranges. `arms`: (K,); `resources`: () or (d,)"""
     key_reward, key_cost = jax.random.split(key)
     return (jax.random.uniform(key_reward, arms, jnp.float32, *reward_range),
             jax.random.uniform(key_cost, (*arms, *resources), jnp.float32, *cost_range))

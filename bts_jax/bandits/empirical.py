@@ -31,30 +31,31 @@ LONGEST_LINE = 2**20  # of a CSV file, in characters
 class Empirical(Arms):
     """Arms that resample observations: a pull draws one of the arm's rows uniformly, with its reward and cost together.
 
-    `Empirical.load` creates a bandit from a file or a DataFrame. Rewards and costs are in the units of the data.
+    `Empirical.load` creates a bandit from a file or a DataFrame. Rewards and costs are in the units of the data, such as clicks
+    and dollars, or cents. The unit does not matter: policies see shares of the largest reward and of the largest cost.
 
     Args:
-        reward: the observed rewards of each arm, in [0, reward_scale], padded with 0 to the length of the longest. [K, N]
-        cost: the costs that were observed with these rewards, in [0, cost_scale]. [K, N]
+        reward: the observed rewards of each arm, at least 0, padded with 0 to the length of the longest. [K, N]
+        cost: the costs that were observed with these rewards, at least 0. [K, N]
         rows: the number of rows of each arm; the first ones are used. By default all rows. [K]
-        reward_scale: the largest reward of one pull. Policies see rewards divided by it.
-        cost_scale: the largest cost of one pull. Policies see costs divided by it.
+        reward_scale: the largest reward of one pull. Policies see rewards divided by it. By default the largest of the table.
+        cost_scale: the largest cost of one pull. Policies see costs divided by it. By default the largest of the table.
         arms: the names of the arms, K strings, or no names.
 
     Example:
         >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]], rows=[3, 1])
         >>> bandit.cost_mean.tolist()
         [0.5, 0.25]
-        >>> dollars = Empirical(reward=[[0, 1], [1, 1]], cost=[[4, 5], [3, 3]], cost_scale=5, arms=["search", "video"])
-        >>> dollars.cost_mean.tolist(), dollars.arms
-        ([4.5, 3.0], Names('search', 'video'))
+        >>> dollars = Empirical(reward=[[0, 1], [1, 1]], cost=[[4, 5], [3, 3]], arms=["search", "video"])
+        >>> dollars.cost_mean.tolist(), float(dollars.cost_scale), dollars.arms
+        ([4.5, 3.0], 5.0, Names('search', 'video'))
     """
 
     reward: ArrayLike  # [K, N]
     cost: ArrayLike  # [K, N]
     rows: Any = None  # [K] int32
-    reward_scale: ArrayLike = 1.0
-    cost_scale: ArrayLike = 1.0
+    reward_scale: Any = None
+    cost_scale: Any = None
     arms: Any = ()  # names
 
     def _check(self) -> None:
@@ -62,6 +63,7 @@ class Empirical(Arms):
             if np.ndim(getattr(self, name)) == 1:  # such as a column of a table
                 raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one row for each arm [K, N]; if each "
                                  "row of your table is one observation, load the table with Empirical.load")
+        self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2, cost=2)
         self._canonicalize_scales(np.shape(self.reward)[:-2])
         self._canonicalize("amounts", scaled=True, reward=2, cost=2)
         for name in ("reward", "cost"):
@@ -88,6 +90,7 @@ class Empirical(Arms):
         """Checks the scales and stores them as float32, one for each bandit of a batch."""
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)
+            given = _largest_of(jnp.asarray(getattr(self, name[:-6]))) if given is None else given
             remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}; "
             remedy += "if it is smaller or larger, choose another unit"
             if checks.is_concrete(given):
@@ -114,14 +117,17 @@ class Empirical(Arms):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_rows: int = 20) -> "Empirical":
-        """Creates a random table. Rewards and costs of an arm are uniform below upper limits, which are random for each arm."""
+        """Creates a random table. Rewards and costs of an arm are uniform below upper limits, which are random for each arm.
+
+        The scales are 1, the largest possible limit.
+        """
         checks.whole("num_rows", num_rows, 1)
         check_num_arms(num_arms, num_rows)
         checks.key(key)
         key_ends, key_rows = jax.random.split(key)
         ends = jax.random.uniform(key_ends, (2, num_arms, 1), jnp.float32, 0.02, 1.0)
         table = ends * jax.random.uniform(key_rows, (2, num_arms, num_rows), jnp.float32)
-        return cls(reward=table[0], cost=table[1])
+        return cls(reward=table[0], cost=table[1], reward_scale=1, cost_scale=1)
 
     @classmethod
     @renamed(report="on_report")
@@ -222,6 +228,12 @@ class Loaded:
         text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
                 f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}")
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
+
+
+def _largest_of(table: jax.Array) -> jax.Array:
+    """The largest number of a table, or 1 if all are 0. `table`: [K, N] -> []"""
+    largest = table.max((-2, -1))
+    return jnp.where(largest > 0, largest, 1)
 
 
 # Means are computed in whole numbers, as for multinomial arms, and in two parts that do not overflow.

@@ -9,7 +9,7 @@ import numpy as np
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.bandits.bernoulli import trial
-from bts_jax.engine.fixed_point import LARGEST_SCALE
+from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.engine.programs import quick_jit
 from bts_jax.engine.summation import over_last_axis
 from bts_jax.pytrees import pytree
@@ -25,7 +25,7 @@ class Pricing(Arms):
     resource, the game is that of Besbes and Zeevi (Operations Research 2012): `Timed(Pricing(...), horizon)`.
 
     Args:
-        prices: the price of each product in each arm, at least 0. [K, d]
+        prices: the price of each product in each arm, at least 0, in any unit. [K, d]
         demand: the probability that a customer buys the product at this price. [K, d]
         inventory: the number of units of each product per unit of budget, at least 1. By default 1: a unit sold costs 1, and
             the budget is the stock. [d]
@@ -62,13 +62,16 @@ class Pricing(Arms):
         inventory = jnp.broadcast_to(jnp.asarray(self.inventory, jnp.float32), (*shape[:-2], shape[-1]))
         object.__setattr__(self, "inventory", inventory)
         if checks.is_concrete(self.reward_scale):
-            checks.require("the sum of prices of an arm", self.reward_scale, np.asarray(self.reward_scale) <= LARGEST_SCALE,
-                           f"make it at most {LARGEST_SCALE}: choose a larger unit")
+            largest = np.asarray(self.reward_scale)
+            fits = (largest >= np.float32(SMALLEST_SCALE)) & (largest <= LARGEST_SCALE)
+            checks.require("the largest sum of prices of an arm", largest, fits,
+                           f"make it 0, or a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}: choose another unit")
 
     @property
     def reward_scale(self) -> jax.Array:
-        """The largest revenue of one round, or 1 if that is smaller."""
-        return jnp.maximum(over_last_axis(jnp.asarray(self.prices)).max(-1), 1)
+        """The largest revenue of one round, or 1 if all prices are 0."""
+        largest = over_last_axis(jnp.asarray(self.prices)).max(-1)
+        return jnp.where(largest > 0, largest, 1)
 
     @property
     def cost_scale(self) -> jax.Array:

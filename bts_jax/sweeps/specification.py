@@ -254,6 +254,8 @@ def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: 
         return _own(where, entry, own[name], fields)
     if "arms" in entry and "arms" in getattr(ours[name], "__dataclass_fields__", {}):
         fields["arms"] = entry["arms"]
+    for scale in {"reward_scale", "cost_scale"} & set(getattr(ours[name], "__dataclass_fields__", {})):
+        fields.setdefault(scale, 1.0)  # `entry_of` leaves it out if it is 1
     try:
         return ours[name](**fields)
     except (TypeError, ValueError) as error:  # such as a field that the class does not have
