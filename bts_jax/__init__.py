@@ -11,12 +11,15 @@ Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper
             TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists them by name. For
             several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, Uniform;
             KNAPSACK_POLICIES lists them by name
+Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
+            BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
 Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their limits, bts_jax.statistics has
             more); regret_table in bts_jax.tables; figures in bts_jax.plots
 Sweeping    sweep: a grid of policies, bandits, budgets and seeds, saved while it runs; open_results; merge
 Learning    fit: a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
-Your own    Policy, Bandit, Problem: the contract (bts_jax.contract); check_policy, check_bandit; samplers in bts_jax.random
+Your own    Policy, Bandit, Posterior, Problem: the contract (bts_jax.contract); check_policy, check_bandit,
+            check_posterior; samplers in bts_jax.random
 Starting    enable_cache: stores compiled programs for later processes
 The paper   its Figure 1, its observations and further studies in bts_jax.experiments; on the command line: bts-jax --help
 
@@ -31,6 +34,7 @@ CHANGELOG.md in this package's folder lists the changes.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bts_jax import posteriors
 from bts_jax._version import __version__
 from bts_jax.bandits import (
     BANDITS,
@@ -48,8 +52,8 @@ from bts_jax.bandits import (
 from bts_jax.batch import simulate_batch
 from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
-from bts_jax.conformance import check_bandit, check_policy
-from bts_jax.contract import Bandit, Policy, Problem
+from bts_jax.conformance import check_bandit, check_policy, check_posterior
+from bts_jax.contract import Bandit, Policy, Posterior, Problem
 from bts_jax.devices import claim_cores
 from bts_jax.game import Run, simulate
 from bts_jax.intervals import interval
@@ -146,6 +150,7 @@ __all__ = [
     "Oracle",
     "PDBwK",
     "Policy",
+    "Posterior",
     "Pricing",
     "PrimalDualBwK",
     "Problem",
@@ -164,6 +169,7 @@ __all__ = [
     "__version__",
     "check_bandit",
     "check_policy",
+    "check_posterior",
     "compare",
     "enable_cache",
     "fit",
@@ -171,6 +177,7 @@ __all__ = [
     "merge",
     "open_results",
     "paired",
+    "posteriors",
     "pseudo_regret",
     "ranking",
     "regret",

@@ -1,6 +1,6 @@
-"""Conformance tests for your own policies and bandits: `check_policy`, `check_bandit`.
+"""Conformance tests for your own policies, bandits and posteriors: `check_policy`, `check_bandit`, `check_posterior`.
 
-Both play some runs. If they find errors, they raise one `ValueError` that lists all of them. Otherwise they return `None`.
+All play some runs. If they find errors, they raise one `ValueError` that lists all of them. Otherwise they return `None`.
 They cannot prove that a policy follows its paper. For that, compare its decisions with a slow and simple version of your own.
 """
 
@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from bts_jax import batch, checks, game
+from bts_jax import batch, checks, game, random
+from bts_jax.bandits import Bernoulli
 from bts_jax.bandits.arms import named_arms
-from bts_jax.contract import Bandit, Policy, num_resources, scales, side_info
+from bts_jax.contract import Bandit, Policy, Posterior, Problem, num_resources, scales, side_info
 from bts_jax.engine.functions import functions_left
 from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.summation import left_to_xla
-from bts_jax.policies import Uniform
+from bts_jax.policies import BTS, Uniform
 
 _RUNS, _DRAWS = 12, 20_000
 _ADDRESS = re.compile("0x[0-9a-f]+")  # of a function, in the text of a jaxpr
@@ -154,6 +155,66 @@ def check_bandit(bandit: Bandit) -> None:
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
     _warn_of_bits(name, (_pull, traced, keys[0], arms[0]))
+
+
+def check_posterior(posterior: Posterior) -> None:
+    """Raises a `ValueError` that lists all errors of a posterior that some values, and some runs, can reveal.
+
+    - `draw` must return one finite float32 for each arm, and the same for the same key. `record` must not change the structure,
+      shapes and dtypes of the state.
+    - After 4,000 values of an arm, its draws must be near their mean: 95% of 400 draws within 0.1, for values that are 0 or 1
+      and for values near 0.7.
+    - `BTS(cost=posterior)` must keep the contract of a policy; see `check_policy`.
+
+    Example:
+        >>> import bts_jax as bj
+        >>> bj.check_posterior(bj.posteriors.Gamma())
+    """
+    checks.contract("posterior", posterior, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+    name, wrong = f"posterior {type(posterior).__name__}", []
+    told = jnp.array([0.7, 0.25, 0.5])  # for a posterior that has the expected costs as side information
+    problem = Problem(num_arms=3, **({"cost_mean": told} if "cost_mean" in side_info(posterior) else {}))
+    rng = np.random.default_rng(0)
+    values = np.stack([0.7 + 0.1 * rng.uniform(-1, 1, 4000), rng.uniform(size=4000) < 0.25, np.full(4000, 0.5)], 1)
+    after = jax.jit(_recorded, static_argnums=1)(posterior, problem.num_arms, problem.cost_mean, np.float32(values))
+    keys = jax.random.split(jax.random.key(0), 400)
+    draws = np.asarray(jax.jit(jax.vmap(_draw, (None, None, 0)))(posterior, after, keys))
+    if draws.shape != (400, 3) or draws.dtype != np.float32:
+        wrong.append(f"draw returns {draws.dtype}{list(draws.shape[1:])}: return one float32 for each arm, [3] for 3 arms")
+    elif not np.isfinite(draws).all():
+        wrong.append("draw returns numbers that are not finite")
+    else:
+        near = (abs(draws - told) < 0.1).mean(0)
+        wrong += [f"after 4,000 values of arm {arm} with mean {told[arm]:g}, only {near[arm]:.0%} of its draws are within 0.1 "
+                  "of it: draw the mean of an arm, and learn from all of its values"
+                  for arm in range(3) if near[arm] < 0.95]
+    if not _repeats(_draw, posterior, after, keys[0]):
+        wrong.append("two draws with the same state and key differ: take all randomness from the key")
+    if wrong:
+        raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
+    check_policy(BTS(cost=posterior), Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9]))
+
+
+def _draw(posterior: Posterior, state: Any, key: jax.Array) -> jax.Array:
+    return posterior.draw(state, key)
+
+
+def _recorded(posterior: Posterior, num_arms: int, cost_mean: Any, values: Any) -> Any:
+    """The state of a posterior after these values of each arm. `values`: [n, K]"""
+    def record(state: Any, now: tuple) -> tuple[Any, None]:
+        value, key = now
+        for arm in range(num_arms):
+            word = random.bits(jax.random.fold_in(key, arm))[0]
+            state = posterior.record(state, jnp.int32(arm), value[arm], word)
+        return state, None
+
+    with checks.explained(f"posterior {type(posterior).__name__}"):
+        state = jax.tree.map(jnp.asarray, posterior.init(Problem(num_arms=num_arms, cost_mean=cost_mean)))
+        try:
+            return jax.lax.scan(record, state, (values, jax.random.split(jax.random.key(1), len(values))))[0]
+        except TypeError as error:
+            raise ValueError(f"posterior {type(posterior).__name__}: record changes the state's structure, shapes or dtypes: "
+                             f"return what init returns ({error})") from error
 
 
 def _warn_of_bits(name: str, *calls: tuple) -> None:

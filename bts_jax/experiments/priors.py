@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bts_jax import plots
+from bts_jax import plots, posteriors
 from bts_jax.bandits import Bernoulli, Beta
 from bts_jax.contract import Bandit
 from bts_jax.experiments.common import (
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 PRIORS = {
     "bts": BTS(),
-    "Jeffreys": BTS(reward_alpha=0.5, reward_beta=0.5, cost_alpha=0.5, cost_beta=0.5),
-    "Beta(2, 2)": BTS(reward_alpha=2.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=2.0),
-    "optimist": BTS(reward_alpha=2.0, reward_beta=1.0, cost_alpha=1.0, cost_beta=2.0),
-    "pessimist": BTS(reward_alpha=1.0, reward_beta=2.0, cost_alpha=2.0, cost_beta=1.0),
+    "Jeffreys": BTS(reward=posteriors.Beta(0.5, 0.5), cost=posteriors.Beta(0.5, 0.5)),
+    "Beta(2, 2)": BTS(reward=posteriors.Beta(2, 2), cost=posteriors.Beta(2, 2)),
+    "optimist": BTS(reward=posteriors.Beta(2, 1), cost=posteriors.Beta(1, 2)),
+    "pessimist": BTS(reward=posteriors.Beta(1, 2), cost=posteriors.Beta(2, 1)),
     "Gaussian 1": GaussianBTS(variance=1.0, learn=0.0),
     "Gaussian 0.25": GaussianBTS(variance=0.25, learn=0.0),
     "Gaussian 0.1": GaussianBTS(variance=0.1, learn=0.0),

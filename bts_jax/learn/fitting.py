@@ -18,7 +18,7 @@ from bts_jax.learn.estimates import check_arguments, check_objective, horizon, o
 from bts_jax.learn.pathwise import pathwise_gradient
 from bts_jax.learn.score import score_gradient
 from bts_jax.learn.smoothed import smoothed_gradient
-from bts_jax.learn.space import Ranges, Space
+from bts_jax.learn.space import Ranges, Space, value_of
 
 METHODS = {"smoothed": smoothed_gradient, "score": score_gradient, "pathwise": pathwise_gradient}
 
@@ -43,7 +43,7 @@ class Fit:
 
     def __str__(self) -> str:
         verdict = "better" if self.better else "worse" if self.gain.high < 0 else "not distinguishable"
-        changed = ", ".join(f"{name} {_shown(getattr(self.start, name))} → {_shown(getattr(self.policy, name))}"
+        changed = ", ".join(f"{name} {_shown(value_of(self.start, name))} → {_shown(value_of(self.policy, name))}"
                             for name in self.steps[0]["hyperparameters"])
         return (f"{type(self.policy).__name__}: {changed}\n"
                 f"{self.objective} on {len(self.before):,} fresh problems: {self.before.mean():.4g} → {self.after.mean():.4g}; "
@@ -91,8 +91,8 @@ def fit(
         sample_bandit: a function from a key to a random instance, such as `lambda key: Bernoulli.random(key, 10)`.
         budget: the budget of a run.
         key: a typed JAX key. The same key gives the same result.
-        ranges: the hyperparameters to learn, a dictionary from names to ranges (low, high); by default the class's
-            `learnable`.
+        ranges: the hyperparameters to learn, a dictionary from names to ranges (low, high); by default the policy's
+            `learnable`. The hyperparameters of a posterior have names such as "cost.strength".
         method: the estimator of gradients, one of "smoothed", "score", "pathwise"; see `bts_jax.learn`.
         objective: "pseudo_regret", which is minimized, or "reward", which is maximized.
         steps: the largest number of steps.

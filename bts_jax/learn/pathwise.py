@@ -1,6 +1,5 @@
 """The pathwise gradient of a relaxed game, in which every arm is pulled in part."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
 from bts_jax.deprecated import renamed
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
-from bts_jax.learn.space import Ranges, Values
+from bts_jax.learn.space import Ranges, Values, with_values
 
 
 @renamed(bandits="bandit_batch")
@@ -81,7 +80,7 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
 
     def objective_of(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
         words = jax.vmap(random.key_words)(jax.random.split(key, runs))
-        total, cut = jax.vmap(partial(play, dataclasses.replace(policy, **values), bandit))(words)
+        total, cut = jax.vmap(partial(play, with_values(policy, values), bandit))(words)
         return total.mean(), (total.mean(), cut.mean())
 
     keys = jax.random.split(key, jax.tree.leaves(bandits)[0].shape[0])

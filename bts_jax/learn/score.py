@@ -1,6 +1,5 @@
 """The score-function gradient (REINFORCE), with the other runs on the same instance as a baseline."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from bts_jax.contract import Bandit, Policy
 from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
-from bts_jax.learn.space import Ranges, Values
+from bts_jax.learn.space import Ranges, Values, with_values
 
 
 @renamed(bandits="bandit_batch")
@@ -94,7 +93,7 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
     def surrogate(values: Values, bandit: Bandit, key: jax.Array) -> tuple[jax.Array, tuple]:
         """Returns a number whose derivative is the estimate on this instance."""
         words = jax.vmap(random.key_words)(jax.random.split(key, runs))
-        log_prob, worth, spent, cut = jax.vmap(partial(play, dataclasses.replace(policy, **values), bandit))(words)  # [runs, T]
+        log_prob, worth, spent, cut = jax.vmap(partial(play, with_values(policy, values), bandit))(words)  # [runs, T]
         later = jnp.cumsum(worth[:, ::-1], 1)[:, ::-1]  # from this round on
         weight = later - _others(later, spent) if baseline else later
         return (lax.stop_gradient(weight) * log_prob).sum() / runs, (worth.sum(1).mean(), cut.mean())

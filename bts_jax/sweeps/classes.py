@@ -21,8 +21,8 @@ from bts_jax.names import suggestion
 from bts_jax.text import shown
 
 # Members that a class must have. The means are not listed: they may be fields, which a class does not have.
-MEMBERS = {"policy": ("init", "__call__", "update"), "bandit": ("pull",)}
-EXAMPLE = {"policy": "my_module:MyPolicy", "bandit": "my_module:MyBandit"}
+MEMBERS = {"policy": ("init", "__call__", "update"), "bandit": ("pull",), "posterior": ("init", "draw", "record")}
+EXAMPLE = {"policy": "my_module:MyPolicy", "bandit": "my_module:MyBandit", "posterior": "my_module:MyPosterior"}
 
 
 def is_name(text: Any) -> bool:
@@ -35,7 +35,7 @@ def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".",
 
     Args:
         text: a module and a class in it; a module in a package has dots, as in "package.module:Class".
-        kind: "policy" or "bandit": what the class must be. By default it may be either.
+        kind: "policy", "bandit" or "posterior": what the class must be. By default it may be a policy or a bandit.
         folder: searched for the module first, before Python's search path.
         where: the name of `text` in error messages.
 
@@ -55,7 +55,7 @@ def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".",
         reason = "has no class" if found is None else "has an object that is not a class, named"
         raise ValueError(f"{what}: {_named(module)} {reason} {name!r}: give the name of a class in it"
                          f"{suggestion(name, classes)}")
-    missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in ([kind] if kind else MEMBERS)}
+    missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in ([kind] if kind else ("policy", "bandit"))}
     if all(missing.values()):
         reasons = " or ".join(f"a {one} (no {', '.join(members)})" for one, members in missing.items())
         raise ValueError(f"{what} is not {reasons}: add the members that bts_jax.contract lists")

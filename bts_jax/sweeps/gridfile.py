@@ -20,6 +20,7 @@ from bts_jax.bandits import BANDITS
 from bts_jax.contract import Bandit
 from bts_jax.names import suggestion
 from bts_jax.policies import ALL_POLICIES
+from bts_jax.posteriors import POSTERIORS
 from bts_jax.sweeps import classes
 from bts_jax.sweeps.specification import DEEPEST
 from bts_jax.text import printable, shown
@@ -27,6 +28,7 @@ from bts_jax.text import printable, shown
 EXAMPLE = Path(__file__).parents[1] / "examples" / "grid.toml"
 MOST_BYTES = 2**21  # tomllib reads about a megabyte in a second
 MOST_INSTANCES = 100_000
+KINDS = {"policy": ALL_POLICIES, "bandit": BANDITS, "posterior": POSTERIORS}
 RENAMED = {"seeds": "num_seeds", "relative": "relative_to_min_cost"}  # since version 0.2; to be removed in 0.3
 # The memory of tomllib grows with the square of the number of parts in a dotted key (Python 3.11.7, 3.12.1 and 3.13.0): 385 MB
 # for 10,000 parts, 1.5 GB for 20,000. To see whether this is still needed, measure tomllib.loads("a." * 10_000 + "b = 1").
@@ -57,6 +59,7 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     policies, bandits, folder = {}, {}, Path(path).parent
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)
+        options = {field: _posteriors(f"{where}.{field}", value, folder) for field, value in options.items()}
         policies[name] = _made(where, _kind(where, options, ALL_POLICIES, folder), options)
     for name, entry in _tables("bandits", table["bandits"]).items():
         where, options = f"bandits.{name}", dict(entry)
@@ -77,6 +80,16 @@ def _renamed(table: dict[str, Any]) -> dict[str, Any]:
         names = ", ".join(f"{name!r} is now called {RENAMED[name]!r}" for name in old)
         warnings.warn(f"keys have new names: {names}", FutureWarning, stacklevel=3)
     return {RENAMED.get(name, name): value for name, value in table.items()}
+
+
+def _posteriors(where: str, value: Any, folder: Path) -> Any:
+    """A posterior if `value` is a table, and a tuple of posteriors if it is a list of tables. Other values as they are."""
+    if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+        return tuple(_posteriors(f"{where}[{i}]", part, folder) for i, part in enumerate(value))
+    if not isinstance(value, dict):
+        return value
+    options = dict(value)
+    return _made(where, _kind(where, options, POSTERIORS, folder), options)
 
 
 def _bandits(
@@ -137,7 +150,7 @@ def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
 
 def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], folder: Path) -> Any:
     _known(where, options, None, needed=("kind",))
-    kind, what = options.pop("kind"), "policy" if registry is ALL_POLICIES else "bandit"
+    kind, what = options.pop("kind"), next(name for name, known in KINDS.items() if known is registry)
     if isinstance(kind, str) and kind in registry:
         return registry[kind]
     if classes.is_name(kind):
@@ -147,7 +160,7 @@ def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], fold
 
 
 def _own(kind: type) -> bool:
-    return kind not in (*ALL_POLICIES.values(), *BANDITS.values())
+    return all(kind not in registry.values() for registry in KINDS.values())
 
 
 def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:
@@ -156,6 +169,7 @@ def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> An
     open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD and (key is None or one.name != "key")]
     names = tuple(parameter.name for parameter in parameters) + (("instances", "seed") if key is not None else ())
+    names += tuple(getattr(make, "renamed", ()))
     needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     _known(where, options, None if open_ended else names, needed)
     options = options if key is None else {"key": key, **options}

@@ -22,6 +22,7 @@ import numpy as np
 from bts_jax import checks, game
 from bts_jax.checks import LONGEST_NAME
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT
+from bts_jax.posteriors import POSTERIORS
 from bts_jax.pytrees import Names
 from bts_jax.sweeps import classes
 from bts_jax.text import counted, shown
@@ -180,10 +181,15 @@ def entry_of(thing: Any, registry: Mapping[str, Any], **more: Any) -> dict[str, 
         with suppress(OSError, TypeError):  # no source available
             entry["code"] = zlib.crc32("\n".join(_code(made) for made in _own_classes(thing, registry)).encode())
     fields = {}
-    for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=lambda part: part is not thing and is_ours(part, registry)):
-        inner = is_ours(leaf, registry)  # a bandit that wraps another
+    def whole(part: Any) -> bool:
+        return part is not thing and (is_ours(part, registry) or _is_list(part))
+
+    for path, leaf in jax.tree.leaves_with_path(thing, is_leaf=whole):
+        inner = is_ours(leaf, registry)  # a bandit that wraps another, or a posterior
         name = jax.tree_util.keystr(path).removeprefix(".")
-        if inner:
+        if type(leaf) is tuple and inner:
+            fields[name] = [entry_of(part, registry) for part in leaf]
+        elif inner:
             names = getattr(leaf, "arms", ())
             fields[name] = entry_of(leaf, registry, **({"arms": list(names)} if names else {}))
         elif name not in ("reward_scale", "cost_scale") or listed(leaf) != 1:  # later additions, usually 1
@@ -224,12 +230,19 @@ def _code(made: type) -> str:
 
 
 def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
-    """Whether a policy or bandit is of a class in the registry, and so are all of its parts."""
-    if type(thing) not in registry.values():
+    """Whether a policy or bandit is of a class in the registry, and so are all of its parts. A posterior is a part, too."""
+    if type(thing) is tuple:  # posteriors, one for each resource
+        return len(thing) > 0 and all(is_ours(part, registry) for part in thing)
+    if type(thing) not in (*registry.values(), *POSTERIORS.values()):
         return False
     parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
-    return all(part is None or isinstance(part, Names) or jax.tree_util.all_leaves([part]) or is_ours(part, registry)
-               for part in parts)
+    return all(part is None or isinstance(part, Names) or _is_list(part) or jax.tree_util.all_leaves([part])
+               or is_ours(part, registry) for part in parts)
+
+
+def _is_list(part: Any) -> bool:
+    """Whether a part of a policy is a list of numbers, such as one for each arm."""
+    return type(part) is tuple and jax.tree_util.all_leaves(part)
 
 
 def listed(leaf: Any) -> Any:
@@ -241,15 +254,21 @@ def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: 
 
     A store cannot ask for an import: the caller has imported the classes in `own`.
     """
-    ours, own, name = {made.__name__: made for made in registry.values()}, own or {}, entry["class"]
+    ours = {made.__name__: made for made in (*POSTERIORS.values(), *registry.values())}
+    own, name = own or {}, entry["class"]
     is_own = "structure" in entry or name not in ours
     if is_own and name not in own:
         if name in ours:
             raise ValueError(f"{where} is a {name:.60}, which has a part of a class of your own: {AGAIN}")
         raise ValueError(f"{where} is a {name:.60}, which is not built in: {AGAIN}; or name its class, as in bts-jax sweep "
                          f"--resume STORE --import my_module:{name:.60}")
-    fields = {part: remade(where, value, registry, own) if isinstance(value, dict) else value
-              for part, value in entry["fields"].items()}
+
+    def part_of(value: Any) -> Any:
+        if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+            return tuple(map(part_of, value))
+        return remade(where, value, registry, own) if isinstance(value, dict) else value
+
+    fields = {name: part_of(value) for name, value in entry["fields"].items()}
     if is_own:
         return _own(where, entry, own[name], fields)
     if "arms" in entry and "arms" in getattr(ours[name], "__dataclass_fields__", {}):
@@ -303,8 +322,10 @@ def _entry(where: str, value: Any, needed: tuple[str, ...] = ("class", "fields")
     if not _is_name(value["class"]):
         raise ValueError(f"{where}.class = {shown(value['class'])} is not the name of a class")
     for name, field in _table(f"{where}.fields", value["fields"]).items():
-        if isinstance(field, dict) and depth < DEEPEST:
-            _entry(f"{where}.{shown(name)}", field, depth=depth + 1)
+        parts = field if isinstance(field, list) and field and all(isinstance(x, dict) for x in field) else [field]
+        if isinstance(parts[0], dict) and depth < DEEPEST:
+            for part in parts:
+                _entry(f"{where}.{shown(name)}", part, depth=depth + 1)
         elif not _numbers(field):
             raise ValueError(f"{where}.fields[{shown(name)}] = {shown(field)} is neither a number nor a list of numbers")
 

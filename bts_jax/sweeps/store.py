@@ -92,10 +92,13 @@ def labels_of(described: dict[str, Any]) -> dict[str, tuple]:
 
 
 def _hyperparameters(described: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The hyperparameters in which policies of the same class differ; NaN where a policy does not have it."""
+    """The hyperparameters in which policies of the same class differ; NaN where a policy does not have it.
+
+    The hyperparameter `strength` of the posterior `cost` is called cost_strength.
+    """
     numbers: dict[str, dict[str, float]] = {}
     for name, entry in described["policies"].items():
-        for field, value in entry["fields"].items():
+        for field, value in _fields(entry).items():
             usable = field.isidentifier() and field not in specification.RESERVED and field not in described.get("coords", {})
             if usable and type(value) in (int, float):
                 numbers.setdefault(field, {})[name] = value
@@ -106,6 +109,15 @@ def _hyperparameters(described: dict[str, Any]) -> dict[str, np.ndarray]:
 
     return {field: np.array([values.get(name, np.nan) for name in classes])
             for field, values in numbers.items() if differs(values)}
+
+
+def _fields(entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a policy, and those of its posteriors, by name."""
+    found = {}
+    for field, value in entry["fields"].items():
+        inner = _fields(value) if isinstance(value, dict) else None
+        found |= {field: value} if inner is None else {f"{field}_{name}": part for name, part in inner.items()}
+    return found
 
 
 def _texts(values: Any) -> np.ndarray:
