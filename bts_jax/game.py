@@ -171,6 +171,7 @@ def simulate(
             cost), with b and costs in multiples of `cost_scale`. If all arms have positive costs, a run exceeds this limit
             with a probability below 10⁻²⁰. With several resources, b and costs are sums over the resources, and 200 is
             multiplied by their number.
+            If you limit the rounds, give the limit to `regret`, too.
 
     Returns:
         The `Run`, with one entry per checkpoint.

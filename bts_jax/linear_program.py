@@ -4,7 +4,7 @@
 
 x_i is the expected number of pulls of arm i. The optimum is an upper bound on the expected reward of every policy
 (Badanidiyuru, Kleinberg and Slivkins, "Bandits with Knapsacks", FOCS 2013, Lemma 3.1). With one resource it is ρ* B. Some
-optimal x has at most as many arms as there are resources.
+optimal x has at most as many arms as there are resources. A limit of rounds, Σ_i x_i ≤ T, is one more resource.
 """
 
 from functools import lru_cache
@@ -23,7 +23,7 @@ class LinearProgram(NamedTuple):
     prices: Any  # [d] the dual prices: how much reward one more unit of each budget brings
 
 
-def lp(bandit: Any, budget: Any) -> LinearProgram:
+def lp(bandit: Any, budget: Any, *, max_rounds: Any = None) -> LinearProgram:
     """Solves the linear program of a bandit: the best expected numbers of pulls, their reward, and the prices of the resources.
 
     With one or two resources the solution is computed in closed form and certified; otherwise by SciPy's HiGHS.
@@ -31,6 +31,8 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
     Args:
         bandit: the bandit, or a batch of bandits.
         budget: one number for all resources, or one for each; with batch axes first. Infinite if a resource has no limit. [d]
+        max_rounds: T, the limit of rounds, if there is one. It counts as one more resource, the last one. (`Timed` has a
+            limit already.)
 
     Returns:
         The `LinearProgram`, float64. If an arm earns something and consumes nothing of a limited resource, the value is
@@ -38,18 +40,21 @@ def lp(bandit: Any, budget: Any) -> LinearProgram:
 
     Example:
         >>> from bts_jax import Bernoulli, Timed
-        >>> found = lp(Timed(Bernoulli(reward=[0.25, 0.75], cost=[0.25, 1.0])), [50, 100])  # 50 of money, 100 rounds
+        >>> arms = Bernoulli(reward=[0.25, 0.75], cost=[0.25, 1.0])
+        >>> found = lp(arms, 50, max_rounds=100)  # or lp(Timed(arms), [50, 100]): 50 of money, 100 rounds
         >>> round(found.value, 6), found.pulls.round(6).tolist(), found.prices.round(6).tolist()
         (41.666667, [66.666667, 33.333333], [0.666667, 0.083333])
+        >>> lp(Timed(arms), [50, 100]).value == found.value
+        True
     """
-    problems, batch = _problems(bandit, budget)
+    problems, batch = _problems(bandit, budget, max_rounds)
     found = [_solve(*problem) for problem in problems]
     if not batch:
         return found[0]
     return LinearProgram(*(np.array(part).reshape(*batch, *np.shape(part[0])) for part in zip(*found, strict=True)))
 
 
-def lp_value(bandit: Any, budget: Any) -> Any:
+def lp_value(bandit: Any, budget: Any, *, max_rounds: Any = None) -> Any:
     """The optimum of the linear program, an upper bound on the expected reward of every policy; see `lp`.
 
     Example:
@@ -57,7 +62,7 @@ def lp_value(bandit: Any, budget: Any) -> Any:
         >>> lp_value(Bernoulli(reward=[0.5, 0.75], cost=[0.25, 0.75]), 100)  # one resource: ρ* B
         200.0
     """
-    problems, batch = _problems(bandit, budget)
+    problems, batch = _problems(bandit, budget, max_rounds)
     values = [_value(*(part.tobytes() for part in problem)) for problem in problems]
     return np.array(values).reshape(batch) if batch else values[0]
 
@@ -89,8 +94,8 @@ def lagrangian(bandit: Any, budget: Any, pulls: Any, prices: Any) -> Any:
     return float(reward @ x + price @ left)
 
 
-def _problems(bandit: Any, budget: Any) -> tuple[list[tuple[np.ndarray, ...]], tuple[int, ...]]:
-    """Rewards [K], costs [K, d] and budgets [d] of each bandit, and the shape of the batch."""
+def _problems(bandit: Any, budget: Any, max_rounds: Any = None) -> tuple[list[tuple[np.ndarray, ...]], tuple[int, ...]]:
+    """Rewards [K], costs [K, d] and budgets [d] of each bandit, and the shape of the batch. Rounds are the last resource."""
     checks.contract("bandit", bandit, ("reward_mean", "cost_mean"), "Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])")
     if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
         raise ValueError("the linear program was given values that are not known yet (under jit, vmap or grad): solve it "
@@ -105,10 +110,26 @@ def _problems(bandit: Any, budget: Any) -> tuple[list[tuple[np.ndarray, ...]], t
         amounts = amounts[..., None]
     if amounts.shape[-1] not in (1, d):
         raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: {remedy}")
+    amounts = np.broadcast_to(amounts, (*amounts.shape[:-1], d))
+    if max_rounds is not None:
+        rounds = limit_of_rounds(max_rounds)
+        amounts = np.broadcast_to(amounts, (*np.broadcast_shapes(amounts.shape[:-1], rounds.shape), d))
+        amounts = np.concatenate([amounts, np.broadcast_to(rounds, amounts.shape[:-1])[..., None]], -1)
+        cost, d = np.concatenate([cost, np.ones((*cost.shape[:-1], 1))], -1), d + 1
     batch = np.broadcast_shapes(reward.shape[:-1], amounts.shape[:-1])
     parts = [np.broadcast_to(x, (*batch, *x.shape[x.ndim - axes :])) for x, axes in ((reward, 1), (cost, 2))]
     parts.append(np.broadcast_to(amounts, (*batch, d)))
     return [tuple(part[place] for part in parts) for place in np.ndindex(*batch)], batch
+
+
+def limit_of_rounds(max_rounds: Any) -> np.ndarray:
+    """A limit of rounds as float64. Raises a `ValueError` unless it is at least 1."""
+    remedy = "give the largest number of rounds, at least 1"
+    if not checks.is_concrete(max_rounds):
+        raise ValueError(f"max_rounds is not known yet (under jit, vmap or grad): {remedy}, outside")
+    rounds = checks.numbers("max_rounds", max_rounds, remedy)
+    checks.require("max_rounds", rounds, rounds >= 1, remedy)
+    return rounds
 
 
 @lru_cache(2**14)

@@ -6,13 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bts_jax import checks, theory
+from bts_jax import checks, linear_program, theory
 from bts_jax.contract import Bandit, Means, num_resources, ratio
 from bts_jax.fingerprint import differs, fingerprint
 from bts_jax.game import Run
 
 
-def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
+def regret(run: Run, bandit: Bandit, *, optimum: str = "linear", max_rounds: Any = None) -> Any:
     """The reward lost compared with always pulling the best arm, at each checkpoint: ρ* b − reward. [C]
 
     ρ* b is the optimum for Bernoulli arms and whole-numbered budgets, and within ρ* of it for others (the paper's
@@ -22,8 +22,11 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
     If the bandit has several resources, `theory.lp_value`, the optimum of the linear program, takes the place of ρ* b. It is an
     upper bound on what any policy can earn, and is computed only outside of `jit` and `vmap`.
 
-    Regret is in the unit of the bandit's rewards. A run that was truncated by its limit of rounds has not spent its budget: its
-    regret is NaN, and a `RuntimeWarning` says so. `pseudo_regret` is about the pulls that it made.
+    If the rounds are limited, too, as for T requests and B dollars, give the limit as `max_rounds`, as to `simulate`. The linear
+    program with both limits is then the optimum, as for `Timed`. Without it, a run that was truncated by its limit of rounds has
+    no regret, because it has not spent its budget: it is NaN, and a `RuntimeWarning` says so.
+
+    Regret is in the unit of the bandit's rewards.
 
     `run` may be a batch of runs. A batch of bandits must be along the first axes of the runs. Concrete values are computed in
     float64, because regret is the difference of two large numbers, and returned as a NumPy array. Under `jit` and `vmap` the
@@ -39,28 +42,33 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear") -> Any:
         >>> run = simulate(Oracle(), bandit, 100, jax.random.key(0))
         >>> (regret(run, bandit) + run.reward).tolist()
         [200.0]
+        >>> run = simulate(Oracle(), bandit, 100, jax.random.key(0), max_rounds=150)
+        >>> (regret(run, bandit, max_rounds=150) + run.reward).tolist()  # at most 1 in each round
+        [150.0]
     """
     _check_order("regret", run, bandit)
     if optimum not in ("linear", "exact"):
         raise ValueError(f"optimum = {optimum!r} is not known: give 'linear' or 'exact'")
-    values = untruncated_regret(run, bandit, optimum)
+    values = untruncated_regret(run, bandit, optimum, max_rounds)
     if checks.is_concrete((values, run.truncated)):
-        truncated, size = np.asarray(run.truncated).sum(), np.size(run.truncated)
+        truncated, size = np.asarray(_is_cut(np, run, max_rounds)).sum(), np.size(run.truncated)
         if truncated:
             other = ", or take pseudo_regret" if num_resources(bandit) is None else ""
-            warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give a "
-                          f"larger max_rounds to simulate{other}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give the "
+                          "limit to regret, too, as in regret(run, bandit, max_rounds=1000), for the optimum with that many "
+                          f"rounds; or give a larger max_rounds to simulate{other}", RuntimeWarning, stacklevel=2)
     return values
 
 
-def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any:
+def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear", max_rounds: Any = None) -> Any:
     """Computes the same as `regret`, without the warning."""
     xp, (budget, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.budget, run.reward))
-    reward = xp.where(run.truncated, xp.nan, reward)
-    if num_resources(bandit) is not None:
+    reward = xp.where(_is_cut(xp, run, max_rounds), xp.nan, reward)
+    if num_resources(bandit) is not None or max_rounds is not None:
         if optimum == "exact":
-            raise ValueError("optimum = 'exact' is for one resource, and the bandit has several: leave it out")
-        return _linear_optimum(xp, bandit, budget) - reward
+            what = "one resource, and the bandit has several" if max_rounds is None else "a budget without a limit of rounds"
+            raise ValueError(f"optimum = 'exact' is for {what}: leave it out")
+        return _linear_optimum(xp, bandit, budget, max_rounds) - reward
     budget = xp.where(run.truncated, 1, budget)
     if optimum == "exact":
         if xp is not np:
@@ -74,15 +82,44 @@ def untruncated_regret(run: Run, bandit: Bandit, optimum: str = "linear") -> Any
     return best.reshape(*best.shape, *(1,) * (budget.ndim - best.ndim)) * budget - reward
 
 
-def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
-    """The value of the linear program at each checkpoint, NaN where all budgets are infinite. `budget`: [..., C, d] -> [..., C]
+def _is_cut(xp: Any, run: Run, max_rounds: Any) -> Any:
+    """Whether a run was truncated by another limit of rounds than `max_rounds`. [..., C]"""
+    truncated = xp.asarray(run.truncated)
+    if max_rounds is None:
+        return truncated
+    if xp is not np:
+        raise ValueError("regret with max_rounds needs values that are known (not under jit, vmap or grad): call it outside, on "
+                         "the whole batch")
+    rounds, limit = np.asarray(run.rounds), _per_run(linear_program.limit_of_rounds(max_rounds), truncated.ndim)
+    checks.require("the number of rounds of the run", rounds, rounds <= limit, "give the limit of rounds that simulate had as "
+                   f"max_rounds; it is {np.min(limit):g} now")
+    return truncated & (rounds < limit)
+
+
+def _per_run(limit: np.ndarray, axes: int) -> np.ndarray:
+    """A limit of rounds, one number or one for each run along the first axes, with as many axes as the checkpoints have."""
+    return limit.reshape(limit.shape + (1,) * (axes - limit.ndim))
+
+
+def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray, max_rounds: Any = None) -> np.ndarray:
+    """The value of the linear program at each checkpoint, NaN where all budgets are infinite. [..., C]
 
     Budgets that are multiples of each other, as those of all checkpoints of a run, need one solution.
+
+    Args:
+        budget: [..., C, d], or [..., C] if the bandit has one resource.
+        max_rounds: the limit of rounds, which is one more resource, or `None`.
     """
     if xp is not np:
         raise ValueError("the regret of a bandit with several resources needs values that are known (not under jit, vmap or "
                          "grad): call it outside, on the whole batch")
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
+    if cost.ndim == reward.ndim:
+        cost, budget = cost[..., None], budget[..., None]
+    if max_rounds is not None:
+        limit = _per_run(linear_program.limit_of_rounds(max_rounds), budget.ndim - 1)
+        budget = np.concatenate([budget, np.broadcast_to(limit, budget.shape[:-1])[..., None]], -1)
+        cost = np.concatenate([cost, np.ones((*cost.shape[:-1], 1))], -1)
     batch, known = reward.shape[:-1], np.isfinite(budget).any(-1)
     size = np.where(known, np.where(np.isfinite(budget), budget, 0).max(-1), 1)
     shape = np.where(np.expand_dims(known, -1), budget / np.expand_dims(size, -1), 1)
@@ -94,7 +131,7 @@ def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray) -> np.ndarray:
     return np.where(known, values * size, np.nan)
 
 
-def pseudo_regret(run: Run, bandit: Bandit) -> Any:
+def pseudo_regret(run: Run, bandit: Bandit, *, max_rounds: Any = None) -> Any:
     """The expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
     For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
@@ -103,7 +140,8 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     run, in which the policy or the bandit broke the rules, and so is `regret`.
 
     If the bandit has several resources, it is the optimum of the linear program minus Σ_i μ_i^r T_i, the expected reward of the
-    pulls. What is left of a budget when another is used up counts as lost, and a truncated run is NaN.
+    pulls. What is left of a budget when another is used up counts as lost, and a truncated run is NaN. The same holds with
+    `max_rounds`, the limit of rounds that the run had: it is one more resource, and a run that reaches it is not NaN.
 
     Example:
         >>> import numpy as np
@@ -116,10 +154,11 @@ def pseudo_regret(run: Run, bandit: Bandit) -> Any:
     """
     _check_order("pseudo_regret", run, bandit)
     xp, (pulls, reward), (reward_mean, cost_mean) = _arrays(run, bandit, (run.pulls, run.reward))
-    if num_resources(bandit) is not None:
-        optimum = _linear_optimum(xp, bandit, np.asarray(run.budget, np.float64))
+    if num_resources(bandit) is not None or max_rounds is not None:
+        cut = _is_cut(xp, run, max_rounds)
+        optimum = _linear_optimum(xp, bandit, np.asarray(run.budget, np.float64), max_rounds)
         means = reward_mean.reshape(*reward_mean.shape[:-1], *(1,) * (pulls.ndim - reward_mean.ndim), reward_mean.shape[-1])
-        return np.where(np.isnan(reward) | np.asarray(run.truncated), np.nan, optimum - (pulls * means).sum(-1))
+        return np.where(np.isnan(reward) | cut, np.nan, optimum - (pulls * means).sum(-1))
     best = ratio(reward_mean, cost_mean, xp).max(-1, keepdims=True)
     costs = cost_mean > 0
     loss = xp.where(costs, xp.where(costs, cost_mean, 1) * best - reward_mean, 0)

@@ -263,7 +263,12 @@ def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
     # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
     optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
     with np.errstate(invalid="ignore", divide="ignore"):
-        return lost_run(means[0], means[1], optimum / best)
+        budget = optimum / best
+        # Where the rounds are limited, too, the optimum is below ρ* b, and no run counts as lost. Budgets may be relative.
+        given = dataset["budget"].values
+        smallest = np.min(np.where(means[1] > 0, means[1], np.inf), -1)[:, None]
+        full = np.isclose(budget, given, rtol=1e-4) | np.isclose(budget, given * smallest, rtol=1e-4)
+        return lost_run(means[0], means[1], np.where(full, budget, np.nan))
 
 
 def _one_cost(dataset: "Dataset") -> np.ndarray:

@@ -480,5 +480,5 @@ def test_the_command_line(capsys):
     out = capsys.readouterr().out
     assert "2 resources, optimum of the linear program" in out and "best arm" not in out and "uniform" in out
     with pytest.raises(SystemExit):
-        main(["run", "--policy", "bts", "--bandit", "timed", "--quiet"])
+        main(["run", "--policy", "bts", "--bandit", "pricing", "--quiet"])
     assert "plays with one resource" in capsys.readouterr().err

@@ -215,7 +215,8 @@ def _play_and_save(
             for i, (chunk, gap) in enumerate(zip(call.chunks, gaps, strict=True)):
                 run = jax.tree.map(lambda x, i=i, gap=gap: x[i, :, : len(gap.seeds)], runs)
                 means = [grid.means[place] for place in results.bandits(chunk)]
-                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes)
+                limit = None if grid.in_rounds else grid.longest
+                values = _values(run, Means(*map(np.stack, zip(*means, strict=True))), results.sizes, limit)
                 results.put_gap(chunk, gap, values)
                 outcome.append((values["rounds"], np.isnan(values["reward"]).any(1).sum(1), values["truncated"].any(1).sum(1)))
     return outcome, batches if frees else []
@@ -290,15 +291,16 @@ def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int
     return jax.random.wrap_key_data(np.repeat(data.reshape(-1, 2), repeats, 0), impl="threefry2x32")  # type: ignore
 
 
-def _values(run: Run, bandit: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+def _values(run: Run, bandit: Any, sizes: dict[str, int], max_rounds: int | None) -> dict[str, np.ndarray]:
     """The results of a chunk from its runs [bandit, seed, budget], with seeds last.
 
-    Where a bandit has no arm, there are 0 pulls. Where it has no resource, the cost is NaN.
+    With `max_rounds`, regret is against the optimum with that many rounds. Where a bandit has no arm, there are 0 pulls. Where it has no resource, the cost is NaN.
     """
     pulls, cost = np.pad(run.pulls, (*[(0, 0)] * 3, (0, sizes["arm"] - run.pulls.shape[-1]))), run.cost
     if "resource" in sizes:
         cost = cost if cost.ndim == 4 else cost[..., None]
         cost = np.pad(cost, (*[(0, 0)] * 3, (0, sizes["resource"] - cost.shape[-1])), constant_values=np.nan)
     values = {"reward": run.reward, "cost": cost, "rounds": run.rounds, "truncated": run.truncated, "pulls": pulls,
-              "regret": untruncated_regret(run, bandit), "pseudo_regret": pseudo_regret(run, bandit)}
+              "regret": untruncated_regret(run, bandit, max_rounds=max_rounds),
+              "pseudo_regret": pseudo_regret(run, bandit, max_rounds=max_rounds)}
     return {name: np.swapaxes(value, 1, 2) for name, value in values.items()}

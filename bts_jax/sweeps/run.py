@@ -76,7 +76,8 @@ def sweep(
         budgets: in increasing order, in the unit of the bandits' costs. If a bandit has several resources, each of them has
             this budget. (`Timed` and `Pricing` take the time and the stock per unit of budget.)
         num_seeds: the number of runs of each policy on each bandit with each budget.
-        max_rounds: the largest number of rounds in a run. If a run reaches it before its budget is spent, its regret is NaN.
+        max_rounds: the largest number of rounds in a run, T, as for T requests and B dollars. Regret and pseudo-regret are then
+            against the optimum with both limits, the linear program (`theory.lp_value`).
         rounds: instead of budgets, the numbers of rounds after which to record a run, in increasing order. Runs then have no
             budget, and the axis `budget` has the numbers of rounds. Regret is NaN, since it is defined for a budget: use
             `pseudo_regret`. A policy that requires the budget is refused.
