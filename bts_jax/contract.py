@@ -180,8 +180,8 @@ class Posterior(Protocol):
     The fields `reward` and `cost` of policies such as `BTS` are posteriors. The values that a posterior records, and the means
     that it draws, are in multiples of `problem.scale`. Hyperparameters are in the user's unit: divide them by it.
 
-    The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says so
-    with an attribute `bounded = True`. If `draw` has no derivatives with respect to the hyperparameters, add a method
+    The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says
+    so with an attribute `bounded = True`. If `draw` has no derivatives with respect to the hyperparameters, add a method
     `log_draw(state, key)`, the logarithms of draws that have derivatives; see `bts_jax.learn`.
 
     Example:

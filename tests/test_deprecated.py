@@ -8,6 +8,7 @@ from common import assert_same_bits, grid_file, keys
 
 import bts_jax as bj
 from bts_jax import deprecated, learn
+from bts_jax.posteriors import Beta
 from bts_jax.sweeps import gridfile
 
 BANDIT = bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])
@@ -70,3 +71,12 @@ def test_old_keys_of_a_grid_file(tmp_path):
 def test_a_key_is_required():
     with pytest.raises(TypeError, match="'key'"):
         bj.simulate(bj.Uniform(), BANDIT, 5)
+
+
+def test_prior_counts_of_bts_have_moved_to_its_posteriors():
+    """Old names of fields make the same policy, with a warning. Both names at once are refused."""
+    with pytest.warns(DeprecationWarning, match=r"reward_alpha, cost_beta of BTS .* write BTS\(reward=Beta\(alpha=\.\.\.\)"):
+        policy = bj.BTS(reward_alpha=2, cost_beta=0.5)
+    assert policy == bj.BTS(reward=Beta(alpha=2), cost=Beta(beta=0.5))
+    with pytest.raises(TypeError, match="'cost' and the old names"):
+        bj.BTS(cost=Beta(), cost_beta=0.5)

@@ -104,8 +104,8 @@ def test_help_shows_array_like(module):
         if callable(found := getattr(place, name)) and getattr(found, "__module__", "").startswith("bts_jax"):
             assert not re.search(r"numpy\.number|_Buffer", pydoc.render_doc(found)), name
     policy, function = (re.sub(r"[\s|]+", " ", pydoc.plain(pydoc.render_doc(one))).replace("( ", "(")
-                        for one in (bts_jax.BTS, bts_jax.simulate))  # Python 3.13 divides long signatures into lines
-    assert "(reward_alpha: ArrayLike = 1.0, " in policy
+                        for one in (bts_jax.KUBE, bts_jax.simulate))  # Python 3.13 divides long signatures into lines
+    assert "(scale: ArrayLike = 1.0" in policy
     assert "budget: ArrayLike, key: " in function
 
 

@@ -208,7 +208,8 @@ def test_checkpoints_may_be_traced():
 @pytest.mark.slow
 def test_what_cannot_go_on_ends_and_is_nan():
     bandit = INSTANCES["bernoulli"]
-    shapes = jax.vmap(lambda a: bj.simulate(bj.BTS(reward_alpha=a), bandit, 10, KEY))(jnp.array([1.0, np.inf]))
+    play = jax.vmap(lambda a: bj.simulate(bj.BTS(reward=bj.posteriors.Beta(alpha=a)), bandit, 10, KEY))
+    shapes = play(jnp.array([1.0, np.inf]))
     assert shapes.cost[0] == 10 and np.isnan(shapes.cost[1]), "a prior for which nothing is ever accepted"
     for arm in (-1, -5, 7):
         with pytest.warns(RuntimeWarning, match=f"policy Always .*round 1, the policy chose arm {arm}"):

@@ -20,9 +20,14 @@ from bts_jax import Problem
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import resources
 from bts_jax.policies.index import ArmStatistics
+from bts_jax.policies.thompson import Beliefs, Thompson
+from bts_jax.posteriors import Beta, Gamma
+from bts_jax.posteriors.beta import BetaState
 from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
+BETA = Beta()  # the slow versions have the Bernoulli trials of the papers
+FIXED, UPDATE = bj.TSFixed(cost=BETA), bj.TSUpdate(cost=BETA)
 DRAWS, SLOW_DRAWS = 20_000, 100_000
 
 # Three arms and two resources. 120 rounds of time, each of which costs 1/2; T/B is 120/55 for money.
@@ -288,11 +293,12 @@ def bounds_of(state):
     return state.bounds.reward, state.bounds.cost
 
 
-def same_counts(counts, slow):
-    known = len(counts.cost_successes)
-    np.testing.assert_array_equal(counts.pulls, slow.n[0])
-    np.testing.assert_array_equal(counts.reward_successes, slow.rewards[0])
-    np.testing.assert_array_equal(np.stack(counts.cost_successes, -1), slow.costs[0, :, :known])
+def same_counts(beliefs, slow):
+    known = len(beliefs.costs)
+    for state in (beliefs.reward, *beliefs.costs):
+        np.testing.assert_array_equal(state.pulls, slow.n[0])
+    np.testing.assert_array_equal(beliefs.reward.successes, slow.rewards[0])
+    np.testing.assert_array_equal(np.stack([state.successes for state in beliefs.costs], -1), slow.costs[0, :, :known])
     assert known == len(slow.budget) - (slow.time is not None), "the time of a pull is not learned"
 
 
@@ -307,9 +313,9 @@ def same_prices(prices, slow):
 
 @pytest.mark.slow
 def test_knapsack_bts_counts_and_prices_in_a_replay():
-    rounds, slow = traced(bj.KnapsackBTS(), "timed")
+    rounds, slow = traced(bj.KnapsackBTS(cost=BETA), "timed")
     for arm, reward, cost, state in rounds:
-        same_counts(state.counts, slow)
+        same_counts(state.beliefs, slow)
         same_prices(state.prices, slow)
         slow.update(arm, reward, cost)
 
@@ -317,10 +323,10 @@ def test_knapsack_bts_counts_and_prices_in_a_replay():
 @pytest.mark.slow
 def test_thompson_lp_counts_and_budgets_in_a_replay():
     """TSFixed has the same counts, and `test_thompson_lp_by_hand` has its budgets."""
-    rounds, slow = traced(bj.TSUpdate(), "two")
+    rounds, slow = traced(bj.TSUpdate(cost=BETA), "two")
     spent = np.zeros(2)
     for arm, reward, cost, state in rounds:
-        same_counts(state.counts, slow)
+        same_counts(state.beliefs, slow)
         np.testing.assert_allclose(state.budget, slow.budget - spent, rtol=1e-6)
         np.testing.assert_allclose(slow.left[0], slow.budget - spent, rtol=1e-12)
         slow.update(arm, reward, cost)
@@ -422,28 +428,28 @@ def updated(policy, *arguments):
 PULLS, REWARDS, COSTS = np.array([6, 9, 4]), np.array([2, 6, 3]), np.array([[2, 4], [5, 3], [3, 3]])
 
 
-def counted(rewards, costs, pulls):
-    """[K], [K, d], [K]"""
-    return resources.Counts(np.asarray(rewards, np.int32), tuple(np.transpose(costs).astype(np.int32)),
-                            np.asarray(pulls, np.int32))
+def counted(state, rewards, costs, pulls):
+    """The state of a policy whose posteriors have these counts. [K], [K, d], [K]"""
+    pulls = np.asarray(pulls, np.int32)
+    costs = tuple(BetaState(row, pulls) for row in np.transpose(costs).astype(np.int32))
+    return state._replace(beliefs=Beliefs(BetaState(np.asarray(rewards, np.int32), pulls), costs, state.beliefs.time))
 
 
 def posterior(policy, budget, time):
     """A posterior of three arms in both versions: the state, and a slow version with many copies of it."""
     unknown = 2 - (time is not None)
-    counts = counted(REWARDS, COSTS[:, :unknown], PULLS)
     slow = slowly(policy, SLOW_DRAWS, 3, budget, time)
     slow.n += PULLS
     slow.rewards += REWARDS
     slow.costs += COSTS if time is None else np.stack([COSTS[:, 0], PULLS], -1)
-    return initial(policy, 3, 2, time, np.float32(budget))._replace(counts=counts), slow
+    return counted(initial(policy, 3, 2, time, np.float32(budget)), REWARDS, COSTS[:, :unknown], PULLS), slow
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("time", [None, 0.5])
 def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
     """The prices matter: without them the frequencies differ by more than twice what is allowed."""
-    policy, budget, rng = bj.KnapsackBTS(), [40.0, 60.0], np.random.default_rng(1)
+    policy, budget, rng = bj.KnapsackBTS(cost=BETA), [40.0, 60.0], np.random.default_rng(1)
     state, slow = posterior(policy, budget, time)
     prices = np.array([0.5, 2.0])
     slow.prices *= prices
@@ -455,7 +461,7 @@ def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy, time", [(bj.TSFixed(), None), (bj.TSUpdate(), 0.5)], ids=["fixed", "update"])
+@pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 0.5)], ids=["fixed", "update"])
 def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
     """The budgets matter: if the first is halved, the frequencies differ by more than twice what is allowed."""
     rng, left = np.random.default_rng(2), np.array([7.0, 10.5])
@@ -470,22 +476,25 @@ def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
 @pytest.mark.slow
 def test_hyperparameters_are_the_priors_of_knapsack_bts():
     """Priors count like successes and failures that were seen. 6.5 standard errors."""
-    state, slow = posterior(bj.KnapsackBTS(), [40.0, 60.0], None)
+    state, slow = posterior(bj.KnapsackBTS(cost=BETA), [40.0, 60.0], None)
     slow.n += 5  # Beta(3, 4) for rewards is Beta(1, 1) after 5 more pulls with 2 successes; Beta(6, 1) for costs has 5
     slow.rewards += 2
     slow.costs += 5
     expected = frequencies(slow.decide(np.random.default_rng(3)))
-    policy = bj.KnapsackBTS(reward_alpha=3.0, reward_beta=4.0, cost_alpha=6.0, cost_beta=1.0)
+    policy = bj.KnapsackBTS(reward=Beta(3, 4), cost=Beta(6, 1))
     assert (np.abs(frequencies(arms_of(policy, state)) - expected) < allowed(expected)).all()
 
 
 def test_rewards_and_costs_become_successes_independently():
     """8 outcomes of a pull with reward 0.3 and costs 0.6 and 0.25: 6.5 standard errors, at most 0.021."""
-    counts = resources.Counts.zeros(Problem(num_arms=3, num_resources=2))
+    policy = bj.TSFixed(cost=BETA)
+    beliefs = policy.believe(Problem(num_arms=3, num_resources=2))
     amounts = jnp.float32(0.3), jnp.array([0.6, 0.25])
-    after = jax.jit(jax.vmap(lambda key: counts.record(jnp.int32(1), *amounts, key)))(jax.random.split(KEY, DRAWS))
-    assert (np.asarray(after.pulls) == [0, 1, 0]).all()
-    rewards, costs = np.asarray(after.reward_successes), np.stack(after.cost_successes, -1)  # [runs, K], [runs, K, d]
+    record = jax.jit(jax.vmap(lambda key: policy.record_pull(beliefs, jnp.int32(1), *amounts, key)))
+    after = record(jax.random.split(KEY, DRAWS))
+    assert (np.asarray(after.reward.pulls) == [0, 1, 0]).all()
+    rewards = np.asarray(after.reward.successes)  # [runs, K]
+    costs = np.stack([state.successes for state in after.costs], -1)  # [runs, K, d]
     assert not rewards[:, [0, 2]].any() and not costs[:, [0, 2]].any()
     outcome = rewards[:, 1] * 4 + costs[:, 1] @ [2, 1]
     chance = np.array([r * a * b for r in (0.7, 0.3) for a in (0.4, 0.6) for b in (0.75, 0.25)])
@@ -520,8 +529,8 @@ def seen(policy, pulls, rewards, costs, budget, time=None):
 def certain(policy, reward, cost, budget, time=None):
     """The state of a Thompson sampler that knows the expected rewards and costs, up to 10⁻³."""
     many, reward, cost = 4_000_000, np.array(reward), np.array(cost)
-    counts = counted(*(np.asarray(x) * many for x in (reward, cost, np.ones(len(reward)))))
-    return initial(policy, len(reward), len(budget), time, np.float32(budget))._replace(counts=counts)
+    start = initial(policy, len(reward), len(budget), time, np.float32(budget))
+    return counted(start, *(np.asarray(x) * many for x in (reward, cost, np.ones(len(reward)))))
 
 
 def test_bounds_by_hand():
@@ -564,7 +573,7 @@ def test_primal_dual_bwk_by_hand():
 
 def test_knapsack_bts_by_hand():
     """The arms of `test_primal_dual_bwk_by_hand`, known nearly for certain, and a bad one. The costs paid raise the prices."""
-    policy = bj.KnapsackBTS()
+    policy = bj.KnapsackBTS(cost=BETA)
     state = certain(policy, [0.5, 0.5, 0.25], [[0.5, 0.25], [0.25, 1.0], [1.0, 1.0]], [50, 100])
     assert (arms_of(policy, state) == 0).all()
     after = updated(policy, state, 0, np.float32(1), np.float32([1, 0.5]))
@@ -599,7 +608,7 @@ def test_ucb_bwk_by_hand():
     assert (arms_of(policy, free) == 1).all(), "an arm that has cost nothing comes first"
 
 
-@pytest.mark.parametrize("policy, time", [(bj.TSFixed(), None), (bj.TSUpdate(), 1.0)], ids=["fixed", "update"])
+@pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 1.0)], ids=["fixed", "update"])
 def test_thompson_lp_by_hand(policy, time):
     """The arms of `test_ucb_bwk_by_hand`, known nearly for certain, and a bad one.
 
@@ -747,7 +756,8 @@ def test_whole_runs_earn_as_much_as_slow_ones(kind):
     The replays above have the other game, or both; that of TSUpdate is also for TSFixed, and LagrangeBwK needs time.
     """
     game = "two" if kind is bj.KnapsackBTS else "timed"
-    (bandit, budget, time), policy, runs = GAMES[game], kind(), 400
+    policy = kind(cost=BETA) if issubclass(kind, Thompson) else kind()
+    (bandit, budget, time), runs = GAMES[game], 400
     fast = np.asarray(bj.simulate_batch(policy, bandit, budget, jax.random.split(KEY, runs)).reward)[:, 0].astype(float)
     slow = slow_rewards(slowly(policy, runs, 3, budget, time), bandit, np.random.default_rng(5))
     error = np.sqrt((fast.var() + slow.var()) / runs)
@@ -784,13 +794,14 @@ class Quarters(bj.Bernoulli):
 
 @pytest.mark.slow
 @pytest.mark.with_care
-def test_with_one_resource_knapsack_bts_is_bts():
+@pytest.mark.parametrize("cost", [BETA, Gamma()], ids=["beta", "gamma"])
+def test_with_one_resource_knapsack_bts_is_bts(cost):
     """Bit for bit: on vectors of one cost, and on costs that are numbers. Rewards and costs are not 0 or 1."""
     plain, vector = (Quarters(reward=bandit.reward, cost=bandit.cost) for bandit in plain_and_vector())
     keys = jax.random.split(KEY, 64)
-    expected = bj.simulate_batch(bj.BTS(), plain, 60, keys)
-    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(), plain, 60, keys))
-    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(), vector, [60], keys))
+    expected = bj.simulate_batch(bj.BTS(cost=cost), plain, 60, keys)
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(cost=cost), plain, 60, keys))
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(cost=cost), vector, [60], keys))
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ import bts_jax as bj
 from bts_jax import Problem, game, learn
 from bts_jax.learn.pathwise import _pathwise
 from bts_jax.learn.space import Space
+from bts_jax.posteriors import Beta, TemperedBeta
+from bts_jax.posteriors.beta import BetaState
 from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
@@ -172,9 +174,12 @@ SUCCESSES, PULLS = np.array([[3, 0, 20, 60, 1], [2, 1, 25, 70, 1]]), np.array([7
 
 
 def tempered_state(policy):
-    return policy.init(Problem(num_arms=5))._replace(
-        reward_successes=jnp.array(SUCCESSES[0], jnp.int32), cost_successes=jnp.array(SUCCESSES[1], jnp.int32),
-        pulls=jnp.array(PULLS, jnp.int32))
+    reward, cost = (counted(successes) for successes in SUCCESSES)
+    return policy.init(Problem(num_arms=5))._replace(reward=reward, costs=(cost,))
+
+
+def counted(successes):
+    return BetaState(jnp.array(successes, jnp.int32), jnp.array(PULLS, jnp.int32))
 
 
 @pytest.mark.slow
@@ -199,28 +204,27 @@ def test_tempered_bts_chooses_by_the_tempered_posterior_and_so_do_its_logits():
 
 def test_the_posterior_of_a_schedule_by_hand():
     """150 pulls in all: κ_t = 1 + 8 (1 + 150/50)^(−1/2) = 5; a flat start: 1 − ½ · ½ = ¾."""
-    counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
+    counts = counted(SUCCESSES[0])
     for sharpness, power in ((9.0, 5.0), (0.5, 0.75)):
-        policy = bj.TemperedBTS(sharpness=sharpness, horizon=50.0, decay=0.5)
-        a, b = policy.posterior(*counts, 2.0, 0.5)
+        a, b = TemperedBeta(2.0, 0.5, sharpness=sharpness, horizon=50.0, decay=0.5).shapes(counts)
         np.testing.assert_allclose(a, power * SUCCESSES[0] + 2, rtol=1e-6)
         np.testing.assert_allclose(b, power * (PULLS - SUCCESSES[0]) + 0.5, rtol=1e-6)
-    late = bj.TemperedBTS(sharpness=9.0, horizon=50.0, decay=1.0).power(jnp.int32(2**31 - 1))
+    late = TemperedBeta(sharpness=9.0, horizon=50.0, decay=1.0).power(jnp.int32(2**31 - 1))
     np.testing.assert_allclose(late, 1, atol=1e-6)  # in the long run it is BTS
 
 
 def test_a_schedule_without_decay_is_a_constant_and_sharpness_one_is_bts():
     """To the last bit, for all other hyperparameters; also for κ below ½, where 1 + (κ − 1) is rounded."""
-    counts = jnp.array(SUCCESSES[0], jnp.int32), jnp.array(PULLS, jnp.int32)
+    counts = counted(SUCCESSES[0])
     for sharpness in (0.123, 0.3, 1.0, 3.81, 49.9):
         power = np.float32(sharpness)
         for horizon in (1.0, 777.0):
-            a, b = bj.TemperedBTS(sharpness=sharpness, horizon=horizon).posterior(*counts, 1.3, 0.7)
+            a, b = TemperedBeta(1.3, 0.7, sharpness=sharpness, horizon=horizon).shapes(counts)
             np.testing.assert_array_equal(a, power * np.float32(SUCCESSES[0]) + np.float32(1.3))
             np.testing.assert_array_equal(b, power * np.float32(PULLS - SUCCESSES[0]) + np.float32(0.7))
     for horizon, decay in ((1.0, 0.05), (33.3, 0.7), (1e6, 5.0)):
-        ours = bj.TemperedBTS(horizon=horizon, decay=decay).posterior(*counts, 1.3, 0.7)
-        for mine, theirs in zip(ours, bj.BTS().posterior(*counts, 1.3, 0.7), strict=True):
+        ours = TemperedBeta(1.3, 0.7, horizon=horizon, decay=decay).shapes(counts)
+        for mine, theirs in zip(ours, Beta(1.3, 0.7).shapes(counts), strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 

@@ -18,6 +18,9 @@ from bts_jax.policies import ALL_POLICIES
 from bts_jax.policies.index import ArmStatistics, choose
 from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
+from bts_jax.posteriors import Beta, Normal
+from bts_jax.posteriors.beta import BetaState
+from bts_jax.posteriors.normal import NormalState
 
 KEY = jax.random.key(0)
 
@@ -468,7 +471,7 @@ def as_statistics(seen, policy, side_info=()):
     """The policy's statistics of these histories, one in each row."""
     pulls = seen.n.astype(np.int32)
     totals = [seen.reward, seen.cost]
-    if getattr(policy, "variances", False) or isinstance(policy, bj.GaussianBTS):
+    if getattr(policy, "variances", False):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
     totals = tuple(Sum.of(np.array(total, np.float32), np) for total in totals)
     return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1, dtype=np.int32), side_info=side_info))
@@ -585,10 +588,9 @@ def assert_chances(arm, ratio):
 def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
     """From fixed posteriors, 20 rounds in a row, against brute force with NumPy's Beta."""
     successes, pulls = np.array([[3, 0, 20, 500, 1], [2, 1, 25, 640, 1]]), np.array([7, 1, 40, 1000, 2])
-    policy = bj.BTS(reward_beta=0.5)
-    start = policy.init(Problem(num_arms=5))._replace(
-        reward_successes=jnp.array(successes[0], jnp.int32), cost_successes=jnp.array(successes[1], jnp.int32),
-        pulls=jnp.array(pulls, jnp.int32))
+    policy = bj.BTS(reward=Beta(beta=0.5))
+    reward, cost = (BetaState(jnp.array(count, jnp.int32), jnp.array(pulls, jnp.int32)) for count in successes)
+    start = policy.init(Problem(num_arms=5))._replace(reward=reward, costs=(cost,))
     arm, calls = decisions(policy, start, 10_000, 20)
     assert 1 < calls < 1.2, "few calls are not complete, for draws are kept"
     rng = np.random.default_rng(5)
@@ -600,33 +602,36 @@ def test_bts_chooses_arms_with_the_posterior_probability_of_being_best():
 
 @pytest.mark.slow
 def test_gaussian_bts_learns_variances():
-    """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with the reference's moments of random histories."""
+    """V = (variance + learn · Σ(x − x̄)²) / (1 + learn · n): by hand, and with NumPy's variance of random values."""
     policy = bj.GaussianBTS(variance=0.2, learn=0.5)
     state = policy.init(Problem(num_arms=2))
-    posterior = jax.jit(lambda policy, state: policy.posterior(state))
-    np.testing.assert_allclose(posterior(policy, state)[2], np.sqrt(0.2), rtol=1e-6)
+    np.testing.assert_allclose(policy.reward.spread(state.reward), np.sqrt(0.2), rtol=1e-6)
     for reward, cost in ((0, 0.5), (0.5, 0.5), (1, 0.5)):
         state = updated(policy, state, np.int32(1), np.float32(reward), np.float32(cost))
     # Σ(r − r̄)² = 1/2, Σ(c − c̄)² = 0.
-    _, _, reward_spread, cost_spread = posterior(policy, state)
+    reward_spread, cost_spread = policy.reward.spread(state.reward), policy.cost.spread(state.costs[0])
     np.testing.assert_allclose(reward_spread[1], np.sqrt((0.2 + 0.25) / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(cost_spread[1], np.sqrt(0.2 / 2.5 / 4), rtol=1e-6)
     np.testing.assert_allclose(cost_spread[0], np.sqrt(0.2), rtol=1e-6)
-    seen = histories()
+    values = np.random.default_rng(1).beta(2, 5, 3000).astype(np.float32)
     for variance, learn in ((0.25, 0), (0.25, 1), (0.1, 0.1)):
-        policy = bj.GaussianBTS(variance=variance, learn=learn)
-        for ours, theirs in zip(posterior(policy, as_statistics(seen, policy))[2:], seen.variances(), strict=True):
-            exact = np.sqrt((variance + learn * seen.n * theirs) / (1 + learn * seen.n) / (seen.n + 1))
-            np.testing.assert_allclose(ours, exact, rtol=1e-4)
+        posterior = Normal(variance=variance, learn=learn)
+        first = posterior.init(Problem(num_arms=2))
+        state, _ = jax.lax.scan(lambda state, x: (posterior.record(state, jnp.int32(1), x, None), None), first, values)  # noqa: B023
+        np.testing.assert_allclose(state.mean, [0.5, values.mean(dtype=float)], rtol=1e-5)
+        exact = (variance + learn * len(values) * values.astype(float).var()) / (1 + learn * len(values)) / (len(values) + 1)
+        np.testing.assert_allclose(posterior.spread(state)[1], np.sqrt(exact), rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_gaussian_bts_always_has_a_draw():
     """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
     policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
-    pulls, none = [2 * 10**9] * 2, [0, 0]
-    state = statistics(pulls, pulls, [0, pulls[0]], none, none)
-    arm, calls = decisions(policy, state, 500, 4)
+    many = np.full(2, 2e9, np.float32)
+    reward = NormalState(many, np.ones(2, np.float32), np.zeros(2, np.float32))
+    state = policy.init(Problem(num_arms=2))._replace(
+        reward=reward, costs=(reward._replace(mean=np.array([0, 1], np.float32)),))
+    arm, calls = decisions(policy, jax.device_put(state), 500, 4)
     assert (arm == 0).all() and 1.2 < calls < 2.5
 
 
@@ -680,11 +685,11 @@ def test_bts_counts_trials():
     policy = bj.BTS()
     state = policy.init(Problem(num_arms=3))
     state = updated(policy, state, np.int32(1), np.float32(1), np.float32(0))
-    assert state.reward_successes.tolist() == [0, 1, 0] and state.cost_successes.tolist() == [0, 0, 0]
-    assert state.pulls.tolist() == [0, 1, 0]
+    assert state.reward.successes.tolist() == [0, 1, 0] and state.costs[0].successes.tolist() == [0, 0, 0]
+    assert state.reward.pulls.tolist() == state.costs[0].pulls.tolist() == [0, 1, 0]
     update = jax.jit(jax.vmap(lambda key: policy.update(state, jnp.int32(2), jnp.float32(0.3), jnp.float32(0.8), key)))
     many = update(jax.random.split(KEY, 20_000))
-    reward, cost = np.asarray(many.reward_successes)[:, 2], np.asarray(many.cost_successes)[:, 2]
+    reward, cost = np.asarray(many.reward.successes)[:, 2], np.asarray(many.costs[0].successes)[:, 2]
     for share, p in ((reward.mean(), 0.3), (cost.mean(), 0.8), ((reward & cost).mean(), 0.24)):
         assert abs(share - p) < 6 * np.sqrt(p * (1 - p) / 20_000)
 
@@ -724,8 +729,9 @@ def test_policies_know_only_what_they_require():
     (lambda: bj.EpsilonFirst(epsilon="a lot"), "epsilon = 'a lot'"),
     (lambda: bj.UCBBV1(min_cost=0.0), "min_cost = 0"),
     (lambda: bj.UCBBV1(min_cost=-1), "min_cost = -1"),
-    (lambda: bj.BTS(reward_alpha=0.1), "reward_alpha = 0.1"),
-    (lambda: bj.BTS(cost_beta=np.inf), "cost_beta = inf"),
+    (lambda: bj.BTS(reward=Beta(alpha=0.1)), "alpha = 0.1"),
+    (lambda: bj.BTS(cost=Beta(beta=[1, np.inf])), r"beta\[1\] = inf"),
+    (lambda: bj.BTS(cost=0.5), "cost = 0.5 has no init"),
     (lambda: bj.KUBE(scale=-1), "scale = -1"),
     (lambda: bj.GaussianBTS(variance=1e-50), "variance = 1e-50"),  # 0 to float32
     (lambda: bj.PDBwK(scale=np.nan), "scale = nan"),

@@ -213,11 +213,11 @@ def test_with_unit_costs_bts_is_classical_thompson_sampling(knows_costs):
     """On the number of pulls of each arm, against a plain Thompson sampler over B rounds: 6 standard errors.
 
     With the paper's uniform prior BTS does not know that every pull costs 1: its draw of the cost is Beta(n + 1, 1),
-    which makes it explore some 8% more here, and the sampler it is compared with gets that factor. With a prior that
-    is sure of the costs the factor is gone.
+    which makes it explore some 8% more here, and the sampler it is compared with gets that factor. A policy that
+    knows the costs does not need the factor.
     """
     means, rounds, runs = np.array([0.3, 0.5, 0.6, 0.2, 0.4]), 150, 4 * RUNS
-    policy = bj.BTS(cost_alpha=1e7, cost_beta=0.5) if knows_costs else bj.BTS()
+    policy = bj.BTS(cost=bj.posteriors.Known()) if knows_costs else bj.BTS()
     bandit = bj.Bernoulli(reward=means, cost=np.ones(5))
     parts = [play_batch(policy, bandit, rounds, keys(RUNS, seed), [50, 100, rounds]) for seed in range(4)]
     ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), *parts), (slice(None), 2))

@@ -106,9 +106,12 @@ def assert_agrees(trace, run):
 def test_batches_have_the_bits_of_one():
     """Over keys and a hyperparameter, under jit; with runs that are cut off by `rounds`, and a record that uses the policy."""
 
+    def with_prior(alpha):
+        return bj.BTS(reward=bj.posteriors.Beta(alpha=alpha))
+
     def play(alpha, key):
-        policy = bj.BTS(reward_alpha=alpha)
-        return bj.trace(policy, BERNOULLI, 10, key, rounds=25, record=lambda state: policy.reward_posterior(state)[0])
+        policy = with_prior(alpha)
+        return bj.trace(policy, BERNOULLI, 10, key, rounds=25, record=lambda state: policy.reward.shapes(state.reward)[0])
 
     alphas, many = np.float32([1, 4]), keys(3)
     traces = take(jax.jit(jax.vmap(jax.vmap(play, (None, 0)), (0, None)))(alphas, many), ...)
@@ -118,7 +121,7 @@ def test_batches_have_the_bits_of_one():
     for i in range(2):
         for j in range(3):
             trace = take(traces, (i, j))
-            assert_agrees(trace, bj.simulate(bj.BTS(reward_alpha=alphas[i]), BERNOULLI, 10, many[j], max_rounds=25))
+            assert_agrees(trace, bj.simulate(with_prior(alphas[i]), BERNOULLI, 10, many[j], max_rounds=25))
             # The posterior counts the rewards before each round: Bernoulli arms make each a success or none.
             earned = np.zeros((26, 5))
             for t in range(int(trace.length)):

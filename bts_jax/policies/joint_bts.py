@@ -48,11 +48,11 @@ class JointBTS(LargestRatio):
     def believe(self, problem: Problem) -> JointState:
         return Joint(self.alpha).init(problem)
 
-    def draw(self, beliefs: JointState, key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    def draw_means(self, beliefs: JointState, key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         reward, cost = Joint(self.alpha).draw(beliefs, key)
         return reward, [cost]
 
-    def record(
+    def record_pull(
         self, beliefs: JointState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> JointState:
         return Joint(self.alpha).record(beliefs, arm, reward, cost, key)

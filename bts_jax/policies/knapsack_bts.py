@@ -61,11 +61,11 @@ class KnapsackBTS(Thompson):
         return KnapsackBTSState(self.believe(problem), resources.Prices.equal(problem))
 
     def __call__(self, state: KnapsackBTSState, key: jax.Array) -> tuple[jax.Array, KnapsackBTSState]:
-        reward, costs = self.draw(state.beliefs, key)
+        reward, costs = self.draw_means(state.beliefs, key)
         return jnp.argmax(reward / state.prices.of(costs)), state
 
     def update(
         self, state: KnapsackBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> KnapsackBTSState:
-        return KnapsackBTSState(self.record(state.beliefs, arm, reward, cost, key),
+        return KnapsackBTSState(self.record_pull(state.beliefs, arm, reward, cost, key),
                                 state.prices.after(jnp.reshape(cost, (-1,))))

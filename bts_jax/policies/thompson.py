@@ -35,7 +35,7 @@ class Thompson:
 
     @property
     def learnable(self) -> dict[str, tuple[float, float]]:
-        """The hyperparameters of the posteriors that `bts_jax.learn` learns by default, as "reward.alpha", with their ranges."""
+        """The hyperparameters that `bts_jax.learn` learns by default, such as "reward.alpha", with their ranges."""
         return {f"{name}.{inner}": limits for name in ("reward", "cost")
                 for inner, limits in getattr(getattr(self, name), "learnable", {}).items()}
 
@@ -47,23 +47,25 @@ class Thompson:
         costs = tuple(posterior.init(problem.of_cost(j)) for j, posterior in enumerate(posteriors))
         return Beliefs(self.reward.init(problem.of_reward()), costs, problem.time_cost)
 
-    def draw(self, beliefs: Beliefs, key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    def draw_means(self, beliefs: Beliefs, key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         """Draws an expected reward of each arm, and an expected cost for each resource. [K] each
 
         The cost of time is not drawn, but known.
         """
         key_reward, key_cost = jax.random.split(key)
         reward = self.reward.draw(beliefs.reward, key_reward)
+        posteriors = self._of_costs(len(beliefs.costs))
         costs = [posterior.draw(state, jax.random.fold_in(key_cost, j) if j else key_cost)
-                 for j, (posterior, state) in enumerate(zip(self._of_costs(len(beliefs.costs)), beliefs.costs, strict=True))]
+                 for j, (posterior, state) in enumerate(zip(posteriors, beliefs.costs, strict=True))]
         return reward, costs if beliefs.time is None else [*costs, jnp.full_like(reward, beliefs.time)]
 
-    def record(self, beliefs: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
+    def record_pull(self, beliefs: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
         """The beliefs after a pull. `cost`: a number, or [d] for several resources"""
         words = random.several_bits(key, 1 + len(beliefs.costs))
         cost = jnp.reshape(cost, (-1,))
+        posteriors = self._of_costs(len(beliefs.costs))
         costs = tuple(posterior.record(state, arm, cost[j], words[1 + j])
-                      for j, (posterior, state) in enumerate(zip(self._of_costs(len(beliefs.costs)), beliefs.costs, strict=True)))
+                      for j, (posterior, state) in enumerate(zip(posteriors, beliefs.costs, strict=True)))
         return beliefs._replace(reward=self.reward.record(beliefs.reward, arm, reward, words[0]), costs=costs)
 
     def _of_costs(self, count: int) -> tuple[Any, ...]:
@@ -71,8 +73,8 @@ class Thompson:
         if not isinstance(self.cost, tuple):
             return (self.cost,) * count
         if len(self.cost) != count:
-            raise ValueError(f"cost of policy {type(self).__name__} has {len(self.cost)} posteriors, and the bandit has {count} "
-                             "resources besides time: give one posterior for all of them, or one for each")
+            raise ValueError(f"cost of policy {type(self).__name__} has {len(self.cost)} posteriors, and the bandit has "
+                             f"{count} resources besides time: give one posterior for all of them, or one for each")
         return self.cost
 
 
@@ -85,11 +87,11 @@ class LargestRatio(Thompson):
         return self.believe(problem)
 
     def __call__(self, state: Beliefs, key: jax.Array) -> tuple[jax.Array, Beliefs]:
-        reward, (cost,) = self.draw(state, key)
+        reward, (cost,) = self.draw_means(state, key)
         return jnp.argmax(reward / cost), state
 
     def update(self, state: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
-        return self.record(state, arm, reward, cost, key)
+        return self.record_pull(state, arm, reward, cost, key)
 
     def logits(self, state: Beliefs, key: jax.Array) -> jax.Array:
         """Returns log θ^r − log θ^c for draws with `key` that have derivatives. The largest is at the arm to pull. [K]"""

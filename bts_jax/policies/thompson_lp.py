@@ -31,14 +31,14 @@ class ThompsonLP(Thompson):
 
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         key_draw, key_arm = jax.random.split(key)
-        reward, costs = self.draw(state.beliefs, key_draw)
+        reward, costs = self.draw_means(state.beliefs, key_draw)
         mix = resources.solve(reward, jnp.stack(costs, -1), state.budget)
         return mix.choose(random.bits(key_arm)[0], reward), state
 
     def update(
         self, state: ThompsonLPState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ThompsonLPState:
-        return state._replace(beliefs=self.record(state.beliefs, arm, reward, cost, key))
+        return state._replace(beliefs=self.record_pull(state.beliefs, arm, reward, cost, key))
 
 
 @pytree

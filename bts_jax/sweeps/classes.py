@@ -55,7 +55,8 @@ def find(text: str, kind: str | None = None, *, folder: str | os.PathLike = ".",
         reason = "has no class" if found is None else "has an object that is not a class, named"
         raise ValueError(f"{what}: {_named(module)} {reason} {name!r}: give the name of a class in it"
                          f"{suggestion(name, classes)}")
-    missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in ([kind] if kind else ("policy", "bandit"))}
+    kinds = [kind] if kind else ["policy", "bandit"]
+    missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in kinds}
     if all(missing.values()):
         reasons = " or ".join(f"a {one} (no {', '.join(members)})" for one, members in missing.items())
         raise ValueError(f"{what} is not {reasons}: add the members that bts_jax.contract lists")
