@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bts_jax import checks, game, progress
+from bts_jax import checks, game, limits, progress
 from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play, work_of
 from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, num_resources, ratio
@@ -61,7 +61,8 @@ def compare(
     Args:
         policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
             default settings.
-        bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`.
+        bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`. A `UserWarning` names
+            policies that are made for costs in [0, 1] if mean costs are far below the largest one (`contract.needs_cost_limit`).
         budget: how much may be spent in a run, of each resource if there are several.
         keys: one typed JAX key for each run.
         level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.
@@ -82,6 +83,7 @@ def compare(
         raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
     for policy in policies.values():
         game.check(policy, bandit, budget, None, None)
+    limits.warn_of_small_costs(policies, lambda: {"bandit": limits.share_of(bandit)}, stacklevel=2)
     return _compared(policies, bandit, budget, keys, level, quiet)
 
 

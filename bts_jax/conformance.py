@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from bts_jax import batch, checks, game, random
+from bts_jax import batch, checks, game, limits, random
 from bts_jax.bandits import Bernoulli
 from bts_jax.bandits.arms import named_arms
 from bts_jax.contract import Bandit, Policy, Posterior, Problem, num_resources, scales, side_info
@@ -37,7 +37,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     - The policy must be a function of its state and key.
     - If the policy has `logits`, this method must return K finite numbers.
 
-    A `UserWarning` names operations whose last bit XLA may compute differently in another batch: a convolution, which adds
+    A `UserWarning` says so if the policy is made for costs in [0, 1] and mean costs are below a hundredth of the largest cost
+    (`bts_jax.contract.needs_cost_limit`). Another one names operations whose last bit XLA may compute differently in another batch: a convolution, which adds
     floats in an order that XLA chooses, or a function such as `sin`. Sums, matrix products, `exp`, `log`, `log1p`, `tanh` and
     normal draws are not among them, because runs compute them in a fixed way (`bts_jax.engine.summation`, `functions`).
 
@@ -47,6 +48,8 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)
+    game.check_contracts(policy, bandit)
+    limits.warn_of_small_costs({name: policy}, lambda: {"bandit": limits.share_of(bandit)}, stacklevel=2)
     several = num_resources(bandit) is not None
     budget = np.asarray(budget) if several else budget  # type: ignore
     checkpoints = np.array([0.5, 1.0]) if several else np.array([budget / 2, budget])

@@ -214,6 +214,28 @@ def posteriors_of(policy: Any) -> list[Any]:
     return found
 
 
+def needs_cost_limit(policy: Any) -> bool:
+    """Whether a policy, or its posterior of costs, is made for costs in [0, 1], so that it needs an upper limit on a single cost.
+
+    Such a policy sees costs as shares of the largest cost of one pull, `cost_scale`: it has a confidence radius for numbers in
+    [0, 1], or records a cost as a success with that probability. If mean costs are far below the largest cost, it learns little
+    from a pull, and explores too much or too little. `check_policy`, `compare` and `sweep` warn below a hundredth. A policy says
+    so with a class attribute `bounded_costs = True`, and a posterior with `bounded = True`.
+
+    If costs are amounts of money, take a policy that does not depend on the largest cost. All Thompson policies are, with a
+    posterior such as `Gamma`; so are index policies that divide by the average cost, such as `KUBE`.
+
+    Example:
+        >>> from bts_jax import BTS, KUBE
+        >>> from bts_jax.posteriors import Gamma
+        >>> [needs_cost_limit(policy) for policy in (BTS(), BTS(cost=Gamma()), KUBE())]
+        [True, False, False]
+    """
+    part = getattr(policy, "cost", None)
+    costs = part if isinstance(part, tuple) else (part,)
+    return bool(getattr(policy, "bounded_costs", False)) or any(getattr(one, "bounded", False) for one in costs)
+
+
 def side_info(policy: Any) -> tuple[str, ...]:
     """The side information of a policy and its posteriors, or of a class of policies, as names of fields of `Problem`."""
     if hasattr(policy, "told") and not hasattr(policy, "requires"):

@@ -107,6 +107,11 @@ class Wrapper(Arms):
         return getattr(self.bandit, "arms", ())
 
     @property
+    def all_or_nothing(self) -> bool:
+        """Whether a cost is 0 or the largest cost, of every resource except time."""
+        return getattr(self.bandit, "all_or_nothing", False)
+
+    @property
     def reward_scale(self) -> Any:
         found = scales(self.bandit)
         return None if found is None else found[0]

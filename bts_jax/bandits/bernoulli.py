@@ -1,7 +1,7 @@
 """Bernoulli arms: rewards and costs are 0 or 1 (the paper's Section 2)."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ class Bernoulli(Arms):
         >>> Bernoulli(reward=[0.5, 0.9], cost=[[0.25, 0.1], [0.9, 0.2]]).num_resources
         2
     """
+
+    all_or_nothing: ClassVar[bool] = True  # a cost is 0 or the largest cost
 
     reward: ArrayLike  # [K]
     cost: ArrayLike  # [K] or [K, d]

@@ -1,6 +1,6 @@
 """Arms with dependent reward and cost: any joint distribution on {0, 1}² (the paper's future work 3)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ class Correlated(Arms):
         >>> bandit.probs.tolist()  # of (reward, cost) = (0, 0), (0, 1), (1, 0) and (1, 1)
         [[0.5, 0.0, 0.0, 0.5], [0.0, 0.25, 0.75, 0.0]]
     """
+
+    all_or_nothing: ClassVar[bool] = True  # a cost is 0 or the largest cost
 
     reward: ArrayLike  # [K]
     cost: ArrayLike  # [K]

@@ -1,6 +1,7 @@
 """Dynamic pricing with limited inventory, the standard example of bandits with knapsacks."""
 
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,8 @@ class Pricing(Arms):
         >>> [round(revenue, 3) for revenue in shop.reward_mean.tolist()]
         [1.6, 1.7]
     """
+
+    all_or_nothing: ClassVar[bool] = True  # a cost is 0 or the largest cost
 
     prices: ArrayLike  # [K, d]
     demand: ArrayLike  # [K, d]

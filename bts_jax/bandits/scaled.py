@@ -69,6 +69,10 @@ class Scaled(Wrapper):
                            "largest cost of all arms, because sums are not exact enough for both")
 
     @property
+    def all_or_nothing(self) -> bool:
+        return False
+
+    @property
     def reward_scale(self) -> jax.Array:
         inner = self._inner_scales[0]
         return inner if self.worth is None else _or_one((jnp.asarray(self.worth) * inner[..., None]).max(-1))

@@ -1,5 +1,7 @@
 """Budget-UCB: an upper confidence bound on the ratio, given a lower bound on the costs."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -22,6 +24,9 @@ class BudgetUCB(FloorPolicy):
 
     Guarantee: regret O(ln B) in the source, if λ is a lower bound on the expected costs.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
     before the others (see `index.choose`). If λ = 0, as on a bandit with an arm that never costs anything, the same holds for
     every arm with c̄_i ≤ e_i.
@@ -33,6 +38,8 @@ class BudgetUCB(FloorPolicy):
         >>> BudgetUCB(min_cost=0.1)  # whatever the bandit's smallest expected cost is
         BudgetUCB(min_cost=0.1)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     min_cost: ArrayLike | None = None
 

@@ -1,5 +1,7 @@
 """i-UCB, c-UCB, m-UCB and b-greedy: four ways to explore, from one paper."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -37,6 +39,9 @@ class IUCB(_Family):
     Guarantee: the source states that regret is sublinear in B, and O(ln B) for a suitable α. We do not know whether the
     default α is suitable.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
     before the others (see `index.choose`).
 
@@ -47,6 +52,8 @@ class IUCB(_Family):
         >>> IUCB(alpha=0.5)  # explores more than the source's
         IUCB(alpha=0.5)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     alpha: ArrayLike = 1 / 4
 
@@ -101,6 +108,9 @@ class MUCB(_Family):
 
     Guarantee: as for `IUCB`: regret is sublinear in B, and O(ln B) for a suitable α.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source does not define the index for c̄_i ≤ e_i. Here it is infinite, and the arm is
     explored before the others (see `index.choose`).
 
@@ -111,6 +121,8 @@ class MUCB(_Family):
         >>> MUCB(alpha=0.125)  # explores more than the source's
         MUCB(alpha=0.125)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     alpha: ArrayLike = 1 / 16
 

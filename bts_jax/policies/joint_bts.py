@@ -1,5 +1,7 @@
 """Joint BTS: budgeted Thompson sampling that learns the joint distribution of an arm's reward and cost."""
 
+from typing import ClassVar
+
 import jax
 
 from bts_jax import checks
@@ -29,6 +31,9 @@ class JointBTS(LargestRatio):
 
     Guarantee: none known to us.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the algorithm is ours. With α = 1/2 the marginal priors of θ^r and θ^c are uniform, as in
     `BTS`. This is also Jeffreys' prior.
 
@@ -39,6 +44,8 @@ class JointBTS(LargestRatio):
         >>> JointBTS(alpha=1.0)  # uniform over the four outcomes' probabilities
         JointBTS(alpha=1.0)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     alpha: ArrayLike = 0.5
 

@@ -1,5 +1,7 @@
 """KL-UCB-SC: the largest ratio within a Kullback–Leibler confidence region."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -27,6 +29,9 @@ class KLUCBSC(IndexPolicy):
     Guarantee: asymptotically optimal on Bernoulli arms for tuned = 0, as the source proves. For tuned = 1, the default, we
     know of no guarantee.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source has two levels. Its proof uses ln t (tuned = 0). Its tuned variant, which it
     compares with BTS, uses ln(t/n) (tuned = 1). The default is the level with less regret: on 200 random bandits with ten arms
     and a budget of 5,000 times the smallest cost, tuned = 1 has 0.77 to 0.86 times the regret of tuned = 0. The source does
@@ -49,6 +54,8 @@ class KLUCBSC(IndexPolicy):
         >>> KLUCBSC(tuned=0)  # for which asymptotic optimality was proved
         KLUCBSC(tuned=0.0)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     tuned: ArrayLike = 1.0
 

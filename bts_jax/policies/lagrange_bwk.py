@@ -41,6 +41,9 @@ class LagrangeBwK:
     Guarantee: regret O((T/B) √(KT)) up to logarithms on stationary bandits, and a constant competitive ratio, up to logarithms,
     against an adversary.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: payoffs are scaled to [0, 1] before they are learned from. The confidence of EXP3.P is 1/T. Its
     share of random pulls, 1.05 √(K ln K / T), is at most 1/2: with T below 4.4 K ln K, or with another scale, the guarantee
     does not apply.
@@ -55,6 +58,7 @@ class LagrangeBwK:
 
     requires: ClassVar[tuple[str, ...]] = ("budget", "time_cost")
     several_resources: ClassVar[bool] = True
+    bounded_costs: ClassVar[bool] = True
 
     scale: ArrayLike = 1.0
 

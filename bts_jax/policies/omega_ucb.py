@@ -59,6 +59,9 @@ class OmegaUCB(_Omega):
 
     Guarantee: regret O(ln B) in the source for ρ ≥ 1. For the default ρ = 1/4 there is no logarithmic bound.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source does not define the index for ω₋(c̄_i) = 0, where the arm has not cost anything yet.
     Here it is infinite, and the arm is explored before the others (see `index.choose`).
 
@@ -69,6 +72,8 @@ class OmegaUCB(_Omega):
         >>> OmegaUCB(rho=1.0)  # the wider of the source's two intervals
         OmegaUCB(rho=1.0)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     rho: ArrayLike = 1 / 4
 
@@ -95,6 +100,9 @@ class OmegaStarUCB(_Omega):
 
     Guarantee: that of ω-UCB on Bernoulli arms, where the two are the same: O(ln B) for ρ ≥ 1. None known to us on other arms.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source leaves two cases open. Here η̂ = 1 where x̄ is 0 or 1. An arm with ω₋(c̄_i) = 0,
     which has not cost anything yet, has an infinite index and is explored before the others (see `index.choose`).
 
@@ -107,6 +115,7 @@ class OmegaStarUCB(_Omega):
     """
 
     variances: ClassVar[bool] = True
+    bounded_costs: ClassVar[bool] = True
 
     rho: ArrayLike = 1 / 4
 

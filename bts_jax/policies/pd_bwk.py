@@ -26,6 +26,9 @@ class PDBwK(IndexPolicy):
 
     Guarantee: none known to us for this variant.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: Xia et al. do not define the index if the denominator is 0. Here it is infinite, and the arm is
     explored before the others (see `index.choose`).
 
@@ -38,6 +41,7 @@ class PDBwK(IndexPolicy):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("budget",)
+    bounded_costs: ClassVar[bool] = True
 
     scale: ArrayLike = 0.25
 

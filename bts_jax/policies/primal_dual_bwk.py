@@ -38,6 +38,9 @@ class PrimalDualBwK:
 
     Guarantee: regret O(√(K OPT) + OPT √(K/B)) up to logarithms, for the ν of the source.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source has ν = Θ(log(dKT)) and leaves the constant open. Here ν = scale · log(dKB), with the
     factor that Xia et al. (IJCAI 2015) chose. With one resource the policy is their variant, `PDBwK`. The source multiplies
     costs by B / B_j and then takes confidence bounds. Here the bounds are multiplied by B / B_j, which makes them closer to the
@@ -53,6 +56,7 @@ class PrimalDualBwK:
 
     requires: ClassVar[tuple[str, ...]] = ("budget",)
     several_resources: ClassVar[bool] = True
+    bounded_costs: ClassVar[bool] = True
 
     scale: ArrayLike = 0.25
 

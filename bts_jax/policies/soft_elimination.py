@@ -30,6 +30,9 @@ class SoftElimination:
 
     Guarantee: none known to us for budgets. (The guarantee of the source is for bandits without costs.)
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source has the gap between mean rewards in place of δ_i. The source pulls every arm once
     first. Here the estimates have a uniform prior instead, r̂ = (Σ rewards + 1) / (n + 2) and ĉ in the same way. They are
     never undefined or zero, and an arm that was never pulled has the same probability as the best arm.
@@ -45,6 +48,7 @@ class SoftElimination:
     requires: ClassVar[tuple[str, ...]] = ()
     softmax: ClassVar[bool] = True
     learnable: ClassVar[dict[str, tuple[float, float]]] = {"scale": (0.01, 100.0)}
+    bounded_costs: ClassVar[bool] = True
 
     scale: ArrayLike = 1.0
 

@@ -31,6 +31,9 @@ class UCBB2(IndexPolicy):
     0`). With `reward_test = 1`, the default, we know of no guarantee. An arm that never earns anything is then explored
     forever, and regret is linear in B.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source tests the cost, with λ = 1.28, and its factor 1.4 is made for this λ. The program of
     Heyden et al. (KDD 2024) tests whether η_i < r̄_i. This test is the default here. On 200 random bandits with ten arms and
     means from 0.1 to 0.9 it has 1.04, 0.62 and 0.33 times the regret of the source's test, with budgets of 5,000, 20,000 and
@@ -53,6 +56,7 @@ class UCBB2(IndexPolicy):
     """
 
     variances: ClassVar[bool] = True
+    bounded_costs: ClassVar[bool] = True
 
     alpha: ArrayLike = 2.01
     stability: ArrayLike = 1.28

@@ -1,5 +1,7 @@
 """UCB-BV1: an upper confidence bound for variable costs, given a lower bound on them."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -25,6 +27,9 @@ class UCBBV1(FloorPolicy):
     Before that, the formula says nothing useful. With `explore = 0`, the default, we know of no guarantee: the policy can stay
     with a wrong arm, and regret is then linear in B.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: for e_i > λ the bonus is negative, and public programs differ. Two of the three programs that
     we read compute the formula unchanged (`explore = 0`). The policy then pulls the arms about equally often until the first
     of them has e_i < λ, and prefers that arm. The third program explores arms with e_i ≥ λ before the others (`explore = 1`),
@@ -44,6 +49,8 @@ class UCBBV1(FloorPolicy):
         >>> UCBBV1(min_cost=0.1)  # whatever the bandit's smallest expected cost is
         UCBBV1(min_cost=0.1, explore=0.0)
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     min_cost: ArrayLike | None = None
     explore: ArrayLike = 0.0

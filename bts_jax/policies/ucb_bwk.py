@@ -37,6 +37,9 @@ class UCBBwK:
     Guarantee: none known to us for the default `shrink`. With the ν and the shrink of the source the regret is O(√(K OPT) +
     OPT √(K/B)) up to logarithms.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source leaves constants open; here ν = scale · log(dKB). It reduces all budgets except time
     by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten arms and a budget of 1,000 this ε is about 1/2, and
     half of the budget would be lost. Here `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls
@@ -54,6 +57,7 @@ class UCBBwK:
 
     requires: ClassVar[tuple[str, ...]] = ("budget",)
     several_resources: ClassVar[bool] = True
+    bounded_costs: ClassVar[bool] = True
 
     scale: ArrayLike = 0.25
     shrink: ArrayLike = 0.0

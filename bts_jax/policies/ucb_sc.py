@@ -1,5 +1,7 @@
 """UCB-SC+: the largest ratio over a disc around the average reward and cost."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -25,6 +27,9 @@ class UCBSCPlus(IndexPolicy):
 
     Guarantee: none known to us.
 
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
+    too little if most costs are far below it.
+
     Deviations from the source: the source does not define the index for c̄_i ≤ √a_i. Here it is infinite, and the arm is
     explored before the others (see `index.choose`).
 
@@ -32,6 +37,8 @@ class UCBSCPlus(IndexPolicy):
         >>> UCBSCPlus()  # nothing to choose
         UCBSCPlus()
     """
+
+    bounded_costs: ClassVar[bool] = True
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""

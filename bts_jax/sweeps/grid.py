@@ -18,6 +18,7 @@ from bts_jax.bandits.one_of import OneOf
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
 from bts_jax.engine.fixed_point import LARGEST, UNIT
+from bts_jax.limits import mean_share
 from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps.results import Chunk, now
@@ -60,6 +61,7 @@ class Grid:
         vectors: list[Bandit] = []  # the bandits with several resources
         self.names: list[tuple[str, ...]] = []  # of the arms
         self.scales: list[tuple[float, Any]] = []  # of rewards and costs; a list if costs are vectors
+        self.in_units: list[bool] = []  # whether the bandit has scales
         ends = np.full(len(self.budgets), np.inf) if self.in_rounds else self.budgets
         of_built_in = _means_by_kind(self._bandits)
         for place, (name, bandit) in enumerate(self.bandits.items()):
@@ -81,7 +83,9 @@ class Grid:
                     game.check_values(bandit, ends[-1], None, self.longest)
             self.means.append(means)
             self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.reward_mean.shape[-1]))
-            found = scales(bandit) or (1.0, 1.0)
+            found = scales(bandit)
+            self.in_units.append(found is not None)
+            found = found or (1.0, 1.0)
             self.scales.append((float(found[0]), np.asarray(found[1], np.float64).tolist()))
             if relative_to_min_cost and means.cost_mean.ndim > 1:
                 raise ValueError(f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, and budgets are relative to "
@@ -181,6 +185,12 @@ class Grid:
             self._rows[place] = len(members.setdefault(kind, []))
             members[kind].append(place)
         self._members, self._stacks = members, {}
+
+    def mean_shares(self) -> dict[str, float]:
+        """The mean cost of each bandit as a share of its largest cost; see `limits.mean_share`."""
+        units = [scale[1] if has else None for scale, has in zip(self.scales, self.in_units, strict=True)]
+        parts = zip(self.bandits.items(), self.means, units, strict=True)
+        return {name: mean_share(bandit, means.cost_mean, unit) for (name, bandit), means, unit in parts}
 
     def requires_budget(self, chunk: Chunk) -> bool:
         return "budget" in side_info(self.policy(chunk))

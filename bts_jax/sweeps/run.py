@@ -23,7 +23,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from bts_jax import checks, progress
+from bts_jax import checks, limits, progress
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, Policy
@@ -72,7 +72,8 @@ def sweep(
     Args:
         policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
             default settings.
-        bandits: a dict of bandits by name. They may differ in family and number of arms.
+        bandits: a dict of bandits by name. They may differ in family and number of arms. A `UserWarning` names policies that are
+            made for costs in [0, 1] if mean costs are far below the largest one (`contract.needs_cost_limit`).
         budgets: in increasing order, in the unit of the bandits' costs. If a bandit has several resources, each of them has
             this budget. (`Timed` and `Pricing` take the time and the stock per unit of budget.)
         num_seeds: the number of runs of each policy on each bandit with each budget.
@@ -170,6 +171,7 @@ def fill(
         asked = Grid(policies, bandits, budgets, num_seeds, seed, relative_to_min_cost, device, bandit_coords, max_rounds,
                      rounds)
         attributes = asked.attributes()
+        limits.warn_of_small_costs(asked.policies, asked.mean_shares, stacklevel=4)
     number, shard_count = _shard_of(shard, out)
     usual, most = sizes(asked, None if memory_bytes is None else checks.whole("memory_bytes", memory_bytes, 1), count)
     if chunk_size is None:
