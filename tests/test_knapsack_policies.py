@@ -27,7 +27,7 @@ from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
 BETA = Beta()  # the slow versions have the Bernoulli trials of the papers
-FIXED, UPDATE = bj.TSFixed(cost=BETA), bj.TSUpdate(cost=BETA)
+FIXED, UPDATE = bj.TSFixed(BETA, BETA), bj.TSUpdate(BETA, BETA)
 DRAWS, SLOW_DRAWS = 20_000, 100_000
 
 # Three arms and two resources. 120 rounds of time, each of which costs 1/2; T/B is 120/55 for money.
@@ -313,7 +313,7 @@ def same_prices(prices, slow):
 
 @pytest.mark.slow
 def test_knapsack_bts_counts_and_prices_in_a_replay():
-    rounds, slow = traced(bj.KnapsackBTS(cost=BETA), "timed")
+    rounds, slow = traced(bj.KnapsackBTS(BETA, BETA), "timed")
     for arm, reward, cost, state in rounds:
         same_counts(state.beliefs, slow)
         same_prices(state.prices, slow)
@@ -323,7 +323,7 @@ def test_knapsack_bts_counts_and_prices_in_a_replay():
 @pytest.mark.slow
 def test_thompson_lp_counts_and_budgets_in_a_replay():
     """TSFixed has the same counts, and `test_thompson_lp_by_hand` has its budgets."""
-    rounds, slow = traced(bj.TSUpdate(cost=BETA), "two")
+    rounds, slow = traced(bj.TSUpdate(BETA, BETA), "two")
     spent = np.zeros(2)
     for arm, reward, cost, state in rounds:
         same_counts(state.beliefs, slow)
@@ -449,7 +449,7 @@ def posterior(policy, budget, time):
 @pytest.mark.parametrize("time", [None, 0.5])
 def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
     """The prices matter: without them the frequencies differ by more than twice what is allowed."""
-    policy, budget, rng = bj.KnapsackBTS(cost=BETA), [40.0, 60.0], np.random.default_rng(1)
+    policy, budget, rng = bj.KnapsackBTS(BETA, BETA), [40.0, 60.0], np.random.default_rng(1)
     state, slow = posterior(policy, budget, time)
     prices = np.array([0.5, 2.0])
     slow.prices *= prices
@@ -476,7 +476,7 @@ def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
 @pytest.mark.slow
 def test_hyperparameters_are_the_priors_of_knapsack_bts():
     """Priors count like successes and failures that were seen. 6.5 standard errors."""
-    state, slow = posterior(bj.KnapsackBTS(cost=BETA), [40.0, 60.0], None)
+    state, slow = posterior(bj.KnapsackBTS(BETA, BETA), [40.0, 60.0], None)
     slow.n += 5  # Beta(3, 4) for rewards is Beta(1, 1) after 5 more pulls with 2 successes; Beta(6, 1) for costs has 5
     slow.rewards += 2
     slow.costs += 5
@@ -487,7 +487,7 @@ def test_hyperparameters_are_the_priors_of_knapsack_bts():
 
 def test_rewards_and_costs_become_successes_independently():
     """8 outcomes of a pull with reward 0.3 and costs 0.6 and 0.25: 6.5 standard errors, at most 0.021."""
-    policy = bj.TSFixed(cost=BETA)
+    policy = bj.TSFixed(BETA, BETA)
     beliefs = policy.believe(Problem(num_arms=3, num_resources=2))
     amounts = jnp.float32(0.3), jnp.array([0.6, 0.25])
     record = jax.jit(jax.vmap(lambda key: policy.record_pull(beliefs, jnp.int32(1), *amounts, key)))
@@ -573,7 +573,7 @@ def test_primal_dual_bwk_by_hand():
 
 def test_knapsack_bts_by_hand():
     """The arms of `test_primal_dual_bwk_by_hand`, known nearly for certain, and a bad one. The costs paid raise the prices."""
-    policy = bj.KnapsackBTS(cost=BETA)
+    policy = bj.KnapsackBTS(BETA, BETA)
     state = certain(policy, [0.5, 0.5, 0.25], [[0.5, 0.25], [0.25, 1.0], [1.0, 1.0]], [50, 100])
     assert (arms_of(policy, state) == 0).all()
     after = updated(policy, state, 0, np.float32(1), np.float32([1, 0.5]))
@@ -756,7 +756,7 @@ def test_whole_runs_earn_as_much_as_slow_ones(kind):
     The replays above have the other game, or both; that of TSUpdate is also for TSFixed, and LagrangeBwK needs time.
     """
     game = "two" if kind is bj.KnapsackBTS else "timed"
-    policy = kind(cost=BETA) if issubclass(kind, Thompson) else kind()
+    policy = kind(BETA, BETA) if issubclass(kind, Thompson) else kind()
     (bandit, budget, time), runs = GAMES[game], 400
     fast = np.asarray(bj.simulate_batch(policy, bandit, budget, jax.random.split(KEY, runs)).reward)[:, 0].astype(float)
     slow = slow_rewards(slowly(policy, runs, 3, budget, time), bandit, np.random.default_rng(5))
@@ -800,8 +800,8 @@ def test_with_one_resource_knapsack_bts_is_bts(cost):
     plain, vector = (Quarters(reward=bandit.reward, cost=bandit.cost) for bandit in plain_and_vector())
     keys = jax.random.split(KEY, 64)
     expected = bj.simulate_batch(bj.BTS(cost=cost), plain, 60, keys)
-    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(cost=cost), plain, 60, keys))
-    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(cost=cost), vector, [60], keys))
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(BETA, cost), plain, 60, keys))
+    same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(BETA, cost), vector, [60], keys))
 
 
 @pytest.mark.slow

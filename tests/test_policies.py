@@ -20,7 +20,7 @@ from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
 from bts_jax.posteriors import Beta, Normal
 from bts_jax.posteriors.beta import BetaState
-from bts_jax.posteriors.normal import NormalState
+from bts_jax.posteriors.moments import Moments
 
 KEY = jax.random.key(0)
 
@@ -628,7 +628,7 @@ def test_gaussian_bts_always_has_a_draw():
     """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
     policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
     many = np.full(2, 2e9, np.float32)
-    reward = NormalState(many, np.ones(2, np.float32), np.zeros(2, np.float32))
+    reward = Moments(many, np.ones(2, np.float32), np.zeros(2, np.float32))
     state = policy.init(Problem(num_arms=2))._replace(
         reward=reward, costs=(reward._replace(mean=np.array([0, 1], np.float32)),))
     arm, calls = decisions(policy, jax.device_put(state), 500, 4)

@@ -16,7 +16,7 @@ from bts_jax import Problem, contract
 from bts_jax.learn import smoothed_gradient
 from bts_jax.learn.space import Space
 from bts_jax.policies import ALL_POLICIES
-from bts_jax.posteriors import POSTERIORS, Beta, Dirichlet, Gamma, Known, Normal
+from bts_jax.posteriors import POSTERIORS, Beta, Dirichlet, Gamma, Known, MatchedBeta, Normal
 from bts_jax.sweeps.gridfile import read_toml
 from bts_jax.sweeps.specification import entry_of, is_ours, remade
 
@@ -56,8 +56,8 @@ def test_every_posterior_keeps_the_contract(kind):
 
 
 def test_gamma_by_hand():
-    """Amounts 1 and 3 after the prior's 0: n = 3, m = 4/3, M₂ = 10 − 16/3 = 14/3, so θ has mean 4/3 and variance 14/3 / 12."""
-    posterior = Gamma()
+    """Amounts 1 and 3 after one 0: n = 3, m = 4/3, M₂ = 10 − 16/3 = 14/3, so θ has mean 4/3 and variance 14/3 / 12."""
+    posterior = Gamma(strength=1)
     state = after(posterior, [1, 3])
     np.testing.assert_allclose([state.count[0], state.mean[0], state.squares[0]], [3, 4 / 3, 14 / 3], rtol=1e-6)
     found = draws(posterior, state)
@@ -65,12 +65,37 @@ def test_gamma_by_hand():
     assert (found[:, 1] > 0).all() and (found[:, 1] < 1e-20).all(), "an arm without values costs practically nothing"
 
 
+def test_arms_that_have_cost_nothing():
+    """Never pulled: before all others. Pulled in vain: rare costs as large as the dearest arm's."""
+    record, posterior = jax.jit(Gamma().record), Gamma()
+    state = posterior.init(Problem(num_arms=3))
+    for _ in range(2):
+        state = record(state, jnp.int32(0), jnp.float32(0), None)
+    state = record(state, jnp.int32(1), jnp.float32(0), None)
+    assert np.argmin(draws(posterior, state)[0]) == 2
+    state = record(state, jnp.int32(2), jnp.float32(0.6), None)
+    found = draws(posterior, state)
+    mean = 0.6 / 1.5  # half an amount of 0, and 0.6
+    assert_moments(found[:, 0], mean / 3.5, (mean / 3.5) ** 2)
+    assert_moments(found[:, 1], mean / 2.5, (mean / 2.5) ** 2)
+
+
+@pytest.mark.slow
+def test_an_arm_that_does_nothing_is_given_up():
+    """It earns and costs nothing: after some pulls the policy leaves it, also if it is the first arm."""
+    for reward, cost in (([0, 0.5, 0.6], [0, 0.5, 0.4]), ([0.5, 0.6, 0], [0.5, 0.4, 0])):
+        bandit = bj.Bernoulli(reward=reward, cost=cost)
+        runs = bj.simulate_batch(bj.BTS(cost=Gamma()), bandit, 200, keys(20), max_rounds=5000)
+        assert not runs.truncated.any() and runs.reward.mean() > 200
+
+
 def test_gamma_has_the_moments_of_the_bayesian_bootstrap():
     """Weights from a flat Dirichlet distribution over the amounts and one 0, as in non-parametric Thompson sampling."""
     amounts = np.array([0.1, 0.7, 0.2, 0.2, 0.9])
     weights = np.random.default_rng(0).dirichlet(np.ones(6), 200_000)
     bootstrap = weights[:, 1:] @ amounts
-    found = draws(Gamma(), after(Gamma(), amounts))[:, 0]
+    posterior = Gamma(strength=1)
+    found = draws(posterior, after(posterior, amounts))[:, 0]
     assert abs(found.mean() - bootstrap.mean()) < 6 * found.std() / np.sqrt(DRAWS)
     np.testing.assert_allclose(found.var(), bootstrap.var(), rtol=0.06)
 
@@ -99,7 +124,7 @@ def test_sums_stay_exact_enough(many):
     record = Gamma().record
     start = Gamma().init(Problem(num_arms=1))
     state, _ = jax.jit(lambda start: jax.lax.scan(lambda s, x: (record(s, jnp.int32(0), x, None), None), start, values))(start)
-    exact = np.append(values.astype(np.float64), 0)
+    exact = values.astype(np.float64)
     np.testing.assert_allclose(state.mean[0], exact.mean(), rtol=1e-4)
     np.testing.assert_allclose(state.squares[0] / len(exact), exact.var(), rtol=1e-2)
 
@@ -109,7 +134,7 @@ def test_sums_stay_exact_enough(many):
 
 def test_a_log_becomes_a_prior():
     posterior = Gamma.from_log({"small": [1, 3], "large": [20.0, 20.0, 20.0], "new": []}, strength=2)
-    assert posterior.mean == (2.0, 20.0, 0.0) and posterior.strength == (2.0, 2.0, 1.0)
+    assert posterior.mean == (2.0, 20.0, 0.0) and posterior.strength == (2.0, 2.0, 0.5)
     assert posterior.variation == (0.5, 0.0, 1.0)
     assert Beta.from_log([[0, 1, 1, 1], [2, 2], []], strength=4, largest=4) == Beta(
         alpha=[1 + 4 * 3 / 16, 2, 1], beta=[1 + 4 * 13 / 16, 2, 1])
@@ -139,7 +164,26 @@ def test_bad_posteriors_are_refused_by_name(make, named):
         make()
 
 
-# Dirichlet, Normal, Known
+# MatchedBeta, Dirichlet, Known
+
+
+def test_matched_beta_is_beta_on_zeros_and_ones():
+    values = [1, 0, 0, 1, 1, 1]
+    for alpha, beta in ((1, 1), (0.5, 3)):
+        matched, plain = MatchedBeta(alpha, beta), Beta(alpha, beta)
+        for mine, theirs in zip(matched.shapes(after(matched, values)), plain.shapes(after(plain, values)), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+def test_matched_beta_has_the_moments_of_the_bayesian_bootstrap():
+    """Flat Dirichlet weights over the values, one 0 and one 1."""
+    values = np.array([0.5, 0.6, 0.4, 0.55])
+    weights = np.random.default_rng(0).dirichlet(np.ones(6), 200_000)
+    bootstrap = weights @ np.append(values, [0, 1])
+    found = draws(MatchedBeta(), after(MatchedBeta(), values))[:, 0]
+    assert abs(found.mean() - bootstrap.mean()) < 6 * found.std() / np.sqrt(DRAWS)
+    np.testing.assert_allclose(found.var(), bootstrap.var(), rtol=0.06)
+    assert bootstrap.var() < 0.8 * draws(Beta(), after(Beta(), values))[:, 0].var(), "trials lose what the values tell"
 
 
 def test_dirichlet_by_hand():
@@ -333,5 +377,5 @@ def test_posteriors_of_a_user_are_checked():
                         (Changing, "record changes the state's")):
         with pytest.raises(ValueError, match=named):
             bj.check_posterior(kind())
-    with pytest.raises(ValueError, match="has no record"):
+    with pytest.raises(ValueError, match=r"has no draw.*no record"):
         bj.check_posterior(bj.BTS())

@@ -9,7 +9,7 @@ from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.policies.bts import BTS
 from bts_jax.policies.thompson import Beliefs, Thompson
-from bts_jax.posteriors import Beta, Gamma
+from bts_jax.posteriors import Gamma, MatchedBeta
 from bts_jax.pytrees import pytree
 
 
@@ -54,7 +54,7 @@ class KnapsackBTS(Thompson):
     several_resources: ClassVar[bool] = True
     renamed: ClassVar[dict[str, str]] = BTS.renamed
 
-    reward: Any = Beta()
+    reward: Any = MatchedBeta()
     cost: Any = Gamma()
 
     def init(self, problem: Problem) -> KnapsackBTSState:

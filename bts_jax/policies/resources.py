@@ -13,7 +13,6 @@ from jax import lax
 
 from bts_jax import random
 from bts_jax.contract import Problem
-from bts_jax.typing import ArrayLike
 
 
 def count(problem: Problem) -> int:

@@ -9,7 +9,7 @@ from bts_jax import random
 from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.policies.thompson import Beliefs, Thompson
-from bts_jax.posteriors import Beta, Gamma
+from bts_jax.posteriors import Gamma, MatchedBeta
 from bts_jax.pytrees import pytree
 
 SMALLEST = 1e-6  # a positive budget, for the last round
@@ -59,8 +59,8 @@ class TSFixed(ThompsonLP):
     Guarantee: Bayesian regret O(√(TK log K)) for the game of the source, with Bernoulli demand and Beta posteriors.
 
     Deviations from the source: the source knows the prices, and learns demand only. Here rewards and costs are learned apart,
-    so that the policy fits every bandit. The source has Beta posteriors of a demand that is 0 or 1, `TSFixed(cost=Beta())`.
-    The default posterior of costs does not depend on their unit. The source pulls no arm with probability 1 − Σ x; here such
+    so that the policy fits every bandit. The source has Beta posteriors of a demand that is 0 or 1: `TSFixed(Beta(), Beta())`.
+    The default posteriors have less regret on other amounts, and do not depend on the unit of costs. The source pulls no arm with probability 1 − Σ x; here such
     rounds are left out.
 
     Args:
@@ -68,11 +68,12 @@ class TSFixed(ThompsonLP):
         cost: the posterior of expected costs: one for all resources, or a tuple with one for each resource except time.
 
     Example:
-        >>> TSFixed(cost=Beta())  # as in the source
-        TSFixed(reward=Beta(alpha=1.0, beta=1.0), cost=Beta(alpha=1.0, beta=1.0))
+        >>> from bts_jax.posteriors import Beta
+        >>> TSFixed(Beta(), Beta()).cost  # as in the source
+        Beta(alpha=1.0, beta=1.0)
     """
 
-    reward: Any = Beta()
+    reward: Any = MatchedBeta()
     cost: Any = Gamma()
 
 
@@ -100,7 +101,7 @@ class TSUpdate(ThompsonLP):
         (0.001, 0.03)
     """
 
-    reward: Any = Beta()
+    reward: Any = MatchedBeta()
     cost: Any = Gamma()
 
     def update(

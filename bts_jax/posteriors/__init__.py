@@ -4,8 +4,9 @@ A Thompson policy is a rule, such as "the largest ratio", applied to draws of ex
 and `cost` say what the draws come from, as in `BTS(cost=Gamma())`. `POSTERIORS` lists all posteriors by name.
 
     Beta          values in [0, 1] by Bernoulli trials: the paper's
-    Gamma         costs of any size; priors from price lists and logs
-    Dirichlet     values in [0, 1], less regret than Beta where they are not just 0 and 1
+    MatchedBeta   values in [0, 1] without trials: less regret than Beta where they are not just 0 and 1
+    Gamma         amounts of any size, such as costs in dollars; priors from price lists and logs
+    Dirichlet     values in [0, 1], on a grid
     Normal        values in [0, 1], with a learnt variance
     Known         costs that are known exactly
     TemperedBeta  Beta with more or less weight on what was seen
@@ -17,10 +18,11 @@ from bts_jax.posteriors.beta import Beta
 from bts_jax.posteriors.dirichlet import Dirichlet
 from bts_jax.posteriors.gamma import Gamma
 from bts_jax.posteriors.known import Known
+from bts_jax.posteriors.matched_beta import MatchedBeta
 from bts_jax.posteriors.normal import Normal
 from bts_jax.posteriors.tempered_beta import TemperedBeta
 
 POSTERIORS = {"beta": Beta, "gamma": Gamma, "dirichlet": Dirichlet, "normal": Normal, "known": Known,
-              "tempered-beta": TemperedBeta}
+              "matched-beta": MatchedBeta, "tempered-beta": TemperedBeta}
 
-__all__ = ["POSTERIORS", "Beta", "Dirichlet", "Gamma", "Known", "Normal", "TemperedBeta"]
+__all__ = ["POSTERIORS", "Beta", "Dirichlet", "Gamma", "Known", "MatchedBeta", "Normal", "TemperedBeta"]

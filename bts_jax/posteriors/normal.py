@@ -1,20 +1,15 @@
 """Normal posteriors, with a variance that is learnt."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem
+from bts_jax.posteriors.moments import Moments
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
-
-
-class NormalState(NamedTuple):
-    count: jax.Array  # [K] float32, n
-    mean: jax.Array  # [K] float32, x̄; 1/2 before the first pull
-    squares: jax.Array  # [K] float32, Σ (x − x̄)²
 
 
 @pytree
@@ -56,31 +51,25 @@ class Normal:
         checks.per_arm(self, "learn", 0, 1e6)
         checks.switch(self, "positive")
 
-    def init(self, problem: Problem) -> NormalState:
+    def init(self, problem: Problem) -> Moments:
         checks.fits_arms(self, problem.num_arms)
         zeros = jnp.zeros(problem.num_arms, jnp.float32)
-        return NormalState(count=zeros, mean=zeros + jnp.float32(0.5), squares=zeros)
+        return Moments(count=zeros, mean=zeros + jnp.float32(0.5), squares=zeros)
 
-    def draw(self, state: NormalState, key: jax.Array) -> jax.Array:
+    def draw(self, state: Moments, key: jax.Array) -> jax.Array:
         positive = jnp.broadcast_to(jnp.asarray(self.positive, jnp.float32), state.mean.shape)
         return random.rejection(propose, key, state.mean, self.spread(state), positive)
 
-    def spread(self, state: NormalState) -> jax.Array:
+    def spread(self, state: Moments) -> jax.Array:
         """The standard deviations of the arms' normal distributions. [K]"""
         learn = jnp.asarray(self.learn, jnp.float32)
         variance = (jnp.asarray(self.variance, jnp.float32) + learn * state.squares) / (1 + learn * state.count)
         # Never 0: with an average of 0, no draw would be accepted.
         return jnp.sqrt(jnp.maximum(variance / (state.count + 1), jnp.float32(1e-30)))
 
-    def record(self, state: NormalState, arm: jax.Array, value: jax.Array, word: jax.Array) -> NormalState:
-        n = state.count[arm] + 1
-        old = jnp.where(n > 1, state.mean[arm], value)  # 1/2 stands for no average
-        new = old + (value - old) / n
-        return NormalState(
-            count=state.count.at[arm].set(n),
-            mean=state.mean.at[arm].set(new),
-            squares=state.squares.at[arm].add((value - old) * (value - new)),
-        )
+    def record(self, state: Moments, arm: jax.Array, value: jax.Array, word: jax.Array) -> Moments:
+        first = state.count[arm] == 0  # 1/2 stands for no average
+        return state._replace(mean=state.mean.at[arm].set(jnp.where(first, value, state.mean[arm]))).record(arm, value)
 
 
 def propose(
