@@ -60,8 +60,8 @@ class TSFixed(ThompsonLP):
 
     Deviations from the source: the source knows the prices, and learns demand only. Here rewards and costs are learned apart,
     so that the policy fits every bandit. The source has Beta posteriors of a demand that is 0 or 1: `TSFixed(Beta(), Beta())`.
-    The default posteriors have less regret on other amounts, and do not depend on the unit of costs. The source pulls no arm with probability 1 − Σ x; here such
-    rounds are left out.
+    The default posteriors have less regret on other amounts, and do not depend on the unit of costs. The source pulls no arm
+    with probability 1 − Σ x; here such rounds are left out.
 
     Args:
         reward: the posterior of expected rewards; see `bts_jax.posteriors`.
