@@ -7,10 +7,10 @@ Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trac
 Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; FixedPrice: known prices; Scaled: other costs; Pricing,
             Timed, WithNull: several resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
-            CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2; GaussianBTS, JointBTS: variants of BTS;
-            TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines; POLICIES lists them by name. For
-            several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, Uniform;
-            KNAPSACK_POLICIES lists them by name
+            CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; GaussianBTS,
+            JointBTS: variants of BTS; TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines;
+            POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate,
+            LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
 Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
             BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
@@ -61,16 +61,20 @@ from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.policies import (
     BTS,
     CUCB,
+    IRSFH,
     IUCB,
     KLUCBSC,
     KNAPSACK_POLICIES,
     KUBE,
     MUCB,
     POLICIES,
+    UCBB1,
     UCBB2,
+    UCBB2C,
     UCBBV1,
     UCBBV2,
     BGreedy,
+    BudgetPacer,
     BudgetUCB,
     EpsilonFirst,
     FractionalKUBE,
@@ -78,6 +82,7 @@ from bts_jax.policies import (
     JointBTS,
     KnapsackBTS,
     LagrangeBwK,
+    LinConTS,
     OmegaStarUCB,
     OmegaUCB,
     Oracle,
@@ -121,19 +126,23 @@ __all__ = [
     "BANDITS",
     "BTS",
     "CUCB",
+    "IRSFH",
     "IUCB",
     "KLUCBSC",
     "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
     "POLICIES",
+    "UCBB1",
     "UCBB2",
+    "UCBB2C",
     "UCBBV1",
     "UCBBV2",
     "BGreedy",
     "Bandit",
     "Bernoulli",
     "Beta",
+    "BudgetPacer",
     "BudgetUCB",
     "Correlated",
     "Empirical",
@@ -144,6 +153,7 @@ __all__ = [
     "JointBTS",
     "KnapsackBTS",
     "LagrangeBwK",
+    "LinConTS",
     "Multinomial",
     "OmegaStarUCB",
     "OmegaUCB",

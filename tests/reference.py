@@ -76,10 +76,10 @@ class ScaledArms:
 
 
 class Seen:
-    """The observations of all runs: n, Σ reward, Σ cost and their squares per arm, the round, and the counts of trials."""
+    """What all runs have seen: n, Σ reward, Σ cost, their squares and products per arm, the round, and counts of trials."""
 
     def __init__(self, runs, arms):
-        self.n, self.reward, self.cost, self.reward_square, self.cost_square = np.zeros((5, runs, arms))
+        self.n, self.reward, self.cost, self.reward_square, self.cost_square, self.product = np.zeros((6, runs, arms))
         self.reward_successes, self.cost_successes, self.both_successes = np.zeros((3, runs, arms))
         self.spent = np.zeros(runs)
         self.t = 1  # the current round; runs start together, so all unfinished runs are in the same round
@@ -102,6 +102,7 @@ class Seen:
         self.cost[runs, arm] += cost
         self.reward_square[runs, arm] += reward**2
         self.cost_square[runs, arm] += cost**2
+        self.product[runs, arm] += reward * cost
         earned, paid = rng.random(len(runs)) < reward, rng.random(len(runs)) < cost
         self.reward_successes[runs, arm] += earned
         self.cost_successes[runs, arm] += paid
@@ -246,6 +247,31 @@ def ucb_b2_index(seen, problem, reward_test=1):
     return np.where(known & (cost > 0), ratio + 1.4 * (epsilon + ratio * eta) / cost, np.inf)
 
 
+def ucb_b1_index(seen, problem, reward_test=1, largest=0):
+    """Both variances are 1/4, and the covariance is 0."""
+    reward, cost = seen.means()
+    n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
+    radius = np.sqrt(2 * 0.25 * log / n) + 2 * largest * log / (3 * n)
+    ratio = reward / cost
+    known = radius < (reward if reward_test else cost * (1.28 - 1) / 1.28)
+    return np.where(known & (cost > 0), ratio + 1.4 * (radius + ratio * radius) / cost, np.inf)
+
+
+def ucb_b2c_index(seen, problem, reward_test=1):
+    """ω is the slope of the regression of rewards on costs. The reward's variance is that of the residuals."""
+    reward, cost = seen.means()
+    n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
+    reward_variance, cost_variance = seen.variances()
+    covariance = seen.product / n - reward * cost
+    slope = np.where(cost_variance > 1e-9, covariance / cost_variance, 0)
+    rest = np.maximum(reward_variance - slope**2 * cost_variance, 0)
+    epsilon = np.sqrt(2 * rest * log / n) + 3 * (1 + 2) * log / n
+    eta = np.sqrt(2 * cost_variance * log / n) + 3 * log / n
+    ratio = reward / cost
+    known = eta < (reward if reward_test else cost * (1.28 - 1) / 1.28)
+    return np.where(known & (cost > 0), ratio + 1.4 * (epsilon + np.maximum(ratio - slope, 0) * eta) / cost, np.inf)
+
+
 def kl(p, q):
     """The divergence of Bernoulli(q) from Bernoulli(p)."""
     return sum(np.where(x > 0, x * np.log(np.where(x > 0, x, 1) / y), 0) for x, y in ((p, q), (1 - p, 1 - q)))
@@ -286,6 +312,19 @@ def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
     while (outside := (draw <= 0) | (draw > 1)).any():
         draw[outside] = rng.normal(cost[outside], cost_spread[outside])
     return (rng.normal(reward, reward_spread) / draw).argmax(1)
+
+
+def irs_fh(seen, problem, rng, imagine_costs=1):
+    """The posterior means after the pulls for which the rest of the budget would be enough, if the draws of BTS were true."""
+    a, e = seen.reward_successes + 1, seen.cost_successes + 1
+    b, f = seen.n - seen.reward_successes + 1, seen.n - seen.cost_successes + 1
+    reward, cost = rng.beta(a, b), rng.beta(e, f)
+    left = np.maximum(problem["budget"] - seen.spent, 0)[:, None]
+    pulls = np.clip(np.floor(left / cost) - 1, 0, 2**22).astype(int)
+    earned, paid = rng.binomial(pulls, reward), rng.binomial(pulls, cost)
+    if imagine_costs:
+        cost = (e + paid) / (e + f + pulls)
+    return ((a + earned) / (a + b + pulls) / cost).argmax(1)
 
 
 def joint_bts(seen, problem, rng):
@@ -345,6 +384,8 @@ INDICES = {
     "ucb-sc-plus": ucb_sc_plus_index,
     "kl-ucb-sc": kl_ucb_sc_index,
     "ucb-b2": ucb_b2_index,
+    "ucb-b1": ucb_b1_index,
+    "ucb-b2c": ucb_b2c_index,
 }
 
 POLICIES = {
@@ -354,6 +395,7 @@ POLICIES = {
     "b-greedy": lambda: b_greedy,
     "gaussian-bts": lambda: gaussian_bts,
     "joint-bts": lambda: joint_bts,
+    "irs-fh": lambda: irs_fh,
     "soft-elimination": lambda: soft_elimination,
     "oracle": lambda: lambda seen, problem, rng: np.full(len(seen.n), problem["best_arm"]),
     "uniform": lambda: lambda seen, problem, rng: rng.integers(seen.n.shape[1], size=len(seen.n)),

@@ -30,7 +30,8 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 # Every policy on one family, Bernoulli unless named here, so that every family has a policy. Those that learn more than the
 # average have feedback between 0 and 1. BTS has it, too, in a second pair: its trials are those of the paper. Tempered BTS
 # equals BTS, bit for bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
-ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "pd-bwk": "scaled", "uniform": "correlated"}
+ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "ucb-b2c": "correlated", "pd-bwk": "scaled",
+             "uniform": "correlated"}
 PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
 PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
 assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"
@@ -183,6 +184,8 @@ OPTIONS = {
     "epsilon-first": [{}], "ucb-bv1": [{"explore": 0}, {"explore": 1}], "ucb-bv2": [{"explore": 0}, {"explore": 1}],
     "ucb-b2": [{"reward_test": 0}, {"reward_test": 1}], "kl-ucb-sc": [{"tuned": 0}, {"tuned": 1}],
     "gaussian-bts": [{"variance": 1, "learn": 0}, {"variance": 1, "learn": 1}],
+    "ucb-b1": [{"reward_test": 0, "largest": 1}, {"reward_test": 1, "largest": 1}],
+    "ucb-b2c": [{"reward_test": 0}, {"reward_test": 1}], "irs-fh": [{"imagine_costs": 0}],
 }
 
 
@@ -192,12 +195,13 @@ OPTIONS = {
     for row in OPTIONS.items()])
 def test_options_have_the_regret_of_the_reference(name, every):
     """Every option of a rival, on other arms and with a budget of 1,000, by the program of the tests above. The reference of
-    KL-UCB-SC is slow: its budget is 100, with fewer runs. Draws are slow, too: Gaussian BTS has 150, with more runs.
+    KL-UCB-SC is slow: its budget is 100, with fewer runs. Draws are slow, too: Gaussian BTS and IRS.FH have 150, with more
+    runs.
 
     6 standard errors, as at the top. One of them is 0.1% to 8% of the mean. On these arms the options differ by factors of
     1.05 (KL-UCB-SC at this budget), 1.12 (UCB-BV2) and 1.5 (Gaussian BTS, where an error is 1% to 2%) to 3.
     """
-    budget, theirs = {"kl-ucb-sc": (100, 200), "gaussian-bts": (150, 600)}.get(name, (1000, 300))
+    budget, theirs = {"kl-ucb-sc": (100, 200), "gaussian-bts": (150, 600), "irs-fh": (150, 600)}.get(name, (1000, 300))
     means = [0.6, 0.5, 0.4, 0.45, 0.55], [0.5, 0.6, 0.7, 0.8, 0.75]
     bandit, arms = bj.Bernoulli(*means), reference.BernoulliArms(*means)
     loss = arms.cost_mean * 1.2 - arms.reward_mean

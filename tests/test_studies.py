@@ -106,7 +106,7 @@ def test_the_settings_are_those_of_the_publications():
     size = STUDIES["omega"].sizes["full"]
     assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and size.instances[0] >= 2000 and size.runs == 1
     settings = omega.settings(Size((10,), (1,), (2,), 1), 0)
-    assert settings["policies"] == [name for name in bj.POLICIES if name not in ("oracle", "uniform", "tempered-bts")]
+    assert settings["policies"] == [name for name in bj.POLICIES if name not in omega.LEFT_OUT]
     assert {type(bandit) for bandit in settings["bandits"].values()} == {bj.Bernoulli, bj.Multinomial, bj.Beta}
     more = omega.settings(Size((10,), (1,), (3,), 1), 0)["bandits"]
     np.testing.assert_array_equal(more["Beta-10-2"].cost_alpha, settings["bandits"]["Beta-10-2"].cost_alpha)

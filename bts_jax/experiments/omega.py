@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import Dataset
 
-LEFT_OUT = ("oracle", "uniform", "tempered-bts")  # baselines, and a policy that is BTS until it is trained
+# Baselines, a policy that is BTS until it is trained, and policies that are younger than this study.
+LEFT_OUT = ("oracle", "uniform", "tempered-bts", "ucb-b1", "ucb-b2c", "irs-fh")
 FIRST = 3  # how many places of the order by mean are tested for stability
 TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 

@@ -20,6 +20,7 @@ KNOWN = {
     "kl-ucb-sc": ("#33415C", "^", "-."), "ucb-b2": ("#FF8F8F", "D", "-."), "gaussian-bts": ("#C8002D", "v", "-."),
     "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
     "oracle": ("#000000", "*", ":"), "uniform": ("#8A8A8A", "X", ":"),
+    "irs-fh": ("#5D02FF", "<", "-."), "ucb-b1": ("#C108FE", ">", "-."), "ucb-b2c": ("#FF0EFC", "h", "-."),
 }
 # Policies for several resources are rarely in one figure with these. They have long dashes and colours of the paper's policies:
 # KnapsackBTS has the colour of BTS, and PrimalDualBwK has that of its variant, PDBwK.
@@ -27,7 +28,8 @@ _DASHES = (0, (7, 1.5))
 KNAPSACKS = {
     "knapsack-bts": ("#0072B2", "o", _DASHES), "primal-dual-bwk": ("#009E73", "^", _DASHES),
     "ucb-bwk": ("#CC79A7", "D", _DASHES), "ts-fixed": ("#E69F00", "s", _DASHES), "ts-update": ("#D55E00", "v", _DASHES),
-    "lagrange-bwk": ("#56B4E9", "P", _DASHES),
+    "lagrange-bwk": ("#56B4E9", "P", _DASHES), "lincon-ts": ("#7A0045", "X", _DASHES),
+    "budget-pacer": ("#8F8200", "h", _DASHES),
 }
 _OTHERS = "#0045C4 #F54E6C #4CC99A #45004E #A7A776 #934ECE #008000 #CE62E2 #934E80".split()  # of policies not in the registry
 _MARKERS = "o s ^ D v P X < >".split()

@@ -6,23 +6,28 @@ file that is most similar and add a line to `POLICIES` or `KNAPSACK_POLICIES`. T
 
 from bts_jax.policies.baselines import Oracle, Uniform
 from bts_jax.policies.bts import BTS
+from bts_jax.policies.budget_pacer import BudgetPacer
 from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
 from bts_jax.policies.fractional_kube import FractionalKUBE
 from bts_jax.policies.gaussian_bts import GaussianBTS
 from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
+from bts_jax.policies.irs_fh import IRSFH
 from bts_jax.policies.joint_bts import JointBTS
 from bts_jax.policies.kl_ucb_sc import KLUCBSC
 from bts_jax.policies.knapsack_bts import KnapsackBTS
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.lagrange_bwk import LagrangeBwK
+from bts_jax.policies.lincon_ts import LinConTS
 from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
 from bts_jax.policies.primal_dual_bwk import PrimalDualBwK
 from bts_jax.policies.soft_elimination import SoftElimination
 from bts_jax.policies.tempered_bts import TemperedBTS
 from bts_jax.policies.thompson_lp import TSFixed, TSUpdate
+from bts_jax.policies.ucb_b1 import UCBB1
 from bts_jax.policies.ucb_b2 import UCBB2
+from bts_jax.policies.ucb_b2c import UCBB2C
 from bts_jax.policies.ucb_bv1 import UCBBV1
 from bts_jax.policies.ucb_bv2 import UCBBV2
 from bts_jax.policies.ucb_bwk import UCBBwK
@@ -46,6 +51,9 @@ POLICIES = {
     "ucb-sc-plus": UCBSCPlus,
     "kl-ucb-sc": KLUCBSC,
     "ucb-b2": UCBB2,
+    "ucb-b1": UCBB1,
+    "ucb-b2c": UCBB2C,
+    "irs-fh": IRSFH,
     "gaussian-bts": GaussianBTS,
     "joint-bts": JointBTS,
     "tempered-bts": TemperedBTS,
@@ -54,7 +62,7 @@ POLICIES = {
     "uniform": Uniform,
 }
 
-# Policies for several resources. They also play with one, except `LagrangeBwK`, which needs time as a resource.
+# Policies for several resources. They also play with one, except the last three, which need time as a resource.
 KNAPSACK_POLICIES = {
     "knapsack-bts": KnapsackBTS,
     "primal-dual-bwk": PrimalDualBwK,
@@ -62,6 +70,8 @@ KNAPSACK_POLICIES = {
     "ts-fixed": TSFixed,
     "ts-update": TSUpdate,
     "lagrange-bwk": LagrangeBwK,
+    "lincon-ts": LinConTS,
+    "budget-pacer": BudgetPacer,
 }
 
 ALL_POLICIES = POLICIES | KNAPSACK_POLICIES
@@ -69,16 +79,20 @@ ALL_POLICIES = POLICIES | KNAPSACK_POLICIES
 __all__ = [
     "BTS",
     "CUCB",
+    "IRSFH",
     "IUCB",
     "KLUCBSC",
     "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
     "POLICIES",
+    "UCBB1",
     "UCBB2",
+    "UCBB2C",
     "UCBBV1",
     "UCBBV2",
     "BGreedy",
+    "BudgetPacer",
     "BudgetUCB",
     "EpsilonFirst",
     "FractionalKUBE",
@@ -86,6 +100,7 @@ __all__ = [
     "JointBTS",
     "KnapsackBTS",
     "LagrangeBwK",
+    "LinConTS",
     "OmegaStarUCB",
     "OmegaUCB",
     "Oracle",

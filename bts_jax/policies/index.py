@@ -16,15 +16,17 @@ class ArmStatistics(NamedTuple):
     """The number of pulls of each arm, and the sums of its rewards and costs."""
 
     pulls: jax.Array  # [K] int32
-    # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c).
+    # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c); for covariances also of rc.
     totals: tuple[Sum, ...]
     rounds: jax.Array  # int32, total number of pulls; t − 1 in round t
     side_info: Any = ()  # what the index needs from the side information
 
     @classmethod
-    def zeros(cls, num_arms: int, variances: bool = False, resources: tuple[int, ...] = ()) -> "ArmStatistics":
-        """The statistics before the first pull. `resources` is (d,) if costs are vectors."""
-        shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1)
+    def zeros(
+        cls, num_arms: int, variances: bool = False, resources: tuple[int, ...] = (), products: bool = False
+    ) -> "ArmStatistics":
+        """The statistics before the first pull. `resources` is (d,) if costs are vectors. `products` needs `variances`."""
+        shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1) + [(num_arms,)] * products
         totals = tuple(Sum.zeros(shape) for shape in shapes)
         return cls(jnp.zeros(num_arms, jnp.int32), totals, jnp.int32(0))
 
@@ -53,6 +55,11 @@ class ArmStatistics(NamedTuple):
         """The average of c(1 − c). It is 0 on Bernoulli arms. [K]"""
         return self._average(3)
 
+    @property
+    def product_mean(self) -> jax.Array:
+        """The average of rc. [K]"""
+        return self._average(4)
+
     def _average(self, i: int) -> jax.Array:
         total, n = self.totals[i].value(), self.n
         return total / (n if total.ndim == n.ndim else n[..., None])
@@ -60,8 +67,10 @@ class ArmStatistics(NamedTuple):
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
         """Returns the statistics after one more pull."""
         amounts = [reward, cost]
-        if len(self.totals) == 4:
+        if len(self.totals) > 2:
             amounts += [x * (1 - x) for x in amounts]
+        if len(self.totals) > 4:
+            amounts.append(reward * cost)
 
         def added(total: Sum, amount: jax.Array) -> Sum:
             new = Sum(total.whole[arm], total.rest[arm]).add(quantize(amount))
@@ -79,6 +88,7 @@ class IndexPolicy:
 
     requires: ClassVar[tuple[str, ...]] = ()
     variances: ClassVar[bool] = False  # whether r(1 − r) and c(1 − c) are also summed
+    products: ClassVar[bool] = False  # whether rc is also summed; only with `variances`
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""
@@ -89,7 +99,8 @@ class IndexPolicy:
         return ()
 
     def init(self, problem: Problem) -> ArmStatistics:
-        return ArmStatistics.zeros(problem.num_arms, self.variances)._replace(side_info=self.side_info(problem))
+        zeros = ArmStatistics.zeros(problem.num_arms, self.variances, products=self.products)
+        return zeros._replace(side_info=self.side_info(problem))
 
     def __call__(self, state: ArmStatistics, key: jax.Array) -> tuple[jax.Array, ArmStatistics]:
         return choose(self.index(state), state.pulls), state
