@@ -147,7 +147,11 @@ class Policy(Protocol):
     `num_arms` and `num_resources`. A policy that needs a time limit names `time_cost`. Without `requires`, the policy has no
     side information. A policy that can play with several resources says so with a class attribute `several_resources = True`;
     its `update` then receives costs [d], and `problem.num_resources` is d. (With one resource this is `None`, and costs are
-    numbers.) Gradients through decisions need a method `logits`; see `bts_jax.learn`.
+    numbers.) A policy for one resource also plays with one resource and a time limit, and does not see the time. Gradients
+    through decisions need a method `logits`; see `bts_jax.learn`.
+
+    A policy whose rule is made for costs in [0, 1], such as a confidence radius, says so with a class attribute `bounded_costs =
+    True`; see `needs_cost_limit`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
     values that are used several times, updates statistics in place, and turns draws by rejection into proposals without a

@@ -109,8 +109,8 @@ def test_help_shows_array_like(module):
     assert "budget: ArrayLike, key: " in function
 
 
-def test_ten_recipes():
-    assert len(RECIPES) == 10 and all(RECIPES.values())
+def test_eleven_recipes():
+    assert len(RECIPES) == 11 and all(RECIPES.values())
     assert all(str(RECIPES).count(full) == 1 for full in REDUCED), "adapt the reduced budgets"
 
 
@@ -191,6 +191,12 @@ def has_so_many_rounds(results, **_):
     assert (results.pulls.sum("arm") == results.budget).all() and results.pseudo_regret.notnull().all()
 
 
+def has_both_limits(models, run, planned, timed, **_):
+    optimum = bts_jax.theory.lp_value(timed, [5, 10_000])
+    np.testing.assert_allclose(bts_jax.regret(run, models, max_rounds=10_000), optimum - run.reward, rtol=1e-4)
+    assert run.rounds <= 10_000 and run.cost <= 5 and 0.9 * optimum < planned.reward < 1.1 * optimum
+
+
 def has_grown(results, **_):
     assert dict(results.sizes)["seed"] == 200 and results.policy.values.tolist() == ["kube", "uniform"]
     assert results.attrs["state"] == "complete"
@@ -199,7 +205,7 @@ def has_grown(results, **_):
 REDUCED = {"budgets=[30, 100, 300]": "budgets=[3, 10, 30]", "budgets=[100], num_seeds=5": "budgets=[10], num_seeds=2"}
 OUTCOMES = dict(zip(RECIPES, [
     (3, has_curves), (28, plays_the_same_from_a_file), (3, has_a_trace), (5, has_a_heat_map), (4, has_a_frame),
-    (3, buys_twenty_pulls), (0, is_complete), (1, costs_more), (2, has_so_many_rounds), (4, has_grown),
+    (3, buys_twenty_pulls), (0, is_complete), (1, costs_more), (2, has_so_many_rounds), (6, has_both_limits), (4, has_grown),
 ], strict=True))
 
 
