@@ -173,11 +173,11 @@ bts-jax figure1 --scale paper --instances 20 --out twenty""")
     study = add("study", "run a study beyond the paper: a comparison of all policies, or an open question of the paper", """
 Runs a study beyond the paper, and writes figures, a table, a report and all runs into a folder. omega: all policies on random
 problems. tails: lost runs and heavy tails. priors: priors of BTS. correlated: correlated rewards and costs. worst-case: hard
-problems. knapsacks: several resources. After an interruption, the same command continues.
+problems. knapsacks: several resources. money: costs of unknown size. After an interruption, the same command continues.
 """, """
 bts-jax study tails
 bts-jax study omega --scale full --instances 1000""")
-    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case", "knapsacks"],
+    study.add_argument("name", choices=["omega", "tails", "priors", "correlated", "worst-case", "knapsacks", "money"],
                        help="which study")
     study.add_argument("--scale", default="quick", choices=["quick", "full"],
                        help="up to three minutes on two cores, or as large as a GPU can handle (default: %(default)s)")

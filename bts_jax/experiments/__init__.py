@@ -9,6 +9,7 @@
     correlated  the effect on BTS of a dependence between reward and cost of an arm (future work 3)
     worst-case  how regret grows with the budget where the gaps are the worst for each budget (future work 1)
     knapsacks   policies for several resources: pricing with a limited stock and time, and Bernoulli arms
+    money       posteriors and policies for costs of unknown size, with one budget, and with T requests and B dollars
 
 Each is a sweep, which is saved as it is computed. Figures, a table and a report are derived from it (`runner`). All except
 `figure1` are studies (`study`). In a study, regret is pseudo-regret throughout: the expected loss of the arms that were pulled,
@@ -23,14 +24,14 @@ have the default settings of `bts_jax.policies`. Their docstrings say where they
 import os
 from typing import TYPE_CHECKING
 
-from bts_jax.experiments import correlated, knapsacks, omega, priors, runner, tails, worst_case
+from bts_jax.experiments import correlated, knapsacks, money, omega, priors, runner, tails, worst_case
 from bts_jax.experiments.runner import default_folder
 
 if TYPE_CHECKING:
     from xarray import Dataset
 
 STUDIES = {study.name: study for study in (omega.STUDY, tails.STUDY, priors.STUDY, correlated.STUDY, worst_case.STUDY,
-                                           knapsacks.STUDY)}
+                                           knapsacks.STUDY, money.STUDY)}
 __all__ = ["STUDIES", "default_folder", "study"]
 
 
@@ -46,7 +47,7 @@ def study(
     """Runs a study, and writes its figures, a table and a report. After an interruption, the same call continues.
 
     Args:
-        name: "omega", "tails", "priors", "correlated", "worst-case" or "knapsacks"; see the top of this module.
+        name: "omega", "tails", "priors", "correlated", "worst-case", "knapsacks" or "money"; see the top of this module.
         scale: "quick", up to three minutes on two cores; or "full", which is for a GPU.
         instances: the number of random problems of each kind; the default depends on the scale. The first problems are the same
             for every number. A round number, such as 500, is saved faster: problems are saved in groups of equal size. The

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,9 @@ def run(
     with on_the_host():
         settings = experiment.settings(size, seed)
     files.make_folder(folder)
-    dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*made for costs in", UserWarning)  # a study compares them all the same
+        dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
     runs = with_lost_run(labelled(dataset if experiment.uses_pulls else dataset.drop_vars("pulls")))
     parts = [experiment.about, experiment.report(runs)]
     if truncated := int(dataset.truncated.sum()):
