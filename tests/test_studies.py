@@ -10,7 +10,7 @@ import xarray as xr
 import bts_jax as bj
 from bts_jax import experiments, plots
 from bts_jax.cli import main
-from bts_jax.experiments import STUDIES, common, correlated, omega, tails, worst_case
+from bts_jax.experiments import STUDIES, common, correlated, laws, money, omega, tails, worst_case
 from bts_jax.experiments.runner import Size
 from bts_jax.intervals import ratio_interval
 from bts_jax.plots import saving
@@ -27,9 +27,11 @@ TINY = {
     "correlated": Size((3,), (5, 10), (3,), 2),
     "worst-case": Size((2,), (50, 100, 200), (1,), 4),
     "knapsacks": Size((3,), (20, 40), (3,), 1, ("1 product", "Bernoulli, d = 3")),
+    "money": Size((3,), (20, 40), (3,), 1, ("Bernoulli", "two values")),
 }
 FIGURES = {"omega": {"ratios-bernoulli", "ratios-multinomial", "ratios-beta", "regret"}, "priors": {"ratios", "regret"},
-           "tails": {"tails"}, "correlated": {"correlation"}, "worst-case": {"worst-case"}, "knapsacks": {"regret"}}
+           "tails": {"tails"}, "correlated": {"correlation"}, "worst-case": {"worst-case"}, "knapsacks": {"regret"},
+           "money": {"one-budget", "t-and-b"}}
 
 
 def made_up_sweep(policies, bandits, budgets, num_seeds, *, seed, out, quiet, relative_to_min_cost=False, bandit_coords=None):
@@ -63,7 +65,7 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     dataset, report = experiments.study(name, out=tmp_path / "here")
     rows = written(name, tmp_path / "here")
     assert (tmp_path / "here" / "report.txt").read_text(encoding="utf-8") == report + "\n"
-    assert name == "knapsacks" or not set(dataset.policy.values) & set(omega.LEFT_OUT)
+    assert name in ("knapsacks", "money") or not set(dataset.policy.values) & set(omega.LEFT_OUT)
     kinds = {row["kind"] for row in rows}
     assert len(rows) == len(kinds) * dataset.sizes["policy"] * dataset.sizes["budget"]
     first = dataset.isel(policy=0, budget=0).pseudo_regret
@@ -76,7 +78,8 @@ def test_what_a_study_writes(name, tmp_path, monkeypatch):
     for part in {"omega": ["ω*-UCB has less mean regret", "ucb-bv1", "missed the best arm", "bootstrap samples"],
                  "tails": ["The budget above which", "lost runs", "samples of these problems show", "omega-star-ucb − bts"],
                  "priors": ["Gaussian learnt in place", "Jeffreys"], "correlated": ["+1.00", "Joint BTS against BTS"],
-                 "worst-case": ["0.5", "kl-ucb-sc"], "knapsacks": ["than ts-update", "SUBLINEAR", "lagrange-bwk"]}[name]:
+                 "worst-case": ["0.5", "kl-ucb-sc"], "knapsacks": ["than ts-update", "SUBLINEAR", "lagrange-bwk"],
+                 "money": ["Gamma, Matched", "two values, T and B", "budget-pacer"]}[name]:
         assert part in report, part
 
 
@@ -219,3 +222,35 @@ def test_ratios_are_drawn():
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+# The laws of costs of `study money`
+
+
+@pytest.mark.parametrize("name", money.LAWS)
+def test_laws_of_costs_have_their_means_and_variances(name):
+    """400,000 pulls of each arm: 6 standard errors of the mean, 2·10⁻⁹ each, 28 of them; the spread of the costs by hand."""
+    bandit = laws.LawArms(reward=np.float32([0.2, 0.7]), cost=np.float32([0.05, 0.8]), **money.LAWS[name])
+    keys = jax.random.split(jax.random.key(0), 400_000)
+    pull = jax.jit(jax.vmap(jax.vmap(bandit.pull, (0, None)), (None, 0)))
+    reward, cost = (np.asarray(x, np.float64) for x in pull(keys, np.arange(2)))
+    for draws, mean in ((reward, bandit.reward), (cost, bandit.cost)):
+        error = np.maximum(draws.std(1), 1e-7) / np.sqrt(draws.shape[1])
+        assert (abs(draws.mean(1) - mean) < 6 * error).all()
+    assert (cost >= 0).all() and (cost <= float(bandit.cost_scale)).all()
+    variation = cost.std(1) / cost.mean(1)
+    mean = np.array([0.05, 0.8])
+    expected = {"Bernoulli": np.sqrt((1 - mean) / mean), "five values": np.sqrt((1 - mean) / mean / 4), "fixed prices": 0,
+                "log-normal 0.1": 0.1, "log-normal 1": 1, "log-normal 3": 3, "two values": np.sqrt(1.001 / 0.001 / 4)}
+    tolerance = {"log-normal 3": 0.2, "two values": 0.15}.get(name, 0.02)
+    np.testing.assert_allclose(variation, expected[name], rtol=tolerance, atol=1e-4)
+
+
+def test_shares_of_the_linear_program_by_hand():
+    """Two arms: the optimum of the budget 100 is 200. A policy with pseudo-regret 50 earns 3/4 of it."""
+    axes = ("policy", "bandit", "budget", "seed")
+    part = xr.Dataset(
+        {"pseudo_regret": (axes, np.full((1, 2, 1, 1), 50.0))},
+        coords={"policy": ["a"], "budget": [100.0], "reward_mean": (("bandit", "arm"), np.tile([0.5, 0.75], (2, 1))),
+                "cost_mean": (("bandit", "arm", "resource"), np.tile([[0.25], [0.75]], (2, 1, 1)))})
+    np.testing.assert_allclose(money.shares(part)["a"], 0.75)
