@@ -24,7 +24,7 @@ class BudgetPacerState(NamedTuple):
 
 @pytree
 class BudgetPacer:
-    """The budget pacer of ParetoBandit (arXiv 2604.00136, 2026), without features: prices follow recent spending.
+    """The budget pacer of ParetoBandit (2026), without features: prices follow recent spending.
 
     Let T be the number of rounds. After each pull, with the cost c_j of resource j,
 

@@ -21,7 +21,7 @@ class IRSFHState(NamedTuple):
 
 @pytree
 class IRSFH(Thompson):
-    """IRS.FH (Jeong and Min 2024): Thompson sampling that imagines what the remaining budget would teach.
+    """IRS.FH (Jeong and Min 2024): Thompson sampling that imagines what the budget would teach.
 
     In each round, draw for every arm i an expected reward θ_i^r and an expected cost θ_i^c from
     their Beta posteriors with the parameters (a_i, b_i) and (e_i, f_i), as in `BTS`. Imagine that

@@ -12,7 +12,7 @@ from bts_jax.policies.thompson import Beliefs, Thompson
 from bts_jax.posteriors import Beta, Gamma
 from bts_jax.pytrees import pytree
 
-TOLERANCE = 1e-4  # of the sum of the probabilities
+LARGE = 100.0  # added to rewards, in multiples of the largest
 
 
 class LinConTSState(NamedTuple):
@@ -23,7 +23,7 @@ class LinConTSState(NamedTuple):
 
 @pytree
 class LinConTS(Thompson):
-    """LinConTS (Saxena, Gonzalez and Jaldén, AISTATS 2020): Thompson sampling in a linear program for one round.
+    """LinConTS (Saxena et al., AISTATS 2020): Thompson sampling in a linear program for one round.
 
     Each arm is pulled once first. In each further round, draw the expected rewards θ^r and costs
     θ^c of all arms from their posteriors, and solve
@@ -48,9 +48,10 @@ class LinConTS(Thompson):
     source's posterior for costs is `Beta()`; the default does not depend on their unit. The source
     breaks the constraint by a small amount; here a run ends when a budget is used up.
 
-    With `TSFixed` the difference is small: the first pulls, and the random arm where `TSFixed`
-    pulls arms that earn most for their cost. If even the cheapest arm exceeds a budget per round,
-    most pulls are of random arms.
+    The linear program of `TSFixed` has Σ x ≤ 1. It may leave the cheapest arms alone, and its runs
+    then end before the time does. If no mix fits, it pulls the arms that earn most for their cost.
+    Here a mix that exceeds a budget per round by up to 1% counts as one that fits. If even the
+    cheapest arm exceeds a budget per round, most pulls are of random arms.
 
     Args:
         reward: the posterior of expected rewards; see `bts_jax.posteriors`.
@@ -76,12 +77,15 @@ class LinConTS(Thompson):
     def __call__(self, state: LinConTSState, key: jax.Array) -> tuple[jax.Array, LinConTSState]:
         key_draw, key_arm = jax.random.split(key)
         reward, costs = self.draw_means(state.beliefs, key_draw)
-        mix = resources.solve(reward, jnp.stack(costs, -1), state.per_round)
+        # A pull is worth so much more than its reward that Σ x = 1, if that is possible.
+        most = reward.max()
+        worth = reward / jnp.where(most > 0, most, 1) + LARGE
+        mix = resources.solve(worth, jnp.stack(costs, -1), state.per_round)
         share = jnp.where(mix.arms < len(reward), mix.pulls, 0).sum()
         words = random.several_bits(key_arm, 2)
         mixed = mix.choose(words[0], reward)
         other = random.one_of(words[1], jnp.int32(len(reward)))
-        arm = jnp.where(share >= 1 - TOLERANCE, mixed, other)
+        arm = jnp.where(share >= 1 - 1 / LARGE, mixed, other)
         fresh = state.pulls == 0
         return jnp.where(fresh.any(), jnp.argmax(fresh).astype(jnp.int32), arm), state
 
