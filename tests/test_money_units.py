@@ -70,7 +70,7 @@ NAMES = tuple(families(DOLLARS))
 def setting():
     """All bandits in all units, each with its budget and keys; and tables whose largest cost is given as twice as much."""
     rows = [(families(unit), place, 0.24 * unit, SEEDS) for place in range(len(NAMES)) for unit in UNITS]
-    for unit, budget, count in ((DOLLARS, 0.24, SEEDS), (DOLLARS, 12.0, LONG)):
+    for unit, budget, count in ((DOLLARS, 0.24, SEEDS), (DOLLARS, 3.0, LONG)):
         twice = {**families(unit), "empirical": table(unit, cost_scale=0.06)}
         rows += [(families(unit), 0, budget, count), (twice, 0, budget, count)]
     counts = [count for *_, count in rows]
