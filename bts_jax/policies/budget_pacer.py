@@ -26,22 +26,22 @@ class BudgetPacerState(NamedTuple):
 class BudgetPacer:
     """The budget pacer of ParetoBandit (2026), without features: prices follow recent spending.
 
-    Let T be the number of rounds. After each pull, with the cost c_j of resource j,
+    Let T be the number of rounds. The average e_j of recent costs of resource j begins at B_j / T,
+    and its price λ_j at 0. After a pull with the costs c_j they become
 
-        e_j ← (1 − a) e_j + a c_j,   λ_j ← min{max{λ_j + η (e_j T / B_j − 1), 0}, λ_max},
+        e_j' = (1 − a) e_j + a c_j,   λ_j' = min{max{λ_j + η (e_j' T / B_j − 1), 0}, λ_max}.
 
-    where the average e_j of recent costs begins at B_j / T, and the price λ_j at 0. Pull the arm
-    with the largest
+    Pull the arm with the largest
 
-        Σ r / (n_i + 1) + α / √(n_i + 1) − Σ_j (λ_c + λ_j) c̃_ij,
-        c̃_ij = max{1 + log₁₀(c̄_ij / max_k c̄_kj) / 3, 0},
+        Σ r / (n_i + 1) + α / √(n_i + 1) − Σ_j (λ_c + λ_j) g_ij,
+        g_ij = max{1 + ln(c̄_ij / max_k c̄_kj) / ln(1000), 0},
 
     among the arms with c̄_ij ≤ max_k c̄_kj / (1 + λ_j) for all j, or among all arms if there is no
     such arm. Arms with fewer than `burn_in` pulls come first, the one with the fewest pulls before
     the others.
 
-    Reference: "ParetoBandit: Budget-Paced Adaptive Routing for Non-Stationary LLM Serving", arXiv
-    2604.00136, 2026, Algorithm 1, and the repository ParetoBandit/ParetoBandit.
+    Reference: Taberner-Miller, "ParetoBandit: Budget-Paced Adaptive Routing for Non-Stationary LLM
+    Serving", arXiv 2604.00136, 2026, Algorithm 1, and the repository ParetoBandit/ParetoBandit.
 
     Side information: the budgets, and time as a resource, from which T follows.
 

@@ -20,13 +20,13 @@ class UCBB2C(IndexPolicy):
     The part of the reward that the cost predicts, ω_i c, adds nothing to the uncertainty of the
     ratio. In round t, pull the arm with the largest
 
-        r̂_i + 1.4 (ε_i + (r̂_i − ω_i)⁺ η_i) / c̄_i,   r̂_i = r̄_i / c̄_i,   ω_i = Cov_i(r, c) / V_i^c,
-        ε_i = √(2 V_i(r − ω_i c) α ln t / n_i) + 3 (1 + ω̄) α ln t / n_i,
+        r̂_i + 1.4 (ε_i + max{r̂_i − ω_i, 0} η_i) / c̄_i,   r̂_i = r̄_i / c̄_i,   ω_i = W_i / V_i^c,
+        ε_i = √(2 (V_i^r − ω_i² V_i^c) α ln t / n_i) + 3 (1 + ω̄) α ln t / n_i,
         η_i = √(2 V_i^c α ln t / n_i) + 3α ln t / n_i,
 
-    with the averages, variances and covariances that were observed. An arm is explored before the
-    others (see `index.choose`) unless it passes a test of stability: η_i < r̄_i with
-    `reward_test = 1`, or η_i < c̄_i (λ − 1)/λ with `reward_test = 0`.
+    with the averages, the variances V_i and the covariances W_i that were observed. An arm is
+    explored before the others (see `index.choose`) unless it passes a test of stability: η_i < r̄_i
+    with `reward_test = 1`, or η_i < c̄_i (λ − 1)/λ with `reward_test = 0`.
 
     Reference: Cayci, Eryilmaz and Srikant, "Budget-Constrained Bandits over General Cost and
     Reward Distributions", AISTATS 2020, Section 6.2.
