@@ -236,5 +236,5 @@ STUDY = Experiment(
     "money",
     "Posteriors and policies for real costs: amounts of unknown size, with one budget, and with T requests and B dollars.",
     {"quick": Size((10,), (100, 300, 1000), (40,), 1, ("Bernoulli", "log-normal 1", "two values")),
-     "full": Size((10,), (100, 300, 1000, 3000), (1000,), 1, tuple(LAWS))},
+     "full": Size((10,), (100, 300, 1000), (500,), 1, tuple(LAWS))},
     settings, report, figures, regret_table)

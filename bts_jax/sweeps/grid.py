@@ -58,7 +58,7 @@ class Grid:
         self.coords = _coords(bandit_coords, list(self.bandits))
         self._policies, self._bandits = list(self.policies.values()), list(self.bandits.values())
         costs, self.means, checked = [1.0] * len(self._bandits), [], set()
-        vectors: list[Bandit] = []  # the bandits with several resources
+        alike: dict[Any, Bandit] = {}  # one of each kind of bandit
         self.names: list[tuple[str, ...]] = []  # of the arms
         self.scales: list[tuple[float, Any]] = []  # of rewards and costs; a list if costs are vectors
         self.in_units: list[bool] = []  # whether the bandit has scales
@@ -74,8 +74,8 @@ class Grid:
                     game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
                 checked.add(kind)
             means = means or Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
+            alike.setdefault(kind_of(bandit), bandit)
             if means.cost_mean.ndim > 1:
-                vectors.append(bandit)
                 if self.in_rounds:
                     raise ValueError(f"{where} has several resources, and runs that end after a number of rounds have no "
                                      "budget, so no regret: add time as a resource, with Timed(bandit), and give budgets")
@@ -109,7 +109,7 @@ class Grid:
             amounts = None if self.means[0].cost_mean.ndim > 1 else self.amounts[0]
             with _about(f"policies[{name!r}]"):
                 game.check(policy, self._bandits[0], self.amounts[0, -1], amounts, self.longest)
-                for bandit in self._bandits if "time_cost" in side_info(policy) else vectors:
+                for bandit in alike.values() if "time_cost" in side_info(policy) else filter(num_resources, alike.values()):
                     game.check_resources(policy, bandit)
         self.words = words_of(self.bandits)
         self._count_work()
