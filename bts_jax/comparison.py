@@ -62,7 +62,8 @@ def compare(
         policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
             default settings.
         bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`. A `UserWarning` names
-            policies that are made for costs in [0, 1] if mean costs are far below the largest one (`contract.needs_cost_limit`).
+            policies that are made for costs in [0, 1] if mean costs are far below the largest cost
+            (`contract.needs_cost_limit`).
         budget: how much may be spent in a run, of each resource if there are several.
         keys: one typed JAX key for each run.
         level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.

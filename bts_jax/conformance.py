@@ -38,9 +38,10 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     - If the policy has `logits`, this method must return K finite numbers.
 
     A `UserWarning` says so if the policy is made for costs in [0, 1] and mean costs are below a hundredth of the largest cost
-    (`bts_jax.contract.needs_cost_limit`). Another one names operations whose last bit XLA may compute differently in another batch: a convolution, which adds
-    floats in an order that XLA chooses, or a function such as `sin`. Sums, matrix products, `exp`, `log`, `log1p`, `tanh` and
-    normal draws are not among them, because runs compute them in a fixed way (`bts_jax.engine.summation`, `functions`).
+    (`bts_jax.contract.needs_cost_limit`). Another one names operations whose last bit XLA may compute differently in another
+    batch: a convolution, which adds floats in an order that XLA chooses, or a function such as `sin`. Sums, matrix products,
+    `exp`, `log`, `log1p`, `tanh` and normal draws are not among them, because runs compute them in a fixed way
+    (`bts_jax.engine.summation`, `functions`).
 
     Example:
         >>> import bts_jax as bj

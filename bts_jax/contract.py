@@ -150,8 +150,8 @@ class Policy(Protocol):
     numbers.) A policy for one resource also plays with one resource and a time limit, and does not see the time. Gradients
     through decisions need a method `logits`; see `bts_jax.learn`.
 
-    A policy whose rule is made for costs in [0, 1], such as a confidence radius, says so with a class attribute `bounded_costs =
-    True`; see `needs_cost_limit`.
+    A policy whose rule is made for costs in [0, 1], such as a confidence radius, says so with a class attribute
+    `bounded_costs = True`; see `needs_cost_limit`.
 
     Write the algorithm in plain JAX. The engine makes it fast and reproducible (`bts_jax.engine`). It rounds products, stores
     values that are used several times, updates statistics in place, and turns draws by rejection into proposals without a
@@ -219,12 +219,12 @@ def posteriors_of(policy: Any) -> list[Any]:
 
 
 def needs_cost_limit(policy: Any) -> bool:
-    """Whether a policy, or its posterior of costs, is made for costs in [0, 1], so that it needs an upper limit on a single cost.
+    """Whether a policy, or its posterior of costs, is made for costs in [0, 1]: then it needs an upper limit on a single cost.
 
     Such a policy sees costs as shares of the largest cost of one pull, `cost_scale`: it has a confidence radius for numbers in
     [0, 1], or records a cost as a success with that probability. If mean costs are far below the largest cost, it learns little
-    from a pull, and explores too much or too little. `check_policy`, `compare` and `sweep` warn below a hundredth. A policy says
-    so with a class attribute `bounded_costs = True`, and a posterior with `bounded = True`.
+    from a pull, and explores too much or too little. `check_policy`, `compare` and `sweep` warn if they are below a hundredth.
+    A policy says so with a class attribute `bounded_costs = True`, and a posterior with `bounded = True`.
 
     If costs are amounts of money, take a policy that does not depend on the largest cost. All Thompson policies are, with a
     posterior such as `Gamma`; so are index policies that divide by the average cost, such as `KUBE`.

@@ -487,7 +487,8 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
 def hides_time(policy: Any, bandit: Any) -> bool:
     """Whether a policy for one resource plays on a bandit with one resource and time.
 
-    The policy then sees the cost of the resource as a number, and its budget. It does not see the time, which only ends the run.
+    The policy then sees the cost of the resource as a number, and its budget. It does not see the time, which only ends the
+    run.
     """
     one = not getattr(policy, "several_resources", False) and "time_cost" not in side_info(policy)
     return one and is_timed(bandit) and num_resources(bandit) == 2

@@ -22,9 +22,9 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear", max_rounds: Any
     If the bandit has several resources, `theory.lp_value`, the optimum of the linear program, takes the place of ρ* b. It is an
     upper bound on what any policy can earn, and is computed only outside of `jit` and `vmap`.
 
-    If the rounds are limited, too, as for T requests and B dollars, give the limit as `max_rounds`, as to `simulate`. The linear
-    program with both limits is then the optimum, as for `Timed`. Without it, a run that was truncated by its limit of rounds has
-    no regret, because it has not spent its budget: it is NaN, and a `RuntimeWarning` says so.
+    If the rounds are limited, too, as for T requests and B dollars, give the limit as `max_rounds`, as to `simulate`. The
+    linear program with both limits is then the optimum, as for `Timed`. Without it, a run that was truncated by its limit of
+    rounds has no regret, because it has not spent its budget: it is NaN, and a `RuntimeWarning` says so.
 
     Regret is in the unit of the bandit's rewards.
 
@@ -54,9 +54,9 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear", max_rounds: Any
         truncated, size = np.asarray(_is_cut(np, run, max_rounds)).sum(), np.size(run.truncated)
         if truncated:
             other = ", or take pseudo_regret" if num_resources(bandit) is None else ""
-            warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give the "
-                          "limit to regret, too, as in regret(run, bandit, max_rounds=1000), for the optimum with that many "
-                          f"rounds; or give a larger max_rounds to simulate{other}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of {size:,}: give "
+                          "the limit to regret, too, as in regret(run, bandit, max_rounds=1000), for the optimum with that "
+                          f"many rounds; or give a larger max_rounds to simulate{other}", RuntimeWarning, stacklevel=2)
     return values
 
 
@@ -88,8 +88,8 @@ def _is_cut(xp: Any, run: Run, max_rounds: Any) -> Any:
     if max_rounds is None:
         return truncated
     if xp is not np:
-        raise ValueError("regret with max_rounds needs values that are known (not under jit, vmap or grad): call it outside, on "
-                         "the whole batch")
+        raise ValueError("regret with max_rounds needs values that are known (not under jit, vmap or grad): call it outside, "
+                         "on the whole batch")
     rounds, limit = np.asarray(run.rounds), _per_run(linear_program.limit_of_rounds(max_rounds), truncated.ndim)
     checks.require("the number of rounds of the run", rounds, rounds <= limit, "give the limit of rounds that simulate had as "
                    f"max_rounds; it is {np.min(limit):g} now")

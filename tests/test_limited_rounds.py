@@ -134,7 +134,8 @@ def test_both_limits_are_the_same_game(name):
     np.testing.assert_array_equal(short.cost, long.cost[..., 0])
     one, other = (jax.tree.map(lambda x: x[:, None], run) for run in (short, long))
     np.testing.assert_allclose(bj.regret(one, bandit, max_rounds=60), bj.regret(other, timed), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(bj.pseudo_regret(one, bandit, max_rounds=60), bj.pseudo_regret(other, timed), rtol=1e-5, atol=1e-5)
+    limited = bj.pseudo_regret(one, bandit, max_rounds=60)
+    np.testing.assert_allclose(limited, bj.pseudo_regret(other, timed), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 False failures: the runs in all units have the same keys, and policies see shares of the largest cost, which differ by rounding
 only. So a run takes another course only where two indices, or two draws, differ in the last bits of a float32. This happened in
 none of 29 policies × 4 bandits × 2 other units × 40 runs, about 500,000 decisions (jaxlib 0.10.2). If it happens in one of 10⁷
-decisions, one of these tests fails with a probability of 2%, on a new version of JAX; on the same version it always does the same.
+decisions, one of these tests fails with a probability of 2% on a new version of JAX. On one version, the outcome is always the
+same.
 """
 
 import json
@@ -46,7 +47,8 @@ def families(unit):
         "empirical": table(unit),
         "scaled": bj.Scaled(chances, scale=unit * np.array([0.01, 0.02, 0.01, 0.005]), shift=unit * 0.005),
         "fixed-price": bj.FixedPrice(success=[0.75, 0.5, 0.9, 0.25], price=unit * np.array([0.012, 0.003, 0.03, 0.0006])),
-        "multinomial": bj.Multinomial(reward_probs=points[::-1], cost_probs=points, support=unit * np.array([0, 0.01, 0.02, 0.03])),
+        "multinomial": bj.Multinomial(reward_probs=points[::-1], cost_probs=points,
+                                      support=unit * np.array([0, 0.01, 0.02, 0.03])),
     }
 
 

@@ -107,6 +107,6 @@ random = { num_arms = 3, price_range = [2, 50], instances = 2 }
 
 @pytest.mark.slow
 def test_the_command_line(capsys):
-    main(["run", "--policy", "kube", "fractional-kube", "--bandit", "fixed-price", "--arms", "3", "--budget", "5", "--seeds", "2",
-          "--quiet"])
+    main(["run", "--policy", "kube", "fractional-kube", "--bandit", "fixed-price", "--arms", "3", "--budget", "5",
+          "--seeds", "2", "--quiet"])
     assert "fixed-price bandit, 3 arms" in capsys.readouterr().out

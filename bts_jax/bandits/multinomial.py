@@ -93,8 +93,8 @@ class Multinomial(Arms):
             fits = (value >= np.float32(SMALLEST_SCALE)) & (value <= LARGEST_SCALE) & (np.float32(value) >= largest)
             checks.require("scale", value, fits, remedy)
             enough = (largest == 0) | (largest >= np.float32(SMALLEST_SCALE) * value)
-            checks.require("the largest point of support", largest, enough, "set scale to the largest amount of one pull; it is "
-                           f"{np.max(value):g}, more than a million times as much")
+            checks.require("the largest point of support", largest, enough, "set scale to the largest amount of one pull; it "
+                           f"is {np.max(value):g}, more than a million times as much")
         if np.shape(scale) not in ((), batch):
             raise ValueError(f"scale has shape {np.shape(scale)}: give one number for the bandit")
         object.__setattr__(self, "scale", jnp.broadcast_to(jnp.asarray(scale, jnp.float32), batch))

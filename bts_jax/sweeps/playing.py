@@ -294,7 +294,8 @@ def _run_keys(key: jax.Array, words: np.ndarray, seeds: np.ndarray, repeats: int
 def _values(run: Run, bandit: Any, sizes: dict[str, int], max_rounds: int | None) -> dict[str, np.ndarray]:
     """The results of a chunk from its runs [bandit, seed, budget], with seeds last.
 
-    With `max_rounds`, regret is against the optimum with that many rounds. Where a bandit has no arm, there are 0 pulls. Where it has no resource, the cost is NaN.
+    With `max_rounds`, regret is against the optimum with that many rounds. Where a bandit has no arm, there are 0 pulls. Where
+    it has no resource, the cost is NaN.
     """
     pulls, cost = np.pad(run.pulls, (*[(0, 0)] * 3, (0, sizes["arm"] - run.pulls.shape[-1]))), run.cost
     if "resource" in sizes:

@@ -72,8 +72,8 @@ def sweep(
     Args:
         policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
             default settings.
-        bandits: a dict of bandits by name. They may differ in family and number of arms. A `UserWarning` names policies that are
-            made for costs in [0, 1] if mean costs are far below the largest one (`contract.needs_cost_limit`).
+        bandits: a dict of bandits by name. They may differ in family and number of arms. A `UserWarning` names policies that
+            are made for costs in [0, 1] if mean costs are far below the largest cost (`contract.needs_cost_limit`).
         budgets: in increasing order, in the unit of the bandits' costs. If a bandit has several resources, each of them has
             this budget. (`Timed` and `Pricing` take the time and the stock per unit of budget.)
         num_seeds: the number of runs of each policy on each bandit with each budget.
