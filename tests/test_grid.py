@@ -696,9 +696,10 @@ def test_the_example_describes_a_sweep(capsys, tmp_path):
     main(["sweep", "--example"])
     (tmp_path / "example.toml").write_text(capsys.readouterr().out, encoding="utf-8")
     arguments = gridfile.read_toml(tmp_path / "example.toml")
-    assert list(arguments["policies"]) == ["BTS", "KUBE", "KUBE, less curious", "ε-first"]
+    assert list(arguments["policies"]) == ["BTS", "KUBE", "KUBE, less curious", "ε-first", "BTS, Gamma"]
     assert list(arguments["bandits"]) == ["three", "ten-0", "ten-1", "ten-2", "outcomes"]
     assert arguments["policies"]["KUBE, less curious"].scale == 0.5
+    assert arguments["policies"]["BTS, Gamma"] == bj.BTS(cost=bj.posteriors.Gamma())
     expected = bj.Bernoulli.random(jax.random.fold_in(jax.random.key(1), 2), 10, cost_range=(0.1, 1.0))
     assert (arguments["bandits"]["ten-2"].cost == expected.cost).all()
     Grid(**{name: arguments[name] for name in ("policies", "bandits", "budgets", "num_seeds", "seed")})

@@ -542,6 +542,13 @@ FILES = {
     "times": ("[5, 10]", "[07:32:00]", "budgets = .*is not a number"),
     "huge scale": ('"kube"', '"kube"\nscale = 1' + "0" * 400, "policies.any: scale = 1000"),
     "dunder": ('"kube"', '"kube"\n__class__ = {}', "unknown key '__class__' in policies.any"),
+    **{f"posterior {value}": ('"kube"', f'"bts"\ncost = {value}', named) for value, named in {
+        "{}": "'kind' is missing in policies.any.cost", "[]": r"cost", "[{}]": r"'kind' is missing in policies.any.cost\[0\]",
+        '{ kind = "gama" }': "policies.any.cost.kind = 'gama' is unknown: .*gamma", '{ kind = "kube" }': "'kube' is unknown",
+        '{ kind = "beta", alpha = { kind = "gamma" } }': "policies.any.cost: ", '{ kind = "gamma", bounded = 1 }': "'bounded'",
+        '{ kind = "gamma", mean = [0.1, [1]] }': "policies.any.cost: ", '{ kind = "gamma", mean = 1e400 }': "mean = inf",
+        '[[{ kind = "gamma" }]]': "cost"}.items()},
+    "posterior of no field": ('"kube"', '"kube"\nscale = { kind = "gamma" }', "policies.any: scale = Gamma"),
     "long kind": ('"kube"', f'"{"x" * 10**5}"', "policies.any.kind = 'xxx"),
     **{f"method {name}": (ARMS, f"{name} = {{}}", f"unknown key '{name}' in bandits.two")
        for name in ("__init__", "__init_subclass__", "__class__", "_check", "pull", "mro")},

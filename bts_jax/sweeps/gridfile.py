@@ -59,8 +59,10 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     policies, bandits, folder = {}, {}, Path(path).parent
     for name, entry in _tables("policies", table["policies"]).items():
         where, options = f"policies.{name}", dict(entry)
+        kind = _kind(where, options, ALL_POLICIES, folder)
+        _check_options(where, kind, options)
         options = {field: _posteriors(f"{where}.{field}", value, folder) for field, value in options.items()}
-        policies[name] = _made(where, _kind(where, options, ALL_POLICIES, folder), options)
+        policies[name] = _made(where, kind, options)
     for name, entry in _tables("bandits", table["bandits"]).items():
         where, options = f"bandits.{name}", dict(entry)
         for label, bandit in _bandits(name, where, _kind(where, options, BANDITS, folder), options, folder):
@@ -163,8 +165,8 @@ def _own(kind: type) -> bool:
     return all(kind not in registry.values() for registry in KINDS.values())
 
 
-def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:
-    """Calls `make` with these options, which must be parameters of it, and with the key of a random instance."""
+def _check_options(where: str, make: Any, options: dict[str, Any], key: Any = None) -> None:
+    """Raises unless these options are parameters of `make`."""
     parameters = [one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_POSITIONAL]
     open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD and (key is None or one.name != "key")]
@@ -172,6 +174,11 @@ def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> An
     names += tuple(getattr(make, "renamed", ()))
     needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     _known(where, options, None if open_ended else names, needed)
+
+
+def _made(where: str, make: Any, options: dict[str, Any], key: Any = None) -> Any:
+    """Calls `make` with these options, which must be parameters of it, and with the key of a random instance."""
+    _check_options(where, make, options, key)
     options = options if key is None else {"key": key, **options}
     if _own(getattr(make, "__self__", make)):
         return classes.arrays(classes.call(where, make, options))
