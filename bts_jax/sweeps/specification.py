@@ -233,7 +233,9 @@ def is_ours(thing: Any, registry: Mapping[str, Any]) -> bool:
     """Whether a policy or bandit is of a class in the registry, and so are all of its parts. A posterior is a part, too."""
     if type(thing) is tuple:  # posteriors, one for each resource
         return len(thing) > 0 and all(is_ours(part, registry) for part in thing)
-    if type(thing) not in (*registry.values(), *POSTERIORS.values()):
+    kind = type(thing)
+    of_a_study = kind.__module__.startswith("bts_jax.experiments.")
+    if not of_a_study and kind not in (*registry.values(), *POSTERIORS.values()):
         return False
     parts = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
     return all(part is None or isinstance(part, Names) or _is_list(part) or jax.tree_util.all_leaves([part])
