@@ -17,6 +17,7 @@ from bts_jax.experiments.common import (
     at_the_end,
     difference,
     draw,
+    look,
     on_instances,
     played,
     regret_table,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 LEFT_OUT = ("oracle", "tempered-bts", "soft-elimination")  # a baseline, and policies to be learned
-ONE, BOTH = "one budget", "T and B"
+ONE, BOTH = "B alone", "T and B"
 DECADES = 3.0  # over which expected costs are spread
 
 # Posteriors that were compared with `Gamma`. Each is written as a user would write it.
@@ -152,7 +153,7 @@ LAWS: dict[str, dict[str, Any]] = {
 
 
 def _arms(fields: dict[str, Any], game: str, arms: int, key: jax.Array) -> Timed:
-    """A random problem. In the game "one budget" the time is never used up."""
+    """A random problem. In the game "B alone" the time is never used up."""
     key_reward, key_cost = jax.random.split(key)
     if fields["law"] in (BERNOULLI, FIVE):
         cost = jax.random.uniform(key_cost, (arms,), jnp.float32, 0.01, 1)
@@ -213,8 +214,8 @@ def report(dataset: "Dataset") -> str:
     parts.append("The share of the linear program that a policy earns: mean over the instances, with 1.96 standard errors\n"
                  + table(["policy", *titles], [[name, *cells] for name, cells in rows.items()]))
     parts.append("Largest share\n" + "\n".join(f"  {title}: {best}" for title, best, _ in verdicts["best"]))
-    parts.append("one budget: the time is never used up. T and B: as many rounds as the budget pays at the median cost. Regret "
-                 "is measured against the linear program in both.\n"
+    parts.append("B alone: one budget, and the time is never used up. T and B: as many rounds as the budget pays at the "
+                 "median cost. Regret is measured against the linear program in both.\n"
                  "worst 1%: the share of the regret that the worst hundredth of the problems has; best: the share of the "
                  f"problems on which the policy has the least regret\nintervals of means: {ALLOWANCE}")
     return "\n\n".join(parts)
@@ -226,7 +227,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     drawn = {}
     for game, title in ((ONE, "one-budget"), (BOTH, "t-and-b")):
         mine = np.array([kind.endswith(game) for kind in dataset.family.values.tolist()])
-        figure = plots.regret(dataset.sel(policy=shown).isel(bandit=mine), metric=METRIC, panel="family", scale="log-log")
+        part = dataset.sel(policy=shown).isel(bandit=mine)
+        figure = plots.regret(part, metric=METRIC, panel="family", scale="log-log", styles=look(part))
         figure.supxlabel("budget", fontsize=8)
         drawn[title] = figure
     return drawn
