@@ -86,14 +86,17 @@ def check(html: Path) -> None:
     linked = re.findall(r'<td><p><a class="reference internal" href="[^"]*#([\w.]+)"', reference)
     missing = {f"api/index.html: {full}" for _, entries in listed() for full, _ in entries if full not in linked}
     policies = [*bts_jax.POLICIES.values(), *bts_jax.KNAPSACK_POLICIES.values()]
-    for kinds, members in ((policies, ["init", "__call__", "update"]),
-                           (bts_jax.BANDITS.values(), ["pull", "reward_mean", "cost_mean"])):
+    for module, kinds, members in (
+        ("bts_jax", policies, ["init", "__call__", "update"]),
+        ("bts_jax", bts_jax.BANDITS.values(), ["pull", "reward_mean", "cost_mean"]),
+        ("bts_jax.posteriors", bts_jax.posteriors.POSTERIORS.values(), ["init", "draw", "record"]),
+    ):
         for kind in kinds:
-            page = f"api/names/bts_jax.{kind.__name__}.html"
+            full = f"{module}.{kind.__name__}"
+            page = f"api/names/{full}.html"
             text = (html / page).read_text()
-            missing |= {f"{page}: {member}" for member in members if f'id="bts_jax.{kind.__name__}.{member}"' not in text}
-            missing |= {f"{page}: {label}" for label in used.get(f"bts_jax.{kind.__name__}", ())
-                        if f"recipes.html#{label}" not in text}
+            missing |= {f"{page}: {member}" for member in members if f'id="{full}.{member}"' not in text}
+            missing |= {f"{page}: {label}" for label in used.get(full, ()) if f"recipes.html#{label}" not in text}
     missing |= {f"{page.relative_to(html)}: a formula, which is shown as text" for page in (html / "api").rglob("*.html")
                 if re.search(r'<div class="highlight-text[^>]*><div[^>]*><pre><span></span>[^<]*[√Σ≤]', page.read_text())}
     if missing:

@@ -54,7 +54,8 @@ napoleon_use_rtype = False
 FUNCTION = re.compile(r"<mi>(\w+)</mi>\s*<mo>&ApplyFunction;</mo>")  # such as ln: docutils leaves no space around it
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
 CONTRACT = {name: inspect.getdoc(getattr(protocol, name)) for protocol, names in (
-    (bts_jax.Policy, ["init", "__call__", "update"]), (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"])) for name in names}
+    (bts_jax.Posterior, ["draw", "record"]), (bts_jax.Policy, ["init", "__call__", "update"]),
+    (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"])) for name in names}
 USED_IN = uses((HERE / "recipes.md").read_text())
 
 
@@ -123,11 +124,15 @@ def unsigned(app, what, name, obj, options, signature, returned):
 
 
 def of_the_package(app, env, node, content):
-    """Links `sweep` in any module to `bts_jax.sweep`."""
+    """Links `sweep` in any module to `bts_jax.sweep`, and `Gamma` to `bts_jax.posteriors.Gamma`."""
     if node.get("refdomain") != "py" or node["reftarget"].startswith("bts_jax."):
         return None
-    target = f"bts_jax.{node['reftarget']}"
-    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, content)
+    kind, domain = node["reftype"], env.get_domain("py")
+    for module in ("bts_jax", "bts_jax.posteriors"):
+        target = f"{module}.{node['reftarget']}"
+        if found := domain.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, content):
+            return found
+    return None
 
 
 def mathml(display):

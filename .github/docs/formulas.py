@@ -7,7 +7,8 @@ APART = r"\qquad"  # between parts of a formula that may be on different lines
 ACCENTS = {"\N{COMBINING MACRON}": r"\bar", "\N{COMBINING CIRCUMFLEX ACCENT}": r"\hat"}
 SIGNS = str.maketrans({
     "√": r"\sqrt", "Σ": r"\sum ", "ℓ": r"\ell ", "·": r"\cdot ", "~": r"\sim ", "≤": r"\le ", "≥": r"\ge ", "±": r"\pm ",
-    "−": "-", "|": r"\mid ", "*": "^⟨*⟩", "²": "^⟨2⟩", "{": r"\{", "}": r"\}",
+    "−": "-", "|": r"\mid ", "*": "^⟨*⟩", "²": "^⟨2⟩", "₂": "_⟨2⟩", "{": r"\{", "}": r"\}",
+    "…": r"\ldots ",
 })
 WORD = r"(?![A-Z]+\b)[A-Za-z]{2,}"  # capital letters, such as BK, are a product
 WORDS = re.compile(rf"( ?)(?<![_^\\A-Za-z])({WORD}(?: {WORD})*)( ?)")

@@ -34,7 +34,8 @@ class UCBB2C(IndexPolicy):
     Side information: none.
 
     Guarantee: regret O(ln B) in the source, for α > 2, the source's test (`reward_test = 0`), and
-    an ω̄ that is an upper bound on all |ω_i|. For other settings we know of none.
+    an ω̄ that is an upper bound on the absolute values of all ω_i. For other settings we know of
+    none.
 
     Deviations from the source: the rule is taken from the public program dimassores/cbandits, which has
     α = 2.1, λ = 1.28 and ω̄ = 2, and costs of at least a known amount. Here α is 2.01 as in
