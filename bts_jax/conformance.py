@@ -177,7 +177,7 @@ def check_posterior(posterior: Posterior) -> None:
     checks.contract("posterior", posterior, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
     name, wrong = f"posterior {type(posterior).__name__}", []
     told = jnp.array([0.7, 0.25, 0.5])  # for a posterior that has the expected costs as side information
-    problem = Problem(num_arms=3, **({"cost_mean": told} if "cost_mean" in side_info(posterior) else {}))
+    problem = Problem(num_arms=3, cost_mean=told if "cost_mean" in side_info(posterior) else None)
     rng = np.random.default_rng(0)
     values = np.stack([0.7 + 0.1 * rng.uniform(-1, 1, 4000), rng.uniform(size=4000) < 0.25, np.full(4000, 0.5)], 1)
     after = jax.jit(_recorded, static_argnums=1)(posterior, problem.num_arms, problem.cost_mean, np.float32(values))
@@ -196,7 +196,7 @@ def check_posterior(posterior: Posterior) -> None:
         wrong.append("two draws with the same state and key differ: take all randomness from the key")
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    check_policy(BTS(cost=posterior), Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9]))
+    check_policy(BTS(cost=posterior), Bernoulli(reward=np.array([0.3, 0.6, 0.5]), cost=np.array([0.6, 0.5, 0.9])))
 
 
 def _draw(posterior: Posterior, state: Any, key: jax.Array) -> jax.Array:

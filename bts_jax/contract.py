@@ -182,7 +182,8 @@ class Posterior(Protocol):
     """A posterior: a pytree of hyperparameters that says what a Thompson policy believes about the arms' means.
 
     The fields `reward` and `cost` of policies such as `BTS` are posteriors. The values that a posterior records, and the means
-    that it draws, are in multiples of `problem.scale`. Hyperparameters are in the user's unit: divide them by it.
+    that it draws, are in multiples of `problem.scale`. Hyperparameters are in the user's unit: divide them by it. If
+    the scale is 1, it may be `None`.
 
     The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says
     so with an attribute `bounded = True`. If `draw` has no derivatives with respect to the hyperparameters, add a method

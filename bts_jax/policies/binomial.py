@@ -36,8 +36,8 @@ def propose(
 ) -> tuple[jax.Array, jax.Array]:
     """Makes `TRIES` proposals. Returns the first accepted one, and whether there is one."""
     # Stacked, because XLA takes four times as long to compile several copies (jax 0.10.2).
-    pairs = tuple(jnp.stack(part) for part in zip(*words, strict=True))
-    values, accepted = propose_one(pairs, trials, chance)
+    first, second = (jnp.stack(part) for part in zip(*words, strict=True))
+    values, accepted = propose_one((first, second), trials, chance)
     value, found = values[0], accepted[0]
     for i in range(1, TRIES):
         value, found = jnp.where(found, value, values[i]), found | accepted[i]

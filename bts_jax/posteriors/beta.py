@@ -98,5 +98,5 @@ class Beta:
         columns = [np.asarray(column) / largest for column in logs.columns(values, remedy, most=largest)]
         counts = [min(len(column), logs.check_strength(strength)) for column in columns]
         means = [float(column.mean()) if len(column) else 0.0 for column in columns]
-        return cls(alpha=[1 + count * mean for count, mean in zip(counts, means, strict=True)],
-                   beta=[1 + count * (1 - mean) for count, mean in zip(counts, means, strict=True)])
+        number, mean = np.array(counts), np.array(means)
+        return cls(alpha=1 + number * mean, beta=1 + number * (1 - mean))

@@ -1,7 +1,7 @@
 """Dirichlet posteriors: the probabilities of the values on a grid."""
 
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ class Dirichlet:
     bounded: ClassVar[bool] = True
     learnable: ClassVar[dict[str, tuple[float, float]]] = {"prior": (0.05, 10.0)}
 
-    values: ArrayLike = (0.0, 0.25, 0.5, 0.75, 1.0)
+    values: Any = (0.0, 0.25, 0.5, 0.75, 1.0)
     prior: ArrayLike = 0.4
 
     def _check(self) -> None:
@@ -55,13 +55,13 @@ class Dirichlet:
 
     def init(self, problem: Problem) -> tuple[jax.Array, ...]:
         """How often each value was seen. One array [K] int32 for each value"""
-        return (jnp.zeros(problem.num_arms, jnp.int32),) * len(self.values)  # type: ignore
+        return (jnp.zeros(problem.num_arms, jnp.int32),) * len(self.values)
 
     def draw(self, state: tuple[jax.Array, ...], key: jax.Array) -> jax.Array:
         shapes = jnp.stack(state, -1).astype(jnp.float32) + jnp.asarray(self.prior, jnp.float32)
         weights = random.gamma(key, shapes)  # [K, M]
         parts = [weights[:, j] for j in range(len(state))]
-        worth = [weight * value for weight, value in zip(parts, self.values, strict=True)]  # type: ignore
+        worth = [weight * value for weight, value in zip(parts, self.values, strict=True)]
         return reduce(jnp.add, worth) / reduce(jnp.add, parts)
 
     def record(self, state: tuple[jax.Array, ...], arm: jax.Array, value: jax.Array, word: jax.Array) -> tuple[jax.Array, ...]:
