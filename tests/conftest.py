@@ -33,12 +33,13 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
     bandits batch bench bench_policies classes cli compiling conformance docs draws executors game grid growth horizon
-    hostile intervals kept_draws knapsack_policies learn metrics one_program paper plots policies processes readme
-    resources results shards studies theory trace units
+    hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots policies
+    posteriors priced processes readme resources results rivals shards studies theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
-    batch.simulate_batch conformance.check_bandit conformance.check_policy comparison.compare game.simulate learn.fitting.fit
+    batch.simulate_batch conformance.check_bandit conformance.check_policy conformance.check_posterior comparison.compare
+    game.simulate learn.fitting.fit
     learn.pathwise.pathwise_gradient learn.score.score_gradient learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap
     policies.knapsack_bts.KnapsackBTS policies.tempered_bts.TemperedBTS tables.regret_table trace.trace
     """.split()}

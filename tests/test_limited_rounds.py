@@ -121,6 +121,7 @@ def test_what_they_cannot_play():
 
 
 @pytest.mark.slow
+@pytest.mark.with_care
 @pytest.mark.parametrize("name", ["bts", "epsilon-first", "budget-ucb", "fractional-kube", "oracle"])
 def test_both_limits_are_the_same_game(name):
     """The same pulls and the same regret, whether time is a limit of rounds or a resource."""
