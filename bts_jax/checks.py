@@ -250,6 +250,8 @@ def per_arm(owner: Any, name: str, low: float, high: float, *, low_excluded: boo
     if is_concrete(value):
         remedy = f"give one number, or one for each arm, in {'(' if low_excluded else '['}{low:g}, {high:g}]"
         array = numbers(name, value, remedy)
+        if array.ndim != 1 or not array.size:
+            raise ValueError(f"{name} has shape {array.shape}: {remedy}")
         single = array.astype(np.float32)
         above = single > np.float32(low) if low_excluded else single >= np.float32(low)
         require(name, array, above & (single <= np.float32(high)), remedy)
@@ -263,7 +265,8 @@ def fits_arms(owner: Any, num_arms: int) -> None:
         value = getattr(owner, field.name)
         if isinstance(value, tuple) and len(value) != num_arms:
             raise ValueError(f"{field.name} of {type(owner).__name__} has {len(value)} numbers, and the bandit has {num_arms} "
-                             "arms: give one number for each arm, or one for all")
+                             "arms: give one number for each arm, or one for all. A batch of policies is made with jax.vmap, "
+                             f"as in jax.vmap(lambda x: BTS(cost={type(owner).__name__}({field.name}=x)))(values)")
 
 
 def switch(owner: Any, name: str) -> None:

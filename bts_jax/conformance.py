@@ -164,61 +164,93 @@ def check_bandit(bandit: Bandit) -> None:
 def check_posterior(posterior: Posterior) -> None:
     """Raises a `ValueError` that lists all errors of a posterior that some values, and some runs, can reveal.
 
-    - `draw` must return one finite float32 for each arm, and the same for the same key. `record` must not change the structure,
-      shapes and dtypes of the state.
+    - `draw` must return one finite float32 for each arm, before and after the first values, and the same for the same key.
+      Draws must vary, and those of different arms must not be the same, unless the posterior has side information.
+    - `record` must not change the structure, shapes and dtypes of the state.
     - After 4,000 values of an arm, its draws must be near their mean: 95% of 400 draws within 0.1, for values that are 0 or 1
-      and for values near 0.7.
+      and for values near 0.7. (So a prior that counts for thousands of values is refused: check a weaker one.)
     - `BTS(cost=posterior)` must keep the contract of a policy; see `check_policy`.
+
+    A `UserWarning` says if draws are negative, which only a posterior of rewards may return.
 
     Example:
         >>> import bts_jax as bj
         >>> bj.check_posterior(bj.posteriors.Gamma())
     """
     checks.contract("posterior", posterior, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
-    name, wrong = f"posterior {type(posterior).__name__}", []
-    told = jnp.array([0.7, 0.25, 0.5])  # for a posterior that has the expected costs as side information
-    problem = Problem(num_arms=3, cost_mean=told if "cost_mean" in side_info(posterior) else None)
+    name, told = f"posterior {type(posterior).__name__}", "cost_mean" in side_info(posterior)
+    lists = [len(value) for value in vars(posterior).values() if isinstance(value, tuple)]
+    num_arms = lists[0] if lists and _fits(posterior, lists[0]) else 3
+    mean = np.resize(np.float32([0.7, 0.25, 0.5]), num_arms)
+    problem = Problem(num_arms=num_arms, cost_mean=jnp.asarray(mean) if told else None)
     rng = np.random.default_rng(0)
     values = np.stack([0.7 + 0.1 * rng.uniform(-1, 1, 4000), rng.uniform(size=4000) < 0.25, np.full(4000, 0.5)], 1)
-    after = jax.jit(_recorded, static_argnums=1)(posterior, problem.num_arms, problem.cost_mean, np.float32(values))
+    values = np.float32(values[:, np.arange(num_arms) % 3])
     keys = jax.random.split(jax.random.key(0), 400)
-    draws = np.asarray(jax.jit(jax.vmap(_draw, (None, None, 0)))(posterior, after, keys))
-    if draws.shape != (400, 3) or draws.dtype != np.float32:
-        wrong.append(f"draw returns {draws.dtype}{list(draws.shape[1:])}: return one float32 for each arm, [3] for 3 arms")
-    elif not np.isfinite(draws).all():
-        wrong.append("draw returns numbers that are not finite")
-    else:
-        near = (abs(draws - told) < 0.1).mean(0)
-        wrong += [f"after 4,000 values of arm {arm} with mean {told[arm]:g}, only {near[arm]:.0%} of its draws are within 0.1 "
-                  "of it: draw the mean of an arm, and learn from all of its values"
-                  for arm in range(3) if near[arm] < 0.95]
-    if not _repeats(_draw, posterior, after, keys[0]):
+    draw = jax.jit(jax.vmap(_draw, (None, None, 0)))
+    with checks.explained(name):
+        start = jax.tree.map(jnp.asarray, posterior.init(problem))
+        states = [start, *(_recorded(posterior, start, values[:count]) for count in (1, 4000))]
+        drawn = [np.asarray(draw(posterior, state, keys)) for state in states]
+    wrong = _wrong_draws(drawn, mean, told)
+    if not _repeats(_draw, posterior, states[-1], keys[0]):
         wrong.append("two draws with the same state and key differ: take all randomness from the key")
     if wrong:
         raise ValueError("\n- ".join([f"{name} does not keep the contract:", *wrong]))
-    check_policy(BTS(cost=posterior), Bernoulli(reward=np.array([0.3, 0.6, 0.5]), cost=np.array([0.6, 0.5, 0.9])))
+    if min(map(np.min, drawn)) < 0:
+        warnings.warn(f"{name} draws negative numbers: use it for rewards only", stacklevel=2)
+    if num_arms == 3:
+        check_policy(BTS(cost=posterior), Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9]))
+
+
+def _fits(posterior: Posterior, num_arms: int) -> bool:
+    """Whether the posterior takes this number of arms: a list may have another meaning than one number for each arm."""
+    try:
+        posterior.init(Problem(num_arms=num_arms, cost_mean=jnp.ones(num_arms)))
+    except ValueError:
+        return False
+    return True
+
+
+def _wrong_draws(drawn: list[np.ndarray], mean: np.ndarray, told: bool) -> list[str]:
+    """The errors of draws [400, K] before the first values, after one value of each arm, and after 4,000."""
+    wrong = []
+    for draws, when in zip(drawn, ("before the first value", "after one value of each arm", "after 4,000 values"), strict=True):
+        if draws.shape != (400, len(mean)) or draws.dtype != np.float32:
+            return [f"draw returns {draws.dtype}{list(draws.shape[1:])}: return one float32 for each arm, [{len(mean)}] for "
+                    f"{len(mean)} arms"]
+        if not np.isfinite(draws).all():
+            wrong.append(f"draw returns numbers that are not finite {when}")
+    draws = drawn[1]
+    if not told and not wrong and (draws.std(0) == 0).any():
+        wrong.append("draws do not vary after one value of each arm: draw from the posterior instead of returning its mean")
+    elif not told and not wrong and abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) > 0.5:
+        wrong.append("the draws of two arms move together: draw each arm's mean independently, with noise of shape [K]")
+    near = (abs(drawn[-1] - mean) < 0.1).mean(0)
+    return wrong + [f"after 4,000 values of arm {arm} with mean {mean[arm]:g}, only {near[arm]:.0%} of its draws are within "
+                    "0.1 of it: draw the mean of an arm, and learn from all of its values (or its prior is too strong to check)"
+                    for arm in range(len(mean)) if near[arm] < 0.95]
 
 
 def _draw(posterior: Posterior, state: Any, key: jax.Array) -> jax.Array:
     return posterior.draw(state, key)
 
 
-def _recorded(posterior: Posterior, num_arms: int, cost_mean: Any, values: Any) -> Any:
+def _recorded(posterior: Posterior, start: Any, values: np.ndarray) -> Any:
     """The state of a posterior after these values of each arm. `values`: [n, K]"""
     def record(state: Any, now: tuple) -> tuple[Any, None]:
         value, key = now
-        for arm in range(num_arms):
+        before = jax.tree.map(lambda x: (x.shape, x.dtype), state)
+        for arm in range(values.shape[1]):
             word = random.bits(jax.random.fold_in(key, arm))[0]
-            state = posterior.record(state, jnp.int32(arm), value[arm], word)
+            state = jax.tree.map(jnp.asarray, posterior.record(state, jnp.int32(arm), value[arm], word))
+        if jax.tree.map(lambda x: (x.shape, x.dtype), state) != before:
+            raise ValueError(f"posterior {type(posterior).__name__}: record changes the state's structure, shapes or dtypes: "
+                             "return a state like that of init")
         return state, None
 
-    with checks.explained(f"posterior {type(posterior).__name__}"):
-        state = jax.tree.map(jnp.asarray, posterior.init(Problem(num_arms=num_arms, cost_mean=cost_mean)))
-        try:
-            return jax.lax.scan(record, state, (values, jax.random.split(jax.random.key(1), len(values))))[0]
-        except TypeError as error:
-            raise ValueError(f"posterior {type(posterior).__name__}: record changes the state's structure, shapes or dtypes: "
-                             f"return what init returns ({error})") from error
+    keys = jax.random.split(jax.random.key(1), len(values))
+    return jax.jit(lambda start, values: jax.lax.scan(record, start, (values, keys))[0])(start, values)
 
 
 def _warn_of_bits(name: str, *calls: tuple) -> None:

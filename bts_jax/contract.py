@@ -114,7 +114,7 @@ class Problem:
 
     def of_reward(self) -> "Problem":
         """The problem as the posterior of rewards sees it."""
-        return replace(self, scale=self.reward_scale)
+        return replace(self, scale=self.reward_scale, cost_mean=None, min_cost=None)
 
     def of_cost(self, resource: int = 0) -> "Problem":
         """The problem as the posterior of one resource's costs sees it."""
@@ -182,7 +182,8 @@ class Posterior(Protocol):
     """A posterior: a pytree of hyperparameters that says what a Thompson policy believes about the arms' means.
 
     The fields `reward` and `cost` of policies such as `BTS` are posteriors. The values that a posterior records, and the means
-    that it draws, are in multiples of `problem.scale`. Hyperparameters are in the user's unit: divide them by it. If
+    that it draws, are in multiples of `problem.scale`. If a hyperparameter is an amount, such as a price, divide it by
+    `problem.scale` in `init`, unless that is `None`. Counts need nothing. If
     the scale is 1, it may be `None`.
 
     The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says
@@ -227,8 +228,8 @@ def needs_cost_limit(policy: Any) -> bool:
     from a pull, and explores too much or too little. `check_policy`, `compare` and `sweep` warn if they are below a hundredth.
     A policy says so with a class attribute `bounded_costs = True`, and a posterior with `bounded = True`.
 
-    If costs are amounts of money, take a policy that does not depend on the largest cost. All Thompson policies are, with a
-    posterior such as `Gamma`; so are index policies that divide by the average cost, such as `KUBE`.
+    If costs are amounts of money, take a policy that does not depend on the largest cost. `BTS`, `TSFixed`, `TSUpdate` and
+    `KnapsackBTS` do not with `cost=Gamma()`, nor do index policies that divide by the average cost, such as `KUBE`.
 
     Example:
         >>> from bts_jax import BTS, KUBE

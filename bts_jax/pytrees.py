@@ -7,6 +7,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import chex
 import jax
+import numpy as np
 
 from bts_jax.names import suggestion
 
@@ -42,7 +43,7 @@ def pytree(cls: Class) -> Class:
 def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Replaces old names of fields, which `made.renamed` maps to names such as "reward.alpha", a field of a field.
 
-    Old names work for one version, with a warning.
+    `made.before` has these fields as they were with the old defaults. Old names work for one version, with a warning.
     """
     new_names = getattr(made, "renamed", {})
     old = [name for name in given if name in new_names]
@@ -53,14 +54,18 @@ def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
     for name in old:
         part, inner = new_names[name].split(".")
         parts.setdefault(part, {})[inner] = given[name]
-    for part, values in parts.items():
+    for part, before in made.before.items():  # what the parts were, when these were fields of the whole
         if part in found:
             raise TypeError(f"{made.__name__} got {part!r} and the old names of its fields: give {part!r} alone")
-        found[part] = dataclasses.replace(getattr(made, part), **values)
+        values = parts.get(part, {})
+        numbers = {inner: value for inner, value in values.items() if np.ndim(value) == 0}
+        found[part] = dataclasses.replace(before, **numbers)
+        for inner in values.keys() - numbers.keys():  # a batch, as it was
+            object.__setattr__(found[part], inner, values[inner])
     calls = ", ".join(f"{part}={type(found[part]).__name__}({', '.join(f'{name}=...' for name in values)})"
                       for part, values in parts.items())
-    warnings.warn(f"{', '.join(old)} of {made.__name__} have moved to its posteriors: write {made.__name__}({calls})",
-                  DeprecationWarning, stacklevel=3)
+    warnings.warn(f"the fields {', '.join(old)} of {made.__name__} have moved to its posteriors: write "
+                  f"{made.__name__}({calls})", DeprecationWarning, stacklevel=3)
     return found
 
 

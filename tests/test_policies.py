@@ -628,7 +628,7 @@ def test_gaussian_bts_always_has_a_draw():
     """A cost of 0 after 2·10⁹ pulls, and the least variance allowed: half of the draws are accepted, and ratios are finite."""
     policy = bj.GaussianBTS(variance=2e-38, learn=1e6)
     many = np.full(2, 2e9, np.float32)
-    reward = Moments(many, np.ones(2, np.float32), np.zeros(2, np.float32))
+    reward = Moments(many, np.ones(2, np.float32), *np.zeros((2, 2), np.float32))
     state = policy.init(Problem(num_arms=2))._replace(
         reward=reward, costs=(reward._replace(mean=np.array([0, 1], np.float32)),))
     arm, calls = decisions(policy, jax.device_put(state), 500, 4)
@@ -731,7 +731,7 @@ def test_policies_know_only_what_they_require():
     (lambda: bj.UCBBV1(min_cost=-1), "min_cost = -1"),
     (lambda: bj.BTS(reward=Beta(alpha=0.1)), "alpha = 0.1"),
     (lambda: bj.BTS(cost=Beta(beta=[1, np.inf])), r"beta\[1\] = inf"),
-    (lambda: bj.BTS(cost=0.5), "cost = 0.5 has no init"),
+    (lambda: bj.BTS(cost=0.5), "posterior = 0.5 has no init"),
     (lambda: bj.KUBE(scale=-1), "scale = -1"),
     (lambda: bj.GaussianBTS(variance=1e-50), "variance = 1e-50"),  # 0 to float32
     (lambda: bj.PDBwK(scale=np.nan), "scale = nan"),

@@ -49,7 +49,7 @@ def assert_moments(found, mean, variance):
 @pytest.mark.parametrize("kind", POSTERIORS.values(), ids=POSTERIORS)
 def test_every_posterior_keeps_the_contract(kind):
     assert isinstance(kind(), contract.Posterior)
-    bj.check_posterior(kind())
+    bj.check_posterior(kind(positive=1) if kind is Normal else kind())
 
 
 # Gamma
@@ -129,19 +129,47 @@ def test_sums_stay_exact_enough(many):
     np.testing.assert_allclose(state.squares[0] / len(exact), exact.var(), rtol=1e-2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("posterior", [MatchedBeta(), Gamma()], ids=["matched", "gamma"])
+@pytest.mark.parametrize("share", [0.99, 0.999])
+def test_means_stay_exact_in_long_runs(posterior, share):
+    """A million values: within a tenth of a standard error. Without compensation they are off by a hundred."""
+    values = np.random.default_rng(1).random(1_000_000) < share
+    start = posterior.init(Problem(num_arms=1))
+    record = lambda state, value: (posterior.record(state, jnp.int32(0), value, None), None)  # noqa: E731
+    state, _ = jax.jit(lambda start: jax.lax.scan(record, start, np.float32(values)))(start)
+    exact = (values.sum() + float(start.count[0] * start.mean[0])) / (len(values) + float(start.count[0]))
+    error = np.sqrt(share * (1 - share) / len(values))
+    assert abs(float(state.mean[0]) - exact) < 0.1 * error
+
+
 # Logs
 
 
 def test_a_log_becomes_a_prior():
-    posterior = Gamma.from_log({"small": [1, 3], "large": [20.0, 20.0, 20.0], "new": []}, strength=2)
+    """Variation: (n s² + 1) / (n + 1) for n amounts with the squared variation s²."""
+    log = {"large": [20.0, 20.0, 20.0], "small": [1, 3], "new": []}
+    posterior = Gamma.from_log(log, arms=["small", "large", "new"], strength=2)
     assert posterior.mean == (2.0, 20.0, 0.0) and posterior.strength == (2.0, 2.0, 0.5)
-    assert posterior.variation == (0.5, 0.0, 1.0)
+    np.testing.assert_allclose(posterior.variation, [np.sqrt(1.5 / 3), 0.5, 1.0], rtol=1e-5)
     assert Beta.from_log([[0, 1, 1, 1], [2, 2], []], strength=4, largest=4) == Beta(
         alpha=[1 + 4 * 3 / 16, 2, 1], beta=[1 + 4 * 13 / 16, 2, 1])
+    assert isinstance(MatchedBeta.from_log([[0, 1], [1, 1]]), MatchedBeta)
 
 
 @pytest.mark.parametrize(("make", "named"), [
-    (lambda: Gamma.from_log([1, 2]), "not a list for each arm"),
+    (lambda: Gamma.from_log([1, 2]), r"values\[0\] has shape \(\)"),
+    (lambda: Gamma.from_log([]), "not a list with one entry for each arm"),
+    (lambda: Gamma.from_log({"b": [1], "a": [2]}), "give arms, their names"),
+    (lambda: Gamma.from_log({"b": [1], "a": [2]}, arms=["a", "c"]), "the same names in both"),
+    (lambda: Beta.from_log([[1], [0]], largest=0), "largest = 0"),
+    (lambda: Gamma.from_log([[1], [0]], strength=[1, 2]), "strength has shape"),
+    (lambda: Gamma(mean=[[1, 2], [3, 4]]), r"mean has shape \(2, 2\)"),
+    (lambda: Gamma(mean=[]), r"mean has shape \(0,\)"),
+    (lambda: bj.BTS(cost=()), "cost = .* is empty"),
+    (lambda: bj.BTS(reward=Known()), "expected costs as side information"),
+    (lambda: Dirichlet(values=[0, 0.5, 0.5 + 1e-9, 1]), r"values\[2\] = 0.5"),
+    (lambda: Space(bj.BTS(cost=Gamma(mean=[1, 2])), {"cost.mean": (0.1, 3)}), "one number for each arm, and single"),
     (lambda: Gamma.from_log([[1, -2], [1]]), r"values\[0\]\[1\] = -2"),
     (lambda: Gamma.from_log([[1, np.nan], [1]]), r"values\[0\]\[1\] = nan"),
     (lambda: Beta.from_log([[0.5, 1.5], [1]]), r"values\[0\]\[1\] = 1.5"),
@@ -157,7 +185,7 @@ def test_a_log_becomes_a_prior():
     (lambda: Normal(positive=0.5), "positive = 0.5"),
     (lambda: bj.simulate(bj.BTS(cost=Gamma(mean=[1, 2])), THREE, 5, KEY), "mean of Gamma has 2 numbers.*3 arms"),
     (lambda: bj.simulate(bj.BTS(cost=Gamma), THREE, 5, KEY), "is a class"),
-    (lambda: bj.simulate(bj.TSFixed(cost=(Gamma(),) * 3), bj.Timed(THREE), 5, KEY), "3 posteriors.*1 resources"),
+    (lambda: bj.simulate(bj.TSFixed(cost=(Gamma(),) * 3), bj.Timed(THREE), 5, KEY), "3 posteriors.*1 resource besides"),
 ])
 def test_bad_posteriors_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):
@@ -246,6 +274,7 @@ def test_a_prior_for_each_resource():
 
 
 @pytest.mark.slow
+@pytest.mark.with_care
 def test_hyperparameters_of_posteriors_are_batched_and_learnt():
     bandit = bj.Bernoulli(reward=[0.9, 0.6, 0.3], cost=[0.5, 0.4, 0.6])
     strengths = np.float32([0.5, 20])
@@ -370,11 +399,39 @@ class Changing(Mean):
         return state.astype(jnp.int32)
 
 
+@chex.dataclass(frozen=True)
+class Certain(Mean):
+    def draw(self, state, key):
+        return (state[1] + 0.5) / (state[0] + 1)
+
+
+@chex.dataclass(frozen=True)
+class Shared(Mean):
+    def draw(self, state, key):
+        return (state[1] + 0.5) / (state[0] + 1) * (1 + 0.3 * jax.random.normal(key) / jnp.sqrt(state[0] + 1))
+
+
+@chex.dataclass(frozen=True)
+class Undefined(Mean):
+    def draw(self, state, key):
+        return state[1] / state[0] + 0.01 * jax.random.normal(key, state[0].shape)
+
+
+@chex.dataclass(frozen=True)
+class Branching(Mean):
+    def record(self, state, arm, value, word):
+        return state.at[0, arm].add(1) if value > 0 else state
+
+
 @pytest.mark.slow
 def test_posteriors_of_a_user_are_checked():
     bj.check_posterior(Mean())
+    bj.check_posterior(Gamma(mean=[0.1, 0.5], strength=3))
+    with pytest.warns(UserWarning, match="Normal draws negative numbers"):
+        bj.check_posterior(Normal())
     for kind, named in ((Forgetful, "learn from all of its values"), (Scalar, r"return one float32 for each arm, \[3\]"),
-                        (Changing, "record changes the state's")):
+                        (Changing, "record changes the state's"), (Certain, "draws do not vary"), (Shared, "move together"),
+                        (Undefined, "not finite before the first value"), (Branching, "branches on a traced value")):
         with pytest.raises(ValueError, match=named):
             bj.check_posterior(kind())
     with pytest.raises(ValueError, match=r"has no draw.*no record"):

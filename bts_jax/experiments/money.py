@@ -90,7 +90,7 @@ class LogNormal:
 
     def init(self, problem):
         zeros = jnp.zeros(problem.num_arms)
-        return Moments(count=zeros, mean=zeros, squares=zeros)
+        return Moments.of(zeros, zeros, zeros)
 
     def draw(self, state, key):
         n = jnp.maximum(state.count, 1)

@@ -60,6 +60,9 @@ class Space:
             if name not in fields:
                 raise ValueError(f"ranges names {name!r}, which is no hyperparameter of {type(policy).__name__}: there are "
                                  f"{', '.join(fields) or 'none (its class is no dataclass)'}")
+            if isinstance(value_of(policy, name), tuple):
+                raise ValueError(f"ranges names {name!r}, which has one number for each arm, and single numbers are learnt: "
+                                 "leave it out of ranges")
             limits = checks.numbers(f"ranges[{name!r}]", given, "give (low, high)")
             if limits.shape != (2,) or not -np.inf < limits[0] < limits[1] < np.inf:
                 raise ValueError(f"ranges[{name!r}] = {given!r} is not a range: give (low, high), two finite numbers")

@@ -54,5 +54,7 @@ class BTS(LargestRatio):
     renamed: ClassVar[dict[str, str]] = {"reward_alpha": "reward.alpha", "reward_beta": "reward.beta",
                                          "cost_alpha": "cost.alpha", "cost_beta": "cost.beta"}
 
+    before: ClassVar[dict[str, Any]] = {"reward": Beta(), "cost": Beta()}
+
     reward: Any = Beta()
     cost: Any = Beta()

@@ -53,6 +53,7 @@ class KnapsackBTS(Thompson):
     requires: ClassVar[tuple[str, ...]] = ("budget",)
     several_resources: ClassVar[bool] = True
     renamed: ClassVar[dict[str, str]] = BTS.renamed
+    before: ClassVar[dict[str, Any]] = BTS.before
 
     reward: Any = MatchedBeta()
     cost: Any = Gamma()

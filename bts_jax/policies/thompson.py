@@ -28,16 +28,24 @@ class Thompson:
     cost: Any  # one posterior for all resources, or a tuple with one for each resource except time
 
     def _check(self) -> None:
-        for name in ("reward", "cost"):
-            part = getattr(self, name)
-            for one in part if isinstance(part, tuple) else (part,):
-                checks.contract(name, one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+        several = isinstance(self.cost, (tuple, list))
+        if several:
+            object.__setattr__(self, "cost", tuple(self.cost))
+        for name, parts in (("reward", (self.reward,)), ("cost", self.cost if several else (self.cost,))):
+            if not parts:
+                raise ValueError(f"{name} = {parts} is empty: give a posterior, such as bts_jax.posteriors.Gamma()")
+            for one in parts:
+                checks.contract("posterior", one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+        if "cost_mean" in getattr(self.reward, "requires", ()):
+            raise ValueError(f"reward = {self.reward} has the expected costs as side information: give another posterior of "
+                             "rewards, such as bts_jax.posteriors.Beta()")
 
     @property
     def learnable(self) -> dict[str, tuple[float, float]]:
         """The hyperparameters that `bts_jax.learn` learns by default, such as "reward.alpha", with their ranges."""
         return {f"{name}.{inner}": limits for name in ("reward", "cost")
-                for inner, limits in getattr(getattr(self, name), "learnable", {}).items()}
+                for inner, limits in getattr(getattr(self, name), "learnable", {}).items()
+                if not isinstance(getattr(getattr(self, name), inner), tuple)}
 
     def believe(self, problem: Problem) -> Beliefs:
         """The beliefs before the first pull."""
@@ -74,7 +82,8 @@ class Thompson:
             return (self.cost,) * count
         if len(self.cost) != count:
             raise ValueError(f"cost of policy {type(self).__name__} has {len(self.cost)} posteriors, and the bandit has "
-                             f"{count} resources besides time: give one posterior for all of them, or one for each")
+                             f"{count} resource{'s' * (count > 1)} besides time: give one posterior for all of them, or one "
+                             "for each")
         return self.cost
 
 

@@ -1,5 +1,6 @@
 """Beta posteriors: a value in [0, 1] becomes a success with that probability (the paper's Algorithm 1)."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -79,24 +80,29 @@ class Beta:
         return a - jnp.logaddexp(a, b)  # Beta(a, b) = Gamma(a) / (Gamma(a) + Gamma(b))
 
     @classmethod
-    def from_log(cls, values: Any, *, strength: float = 10.0, largest: float = 1.0) -> "Beta":
-        """The posterior after a log of values, for example of last month, that counts like `strength` pulls of each arm.
+    def from_log(
+        cls, values: Any, *, arms: Sequence[str] | None = None, strength: float = 20.0, largest: float = 1.0
+    ) -> "Beta":
+        """A prior from a log of values, for example of last month.
 
-        The prior of an arm is 1 success and 1 failure, and `strength` trials with the mean of its values. An arm with fewer
-        values than that counts as many trials as it has values.
+        The prior of an arm is 1 success and 1 failure, and trials with the mean of its values. There are as many trials as
+        values, but at most `strength`.
 
         Args:
-            values: a list of values for each arm, or a mapping from the arms' names to such lists. An arm may have none.
-            strength: the largest number of pulls that the log counts for.
+            values: a list of values for each arm, in the order of the arms; or a mapping from names to such lists, with `arms`.
+                An arm may have none.
+            arms: the names of the arms in the order of the bandit, such as `bandit.arms`; for a mapping.
+            strength: the largest number of trials.
             largest: the largest possible value, by which values are divided.
 
         Example:
             >>> Beta.from_log([[0, 1, 1, 1], [0.5, 0.5]], strength=4)
             Beta(alpha=(4.0, 2.0), beta=(2.0, 2.0))
         """
-        remedy = f"give values from 0 to {largest:g}; largest is the largest possible value"
-        columns = [np.asarray(column) / largest for column in logs.columns(values, remedy, most=largest)]
-        counts = [min(len(column), logs.check_strength(strength)) for column in columns]
+        most = logs.positive("largest", largest, "give the largest possible value, a positive number")
+        remedy = f"give values from 0 to {most:g}; largest is the largest possible value"
+        columns = [column / most for column in logs.columns(values, arms, remedy, most)]
+        counts = [min(len(column), logs.strength_of(strength)) for column in columns]
         means = [float(column.mean()) if len(column) else 0.0 for column in columns]
         number, mean = np.array(counts), np.array(means)
         return cls(alpha=1 + number * mean, beta=1 + number * (1 - mean))

@@ -43,13 +43,14 @@ class Dirichlet:
     prior: ArrayLike = 0.4
 
     def _check(self) -> None:
-        checks.per_arm(self, "values", 0, 1)
         checks.hyperparameter(self, "prior", 0.01, 1e7)
         remedy = "give at least two numbers in ascending order, the first 0 and the last 1"
-        if not isinstance(self.values, tuple) or len(self.values) < 2:
+        if np.ndim(self.values) != 1 or len(self.values) < 2:  # type: ignore
             raise ValueError(f"values = {self.values!r} is not a grid: {remedy}")
+        object.__setattr__(self, "values", tuple(self.values))  # type: ignore
         if checks.is_concrete(self.values):
-            grid = np.asarray(self.values)
+            grid = checks.numbers("values", self.values, remedy).astype(np.float32)
+            object.__setattr__(self, "values", tuple(grid.tolist()))
             checks.require("values", grid, np.diff(grid, prepend=-1) > 0, remedy)
             checks.require("the ends of values", grid[[0, -1]], grid[[0, -1]] == [0, 1], remedy)
 

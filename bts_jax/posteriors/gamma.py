@@ -1,9 +1,11 @@
 """Gamma posteriors: positive amounts of any size, such as costs in dollars."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem
@@ -13,6 +15,7 @@ from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
 LARGEST_SHAPE = 1e7
+MOST_VARIATION = 1e3
 SMALLEST = 1e-25  # a draw is never 0, so that ratios are finite
 
 
@@ -27,21 +30,22 @@ class Gamma:
     where n is the number of the arm's amounts, m their average, and M₂ the sum of their squared distances from it. The prior
     counts as amounts, too.
 
-    - The default prior is half an amount of 0. It is optimistic, and needs no scale: every arm is pulled once first.
-    - A price list, as in `Gamma(mean=[0.001, 0.03], strength=5)`, counts as five amounts of each arm with these means. Their
-      standard deviation is `variation` times the mean.
+    - The default prior is half an amount of 0. It is optimistic, and needs no scale. `BTS` then pulls every arm once first, so
+      give another prior if one pull of an arm can cost more than the budget. With `mean = 0`, a larger strength is more
+      optimistic, and not more certain.
+    - A price list, as in `Gamma(mean=[0.001, 0.03], strength=5)`, counts as much as five observed amounts of each arm, whose
+      average is the listed price. Their standard deviation is `variation` times the price.
     - `Gamma.from_log` makes the prior from amounts that were observed before.
 
-    An arm that was pulled and has cost nothing so far is taken for one that costs as much as the dearest arm, but rarely: its
-    draw is that arm's average times an exponential draw, divided by n + 1. While no arm has cost anything, the arm with the
-    fewest pulls has the smallest draw.
+    If an arm was pulled n times and has cost nothing, its draw is E · m_max / (n + 1), where m_max is the largest average cost
+    of an arm and E a standard exponential draw. While no arm has cost anything, the arm with the fewest pulls comes first.
 
     If costs are 0 or 1, and hardly ever 1, `Beta` has less regret (notebook 10).
 
     Reference: ours. The Bayesian bootstrap with an optimistic value is the posterior of non-parametric Thompson sampling
     (Riou and Honda, "Bandit Algorithms Based on Thompson Sampling for Bounded Reward Distributions", ALT 2020). That posterior
-    needs all observed amounts. This one has its first two moments, and stores three numbers for each arm. Of the posteriors
-    that notebook 10 compares, it is never far from the best, which is another one on each law of the costs.
+    needs all observed amounts. This one has its first two moments, and stores four numbers for each arm. Notebook 10 compares
+    it with others: on each law of the costs another posterior is best, and this one is close to it on most.
 
     Args:
         mean: the prior mean, in the unit of the amounts: one number for all arms, or a list with one for each. [K]
@@ -63,7 +67,7 @@ class Gamma:
     def _check(self) -> None:
         checks.per_arm(self, "mean", 0, 1e9)
         checks.per_arm(self, "strength", 0, 1e6, low_excluded=True)
-        checks.per_arm(self, "variation", 0, 1e3)
+        checks.per_arm(self, "variation", 0, MOST_VARIATION)
 
     def init(self, problem: Problem) -> Moments:
         checks.fits_arms(self, problem.num_arms)
@@ -71,7 +75,7 @@ class Gamma:
         count, mean, variation = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), (problem.num_arms,))
                                   for x in (self.strength, self.mean, self.variation))
         mean = mean / scale
-        return Moments(count=count, mean=mean, squares=count * (variation * mean) ** 2)
+        return Moments.of(count, mean, squares=count * (variation * mean) ** 2)
 
     def draw(self, state: Moments, key: jax.Array) -> jax.Array:
         n, mean = state.count, state.mean
@@ -87,23 +91,28 @@ class Gamma:
         return state.record(arm, value)
 
     @classmethod
-    def from_log(cls, values: Any, *, strength: float = 20.0) -> "Gamma":
-        """The posterior after a log of amounts, for example of last month, that counts like `strength` pulls of each arm.
+    def from_log(cls, values: Any, *, arms: Sequence[str] | None = None, strength: float = 20.0) -> "Gamma":
+        """A prior from a log of amounts, for example of last month.
 
-        An arm with fewer amounts than that counts as many pulls as it has amounts. An arm without amounts has the default
-        prior, half an amount of 0.
+        The prior of an arm counts as many amounts as the log has for it, but at most `strength`. Its variation is that of the
+        log and of one more amount whose variation is 1, so that a few equal amounts are not taken for certain. An arm without
+        amounts has the default prior.
 
         Args:
-            values: a list of amounts for each arm, or a mapping from the arms' names to such lists. An arm may have none.
-            strength: the largest number of pulls that the log counts for.
+            values: a list of amounts for each arm, in the order of the arms; or a mapping from names to such lists, with
+                `arms`. An arm may have none.
+            arms: the names of the arms in the order of the bandit, such as `bandit.arms`; for a mapping.
+            strength: the largest number of amounts that the log counts for.
 
         Example:
-            >>> Gamma.from_log([[1, 3], [0.02, 0.02, 0.02]], strength=2)
-            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.5, 0.0))
+            >>> Gamma.from_log({"b": [0.02, 0.02, 0.02], "a": [1, 3]}, arms=["a", "b"], strength=2)
+            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.5))
         """
-        columns = logs.columns(values, "give finite amounts of at least 0")
-        most = logs.check_strength(strength)
+        columns = logs.columns(values, arms, "give finite amounts of at least 0")
+        most = logs.strength_of(strength)
         means = [float(column.mean()) if len(column) else 0.0 for column in columns]
-        spreads = [float(column.std()) / mean if mean else 1.0 for column, mean in zip(columns, means, strict=True)]
-        return cls(mean=means, strength=[float(min(len(column), most)) or 0.5 for column in columns],
-                   variation=[round(spread, 12) for spread in spreads])
+        spreads = [float(column.var()) / mean**2 if mean else 1.0 for column, mean in zip(columns, means, strict=True)]
+        variations = [min(((n * spread + 1) / (n + 1)) ** 0.5, MOST_VARIATION)
+                      for n, spread in zip(map(len, columns), spreads, strict=True)]
+        strengths = [min(len(column), most) or 0.5 for column in columns]
+        return cls(mean=np.array(means), strength=np.array(strengths, float), variation=np.round(variations, 6))

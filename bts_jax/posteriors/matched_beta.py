@@ -23,7 +23,8 @@ class MatchedBeta(Beta):
         θ ~ Beta(m k, (1 − m) k),   k = m (1 − m) / v − 1,   v = M₂ / (n (n + 1)),
 
     where n is the number of the arm's values, m their average, and M₂ the sum of their squared distances from it. The prior
-    counts as values, too: α values of 1, and β of 0. For values that are 0 or 1, this is `Beta(α, β)`.
+    counts as values, too: α values of 1, and β of 0. For values that are 0 or 1, this is `Beta(α, β)` up to rounding, as
+    long as n is below 10⁷.
 
     Reference: ours. With α = β = 1, the Bayesian bootstrap has one optimistic value, as in non-parametric Thompson sampling
     (Riou and Honda, "Bandit Algorithms Based on Thompson Sampling for Bounded Reward Distributions", ALT 2020), and one
@@ -43,7 +44,7 @@ class MatchedBeta(Beta):
         checks.fits_arms(self, problem.num_arms)
         ones, zeros = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), (problem.num_arms,)) for x in (self.alpha, self.beta))
         count = ones + zeros
-        return Moments(count=count, mean=ones / count, squares=ones * zeros / count)
+        return Moments.of(count, mean=ones / count, squares=ones * zeros / count)
 
     def record(self, state: Moments, arm: jax.Array, value: jax.Array, word: jax.Array) -> Moments:  # type: ignore[override]
         return state.record(arm, value)

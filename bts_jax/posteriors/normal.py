@@ -54,7 +54,7 @@ class Normal:
     def init(self, problem: Problem) -> Moments:
         checks.fits_arms(self, problem.num_arms)
         zeros = jnp.zeros(problem.num_arms, jnp.float32)
-        return Moments(count=zeros, mean=zeros + jnp.float32(0.5), squares=zeros)
+        return Moments.of(zeros, mean=zeros + jnp.float32(0.5), squares=zeros)
 
     def draw(self, state: Moments, key: jax.Array) -> jax.Array:
         positive = jnp.broadcast_to(jnp.asarray(self.positive, jnp.float32), state.mean.shape)

@@ -58,11 +58,21 @@ def parse(text: str | bytes) -> Any:
         found = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if isinstance(found, dict) and isinstance(found.get("policies"), dict):  # in version 0.1, `requires` was `told`
+    if isinstance(found, dict) and isinstance(found.get("policies"), dict):
         for entry in found["policies"].values():
-            if isinstance(entry, dict) and "told" in entry:
+            if isinstance(entry, dict) and "told" in entry:  # in version 0.1, `requires` was `told`
                 entry["requires"] = entry.pop("told")
+            if isinstance(entry, dict):
+                _with_posteriors(entry)
     return found
+
+
+def _with_posteriors(entry: dict[str, Any]) -> None:
+    """Changes the entry of a BTS of version 0.2, which had the prior counts of its Beta posteriors as fields."""
+    fields, names = entry.get("fields"), {f"{part}_{inner}" for part in ("reward", "cost") for inner in ("alpha", "beta")}
+    if entry.get("class") in ("BTS", "KnapsackBTS") and isinstance(fields, dict) and fields.keys() == names:
+        entry["fields"] = {part: {"class": "Beta", "fields": {inner: fields[f"{part}_{inner}"] for inner in ("alpha", "beta")}}
+                           for part in ("cost", "reward")}
 
 
 def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
