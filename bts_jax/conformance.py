@@ -181,11 +181,11 @@ def check_posterior(posterior: Posterior) -> None:
     name, told = f"posterior {type(posterior).__name__}", "cost_mean" in side_info(posterior)
     lists = [len(value) for value in vars(posterior).values() if isinstance(value, tuple)]
     num_arms = lists[0] if lists and _fits(posterior, lists[0]) else 3
-    mean = np.resize(np.float32([0.7, 0.25, 0.5]), num_arms)
+    mean = np.resize(np.array([0.7, 0.25, 0.5], np.float32), num_arms)
     problem = Problem(num_arms=num_arms, cost_mean=jnp.asarray(mean) if told else None)
     rng = np.random.default_rng(0)
     values = np.stack([0.7 + 0.1 * rng.uniform(-1, 1, 4000), rng.uniform(size=4000) < 0.25, np.full(4000, 0.5)], 1)
-    values = np.float32(values[:, np.arange(num_arms) % 3])
+    values = values[:, np.arange(num_arms) % 3].astype(np.float32)
     keys = jax.random.split(jax.random.key(0), 400)
     draw = jax.jit(jax.vmap(_draw, (None, None, 0)))
     with checks.explained(name):
@@ -200,7 +200,7 @@ def check_posterior(posterior: Posterior) -> None:
     if min(map(np.min, drawn)) < 0:
         warnings.warn(f"{name} draws negative numbers: use it for rewards only", stacklevel=2)
     if num_arms == 3:
-        check_policy(BTS(cost=posterior), Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9]))
+        check_policy(BTS(cost=posterior), Bernoulli(np.array([0.3, 0.6, 0.5]), np.array([0.6, 0.5, 0.9])))
 
 
 def _fits(posterior: Posterior, num_arms: int) -> bool:
