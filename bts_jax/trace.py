@@ -124,7 +124,7 @@ def trace(
         >>> import jax
         >>> from bts_jax import BTS, Bernoulli, trace
         >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
-        >>> run = trace(BTS(), bandit, 20, jax.random.key(0), rounds=100, record=lambda state: state.pulls)
+        >>> run = trace(BTS(), bandit, 20, jax.random.key(0), rounds=100, record=lambda state: state.reward.pulls)
         >>> run.arm.shape, run.recorded.shape  # rounds; rounds, arms
         ((100,), (100, 3))
         >>> run.remaining[run.length - 1].item(), run.recorded[0].tolist()  # nothing is left; nothing was pulled at first

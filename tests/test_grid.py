@@ -715,12 +715,12 @@ def test_sweep_table_and_plot(folder, capsys):
     (folder / "grid.toml").write_text("".join(parts), encoding="utf-8")
     main(["sweep", "grid.toml"])
     out, err = capsys.readouterr()
-    assert out == "grid.zarr: 2 × 3 × 2 × 4 (policies × bandits × budgets × seeds); see bts-jax table grid.zarr\n" and err == ""
+    assert out == "grid.zarr: 3 × 3 × 2 × 4 (policies × bandits × budgets × seeds); see bts-jax table grid.zarr\n" and err == ""
     results = bj.open_results("grid.zarr")
     assert_same(results, bj.sweep(**gridfile.read_toml("grid.toml")))
     main(["sweep", "--resume", "grid.zarr", "--quiet"])
     main(["sweep", "grid.toml", "--out", "grid.zarr"])
-    assert capsys.readouterr().out.count("grid.zarr: 2 × 3") == 2
+    assert capsys.readouterr().out.count("grid.zarr: 3 × 3") == 2
 
     main(["table", "grid.zarr"])
     lines = capsys.readouterr().out.splitlines()

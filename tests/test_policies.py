@@ -731,7 +731,7 @@ def test_policies_know_only_what_they_require():
     (lambda: bj.UCBBV1(min_cost=-1), "min_cost = -1"),
     (lambda: bj.BTS(reward=Beta(alpha=0.1)), "alpha = 0.1"),
     (lambda: bj.BTS(cost=Beta(beta=[1, np.inf])), r"beta\[1\] = inf"),
-    (lambda: bj.BTS(cost=0.5), "posterior = 0.5 has no init"),
+    (lambda: bj.BTS(cost=0.5), "posterior cost = 0.5 has no init"),
     (lambda: bj.KUBE(scale=-1), "scale = -1"),
     (lambda: bj.GaussianBTS(variance=1e-50), "variance = 1e-50"),  # 0 to float32
     (lambda: bj.PDBwK(scale=np.nan), "scale = nan"),

@@ -35,7 +35,7 @@ class Thompson:
             if not parts:
                 raise ValueError(f"{name} = {parts} is empty: give a posterior, such as bts_jax.posteriors.Gamma()")
             for one in parts:
-                checks.contract("posterior", one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+                checks.contract(f"posterior {name}", one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
         if "cost_mean" in getattr(self.reward, "requires", ()):
             raise ValueError(f"reward = {self.reward} has the expected costs as side information: give another posterior of "
                              "rewards, such as bts_jax.posteriors.Beta()")
