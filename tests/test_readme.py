@@ -33,7 +33,8 @@ def text_of(notebook):
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
-EXAMPLES = dict(zip(["quickstart", "sweep", "real money", "several resources", "policy of one's own"], examples(README), strict=True))
+NAMES = ["quickstart", "sweep", "real money", "several resources", "policy of one's own"]
+EXAMPLES = dict(zip(NAMES, examples(README), strict=True))
 EXAMPLES |= {f"{path.stem}, {i}": block for path in NOTEBOOKS for i, block in enumerate(examples(text_of(path)))}
 
 
