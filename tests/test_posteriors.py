@@ -13,7 +13,7 @@ from common import assert_same_bits, keys
 
 import bts_jax as bj
 from bts_jax import Problem, contract
-from bts_jax.learn import smoothed_gradient
+from bts_jax.learn import score_gradient, smoothed_gradient
 from bts_jax.learn.space import Space
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.posteriors import POSTERIORS, Beta, Dirichlet, Gamma, Known, MatchedBeta, Normal
@@ -289,6 +289,8 @@ def test_hyperparameters_of_posteriors_are_batched_and_learnt():
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3, cost_range=(0.3, 0.9)))(keys(50))
     found = smoothed_gradient(policy, bandits, 20, KEY, ranges={"cost.strength": (0.01, 100.0)})
     assert np.isfinite(found.gradient["cost.strength"]) and found.error["cost.strength"] > 0
+    found = score_gradient(policy, bandits, 4, KEY, ranges={"cost.strength": (0.01, 100.0)}, runs=2, max_rounds=20)
+    assert np.isfinite(found.gradient["cost.strength"]) and found.gradient["cost.strength"] != 0
     with pytest.raises(ValueError, match=r"ranges names 'cost.size'.*cost.strength"):
         Space(policy, {"cost.size": (1, 2)})
 

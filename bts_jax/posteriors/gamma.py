@@ -79,9 +79,10 @@ class Gamma:
 
     def draw(self, state: Moments, key: jax.Array) -> jax.Array:
         n, mean = state.count, state.mean
-        # In this order, because m² may be too small for float32. Equal amounts have an infinite k.
-        shape = mean / state.squares * mean * (n * (n + 1))
-        shape = jnp.where(state.squares > 0, jnp.minimum(shape, LARGEST_SHAPE), LARGEST_SHAPE)
+        varies = state.squares > 0  # equal amounts have an infinite k
+        # In this order, because m² may be too small for float32. The inner `where` keeps derivatives finite.
+        shape = mean / jnp.where(varies, state.squares, 1) * mean * (n * (n + 1))
+        shape = jnp.where(varies, jnp.minimum(shape, LARGEST_SHAPE), LARGEST_SHAPE)
         shape = jnp.where(mean > 0, shape, 1)
         rare = jnp.where(n > jnp.asarray(self.strength, jnp.float32), mean.max() / (n + 1), 0)
         draw = jnp.where(mean > 0, mean, rare) * (random.gamma(key, shape) / shape)
