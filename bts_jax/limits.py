@@ -18,7 +18,7 @@ def share_of(bandit: Bandit) -> float:
 
 
 def mean_share(bandit: Bandit, cost_mean: Any, cost_scale: Any) -> float:
-    """The mean cost of one pull that decides whether to warn, as a share of the largest cost. Infinite if none does.
+    """The mean cost, as a share of the largest cost, on which the warning is based. Infinite if there is none.
 
     If the bandit has a `cost_scale`, it is the smallest mean cost of an arm: one dear arm must not hide that the others are
     cheap. If there is none, so that costs are in [0, 1] as in the papers, it is the largest: then all costs are small, as if

@@ -196,24 +196,23 @@ def shares(part: "Dataset") -> dict[str, np.ndarray]:
 def report(dataset: "Dataset") -> str:
     parts = ["Gamma: BTS(cost=Gamma()); Gamma, 1 and 1/4: with another strength of the prior; Gamma, Matched: rewards by "
              "MatchedBeta. Other names of posteriors: BTS with that posterior of costs."]
-    verdicts: dict[str, list] = {}
+    verdicts: list[tuple[str, str, str]] = []
     rows: dict[str, list[str]] = {}
-    titles = list(by_kind(dataset))
+    best: dict[str, str] = {}
     for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at a budget of {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
-        verdicts.setdefault("Gamma", []).append((title, *difference(part, "Gamma", "bts")))
+        verdicts.append((title, *difference(part, "Gamma", "bts")))
         found = shares(part)
         for name, share in found.items():
             rows.setdefault(name, []).append(f"{share.mean():.3f} ± {1.96 * share.std() / np.sqrt(len(share)):.3f}")
-        best = max(found, key=lambda name: found[name].mean())
-        verdicts.setdefault("best", []).append((title, best, ""))
-    words = tally([word for _, word, _ in verdicts["Gamma"]],
+        best[title] = max({name: share.mean() for name, share in found.items()}.items(), key=lambda pair: pair[1])[0]
+    words = tally([word for _, word, _ in verdicts],
                   {"less": "helps", "undecided": "is undecided", "more": "hurts"})
     parts.append("\n".join(["Gamma posteriors of costs in BTS, in place of Bernoulli trials", f"  {words.upper()}",
-                            *(f"  {title}: {line}" for title, _, line in verdicts["Gamma"]), f"  {CRITERION}"]))
+                            *(f"  {title}: {line}" for title, _, line in verdicts), f"  {CRITERION}"]))
     parts.append("The share of the linear program that a policy earns: mean over the instances, with 1.96 standard errors\n"
-                 + table(["policy", *titles], [[name, *cells] for name, cells in rows.items()]))
-    parts.append("Largest share\n" + "\n".join(f"  {title}: {best}" for title, best, _ in verdicts["best"]))
+                 + table(["policy", *best], [[name, *cells] for name, cells in rows.items()]))
+    parts.append("Largest share\n" + "\n".join(f"  {title}: {name}" for title, name in best.items()))
     parts.append("B alone: one budget, and the time is never used up. T and B: as many rounds as the budget pays at the "
                  "median cost. Regret is measured against the linear program in both.\n"
                  "worst 1%: the share of the regret that the worst hundredth of the problems has; best: the share of the "
