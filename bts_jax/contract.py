@@ -182,13 +182,13 @@ class Posterior(Protocol):
     """A posterior: a pytree of hyperparameters that says what a Thompson policy believes about the arms' means.
 
     The fields `reward` and `cost` of policies such as `BTS` are posteriors. The values that a posterior records, and the means
-    that it draws, are in multiples of `problem.scale`. If a hyperparameter is an amount, such as a price, divide it by
-    `problem.scale` in `init`, unless that is `None`. Counts need nothing. If
-    the scale is 1, it may be `None`.
+    that it draws, are in multiples of `problem.scale`, or as they are if that is `None`. So a hyperparameter that is an amount,
+    such as a price, must be divided by `problem.scale` in `init`. A hyperparameter that is a count need not.
 
     The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says
-    so with an attribute `bounded = True`. If `draw` has no derivatives with respect to the hyperparameters, add a method
-    `log_draw(state, key)`, the logarithms of draws that have derivatives; see `bts_jax.learn`.
+    so with an attribute `bounded = True`. If its draws may be negative, it says `negative = True`. If `draw` has no derivatives
+    with respect to the hyperparameters, add a method `log_draw(state, key)`, the logarithms of draws that have derivatives;
+    see `bts_jax.learn`.
 
     Example:
         >>> from bts_jax.posteriors import Gamma

@@ -320,6 +320,15 @@ def test_knapsack_bts_counts_and_prices_in_a_replay():
         slow.update(arm, reward, cost)
 
 
+def test_small_costs_are_taken_from_large_budgets():
+    """100,000 costs of 0.0002 from a budget of 4,000, whose last bit is 0.0002: without compensation, nothing would be left out
+    or twice as much."""
+    cost = np.float32(0.0002)
+    start = resources.Left.all(jnp.float32(4000))
+    left = jax.jit(lambda start: jax.lax.fori_loop(0, 100_000, lambda _, left: left.after(cost), start))(start)
+    assert left.amount == pytest.approx(4000 - 100_000 * float(cost), rel=1e-7)
+
+
 @pytest.mark.slow
 def test_thompson_lp_counts_and_budgets_in_a_replay():
     """TSFixed has the same counts, and `test_thompson_lp_by_hand` has its budgets."""
@@ -327,7 +336,7 @@ def test_thompson_lp_counts_and_budgets_in_a_replay():
     spent = np.zeros(2)
     for arm, reward, cost, state in rounds:
         same_counts(state.beliefs, slow)
-        np.testing.assert_allclose(state.budget, slow.budget - spent, rtol=1e-6)
+        np.testing.assert_allclose(state.budget.amount, slow.budget - spent, rtol=1e-6)
         np.testing.assert_allclose(slow.left[0], slow.budget - spent, rtol=1e-12)
         slow.update(arm, reward, cost)
         spent += cost
@@ -466,7 +475,7 @@ def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
     """The budgets matter: if the first is halved, the frequencies differ by more than twice what is allowed."""
     rng, left = np.random.default_rng(2), np.array([7.0, 10.5])
     state, slow = posterior(policy, [40.0, 60.0], time)
-    state, slow.left = state._replace(budget=np.float32(left)), np.tile(left, (SLOW_DRAWS, 1))
+    state, slow.left = state._replace(budget=resources.Left.all(np.float32(left))), np.tile(left, (SLOW_DRAWS, 1))
     expected = frequencies(slow.decide(rng))
     assert (np.abs(frequencies(arms_of(policy, state)) - expected) < allowed(expected)).all()
     slow.left[:, 0] /= 2
@@ -619,10 +628,10 @@ def test_thompson_lp_by_hand(policy, time):
     state = certain(policy, [0.25, 0.75, 0.25], cost if time is None else cost[:, :1], BOTH, time)
     mixed = frequencies(arms_of(policy, state))
     assert (np.abs(mixed - chance) < allowed(chance, np.inf) + 1e-3).all()
-    assert (arms_of(policy, state._replace(budget=np.float32(ALONE))) == 1).all()
-    assert (arms_of(policy, state._replace(budget=np.float32([10, 100]))) == 0).all()
+    assert (arms_of(policy, state._replace(budget=resources.Left.all(np.float32(ALONE)))) == 1).all()
+    assert (arms_of(policy, state._replace(budget=resources.Left.all(np.float32([10, 100])))) == 0).all()
     after = updated(policy, state, 1, np.float32(1), np.float32([1, 1]))
-    assert after.budget.tolist() == ([49, 99] if isinstance(policy, bj.TSUpdate) else BOTH)
+    assert after.budget.amount.tolist() == ([49, 99] if isinstance(policy, bj.TSUpdate) else BOTH)
 
 
 def test_lagrange_bwk_by_hand():

@@ -13,7 +13,7 @@ from common import assert_same_bits, keys
 
 import bts_jax as bj
 from bts_jax import Problem, contract
-from bts_jax.learn import score_gradient, smoothed_gradient
+from bts_jax.learn import pathwise_gradient, score_gradient, smoothed_gradient
 from bts_jax.learn.space import Space
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.posteriors import POSTERIORS, Beta, Dirichlet, Gamma, Known, MatchedBeta, Normal
@@ -147,11 +147,11 @@ def test_means_stay_exact_in_long_runs(posterior, share):
 
 
 def test_a_log_becomes_a_prior():
-    """Variation: (n s² + 1) / (n + 1) for n amounts with the squared variation s²."""
+    """Variation: (n s² + 1) / (n + 1) for n amounts with the squared variation s², times (strength + 1) / (n + 1)."""
     log = {"large": [20.0, 20.0, 20.0], "small": [1, 3], "new": []}
     posterior = Gamma.from_log(log, arms=["small", "large", "new"], strength=2)
     assert posterior.mean == (2.0, 20.0, 0.0) and posterior.strength == (2.0, 2.0, 0.5)
-    np.testing.assert_allclose(posterior.variation, [np.sqrt(1.5 / 3), 0.5, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(posterior.variation, [np.sqrt(1.5 / 3), np.sqrt(1 / 4 * 3 / 4), 1.0], rtol=1e-5)
     assert Beta.from_log([[0, 1, 1, 1], [2, 2], []], strength=4, largest=4) == Beta(
         alpha=[1 + 4 * 3 / 16, 2, 1], beta=[1 + 4 * 13 / 16, 2, 1])
     assert isinstance(MatchedBeta.from_log([[0, 1], [1, 1]]), MatchedBeta)
@@ -193,6 +193,61 @@ def test_bad_posteriors_are_refused_by_name(make, named):
 
 
 # MatchedBeta, Dirichlet, Known
+
+
+def test_draws_do_not_underflow_for_priors_that_vary_much():
+    """With few amounts that vary much, k would be below 1, and most draws nearly 0."""
+    prior = Gamma(mean=2.0, strength=5, variation=100)
+    draws = jax.vmap(lambda key: prior.draw(prior.init(Problem(num_arms=2)), key))(keys(2000))
+    quantiles = np.quantile(np.asarray(draws, np.float64), [0.25, 0.5, 0.75])
+    # Exponential with mean 2. The standard errors of these quantiles are below 0.06: 6 of them.
+    np.testing.assert_allclose(quantiles, 2 * np.log([4 / 3, 2, 4]), atol=0.36)
+
+
+def test_a_long_log_is_known_as_well_as_it_is():
+    """10,000 amounts, one in 1,000 of them 1,000 times as large: the first draws vary as the mean of the log does."""
+    log = np.where(np.arange(10_000) % 1000 == 0, 10.0, 0.01)
+    prior = Gamma.from_log([log, log[:20]])
+    state = prior.init(Problem(num_arms=2))
+    assert np.asarray(state.count).tolist() == [20, 20], "it soon gives way to what is seen in the run"
+    k = float(state.mean[0]) ** 2 / float(state.variance[0])
+    assert k == pytest.approx(10_001 * log.mean() ** 2 / log.var(), rel=0.01)
+
+
+@pytest.mark.parametrize("policy", [bj.JointBTS(), bj.GaussianBTS(), bj.BTS(reward=Normal())])
+def test_policies_without_logarithms_of_draws_have_no_logits(policy):
+    assert not hasattr(policy, "logits") and hasattr(bj.BTS(), "logits")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [bj.JointBTS(), bj.GaussianBTS(), bj.BTS(reward=Normal())])
+def test_they_keep_the_contract(policy):
+    bj.check_policy(policy, bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.5, 0.6]))
+
+
+@pytest.mark.slow
+def test_gamma_has_pathwise_gradients():
+    """Also in a relaxed game, in which an arm is pulled a little, and its amounts vary much."""
+    batch = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(keys(20))
+    found = pathwise_gradient(bj.BTS(cost=Gamma()), batch, 5, KEY, max_rounds=40)
+    assert np.isfinite([found.value, *found.gradient.values()]).all() and found.gradient["cost.strength"] != 0
+
+
+def test_known_costs_may_be_given_as_numbers():
+    known = bj.BTS(cost=Known(mean=[0.01, 0.03]))
+    assert contract.side_info(known) == ()
+    state = known.init(Problem(num_arms=2, cost_scale=0.05))
+    np.testing.assert_allclose(state.costs[0], [0.2, 0.6])
+    with pytest.raises(ValueError, match=r"mean.*3"):
+        known.init(Problem(num_arms=3))
+
+
+def test_names_of_arms_are_for_mappings():
+    for make in (Gamma.from_log, MatchedBeta.from_log):
+        with pytest.raises(ValueError, match="arms is for values that are a mapping"):
+            make([[1], [1]], arms=["b", "a"])
+        with pytest.raises(ValueError, match="arms = 'ab' is one name"):
+            make({"a": [1], "b": [1]}, arms="ab")
 
 
 def test_matched_beta_is_beta_on_zeros_and_ones():

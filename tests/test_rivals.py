@@ -124,8 +124,15 @@ def test_irs_fh_remembers_what_is_left():
     policy = bj.IRSFH()
     state = policy.init(Problem(num_arms=2, budget=np.float32(10)))
     after = policy.update(state, jnp.int32(1), jnp.float32(1), jnp.float32(0.75), KEY)
-    assert after.remaining == 9.25 and after.beliefs.reward.successes.tolist() == [0, 1]
-    assert policy.update(after._replace(remaining=0.5), jnp.int32(1), jnp.float32(1), jnp.float32(0.75), KEY).remaining == 0
+    assert after.remaining.amount == 9.25 and after.beliefs.reward.successes.tolist() == [0, 1]
+    assert policy.update(after, jnp.int32(1), jnp.float32(1), jnp.float32(1), KEY).remaining.amount == 8.25
+
+
+def test_irs_fh_imagines_costs_of_a_posterior_in_a_tuple():
+    state = bj.IRSFH().init(Problem(num_arms=3, budget=np.float32(10)))
+    one, other = (jax.vmap(lambda key, policy=policy: policy(state, key)[0])(jax.random.split(KEY, 200))
+                  for policy in (bj.IRSFH(), bj.IRSFH(cost=(bj.posteriors.Beta(),))))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_irs_fh_takes_other_posteriors_of_costs_but_not_of_rewards():

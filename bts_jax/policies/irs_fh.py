@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from bts_jax import checks
 from bts_jax.contract import Problem
+from bts_jax.policies import resources
 from bts_jax.policies.binomial import LARGEST, binomial
 from bts_jax.policies.thompson import Beliefs, Thompson
 from bts_jax.posteriors import Beta
@@ -16,7 +17,7 @@ from bts_jax.typing import ArrayLike
 
 class IRSFHState(NamedTuple):
     beliefs: Beliefs
-    remaining: jax.Array  # B_t, what is left of the budget
+    remaining: resources.Left  # B_t, what is left of the budget
 
 
 @pytree
@@ -94,16 +95,17 @@ class IRSFH(Thompson):
 
     def init(self, problem: Problem) -> IRSFHState:
         budget = jnp.asarray(problem.required("budget"), jnp.float32)
-        return IRSFHState(self.believe(problem), budget)
+        return IRSFHState(self.believe(problem), resources.Left.all(budget))
 
     def __call__(self, state: IRSFHState, key: jax.Array) -> tuple[jax.Array, IRSFHState]:
         key_draw, key_future = jax.random.split(key)
         reward, (cost,) = self.draw_means(state.beliefs, key_draw)
-        pulls = jnp.clip(jnp.floor(state.remaining / cost) - 1, 0, LARGEST)
+        pulls = jnp.clip(jnp.floor(state.remaining.amount / cost) - 1, 0, LARGEST)
         shapes = [self.reward.shapes(state.beliefs.reward)]
         drawn = [reward]
-        if hasattr(self.cost, "shapes"):
-            shapes.append(self.cost.shapes(state.beliefs.costs[0]))
+        (posterior,) = self._of_costs(1)
+        if hasattr(posterior, "shapes"):
+            shapes.append(posterior.shapes(state.beliefs.costs[0]))
             drawn.append(cost)
         successes = binomial(key_future, pulls, jnp.stack(drawn))
         means = [
@@ -117,5 +119,5 @@ class IRSFH(Thompson):
     def update(
         self, state: IRSFHState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> IRSFHState:
-        remaining = jnp.maximum(state.remaining - cost, 0)
-        return IRSFHState(self.record_pull(state.beliefs, arm, reward, cost, key), remaining)
+        beliefs = self.record_pull(state.beliefs, arm, reward, cost, key)
+        return IRSFHState(beliefs, state.remaining.after(cost))

@@ -36,6 +36,28 @@ def rounds(problem: Problem) -> jax.Array:
     return budgets(problem)[-1] / problem.required("time_cost")
 
 
+class Left(NamedTuple):
+    """What is left of the budgets.
+
+    A cost may be smaller than the last bit of a large budget. So what rounding has taken is added to the next cost (Kahan's
+    compensation).
+    """
+
+    amount: jax.Array  # [] or [d] float32
+    lost: jax.Array
+
+    @classmethod
+    def all(cls, budget: jax.Array) -> "Left":
+        """What is left before the first pull."""
+        return cls(budget, jnp.zeros_like(budget))
+
+    def after(self, cost: jax.Array) -> "Left":
+        """What is left after a pull with this cost."""
+        step = self.lost - cost
+        amount = self.amount + step
+        return Left(amount, step - (amount - self.amount))
+
+
 class Prices(NamedTuple):
     """Prices of the resources by multiplicative weights: a resource whose budget is used up faster becomes more expensive.
 

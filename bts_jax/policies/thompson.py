@@ -4,6 +4,7 @@ A Thompson policy is a rule that is applied to draws of expected rewards and cos
 posteriors from which it draws.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -35,7 +36,8 @@ class Thompson:
             if not parts:
                 raise ValueError(f"{name} = {parts} is empty: give a posterior, such as bts_jax.posteriors.Gamma()")
             for one in parts:
-                checks.contract(f"posterior {name}", one, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
+                checks.contract(f"posterior {name}", one, ("init", "draw", "record"),
+                                "bts_jax.posteriors.Gamma(), or Gamma(mean=prices, strength=5) for a list of prices")
         if "cost_mean" in getattr(self.reward, "requires", ()):
             raise ValueError(f"reward = {self.reward} has the expected costs as side information: give another posterior of "
                              "rewards, such as bts_jax.posteriors.Beta()")
@@ -102,8 +104,17 @@ class LargestRatio(Thompson):
     def update(self, state: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
         return self.record_pull(state, arm, reward, cost, key)
 
-    def logits(self, state: Beliefs, key: jax.Array) -> jax.Array:
-        """Returns log θ^r − log θ^c for draws with `key` that have derivatives. The largest is at the arm to pull. [K]"""
+    @property
+    def logits(self) -> Callable[[Beliefs, jax.Array], jax.Array]:
+        """A function of state and key: log θ^r − log θ^c for draws that have derivatives, the largest at the arm to pull. [K]
+
+        If draws may be negative, they have no logarithm, and there is no such function.
+        """
+        if any(getattr(posterior, "negative", False) for posterior in (self.reward, self.cost)):
+            raise AttributeError(f"{type(self).__name__} has no logits: its posteriors draw negative numbers")
+        return self._logits
+
+    def _logits(self, state: Beliefs, key: jax.Array) -> jax.Array:
         key_reward, key_cost = jax.random.split(key)
         return log_draw(self.reward, state.reward, key_reward) - log_draw(self.cost, state.costs[0], key_cost)
 

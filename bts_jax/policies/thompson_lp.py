@@ -17,7 +17,7 @@ SMALLEST = 1e-6  # a positive budget, for the last round
 
 class ThompsonLPState(NamedTuple):
     beliefs: Beliefs
-    budget: jax.Array  # [d] the budgets of the linear program
+    budget: resources.Left  # [d] the budgets of the linear program
 
 
 class ThompsonLP(Thompson):
@@ -27,12 +27,12 @@ class ThompsonLP(Thompson):
     several_resources: ClassVar[bool] = True
 
     def init(self, problem: Problem) -> ThompsonLPState:
-        return ThompsonLPState(self.believe(problem), resources.budgets(problem))
+        return ThompsonLPState(self.believe(problem), resources.Left.all(resources.budgets(problem)))
 
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         key_draw, key_arm = jax.random.split(key)
         reward, costs = self.draw_means(state.beliefs, key_draw)
-        mix = resources.solve(reward, jnp.stack(costs, -1), state.budget)
+        mix = resources.solve(reward, jnp.stack(costs, -1), jnp.maximum(state.budget.amount, SMALLEST))
         return mix.choose(random.bits(key_arm)[0], reward), state
 
     def update(
@@ -107,5 +107,5 @@ class TSUpdate(ThompsonLP):
     def update(
         self, state: ThompsonLPState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
     ) -> ThompsonLPState:
-        left = jnp.maximum(state.budget - jnp.reshape(cost, (-1,)), SMALLEST)
+        left = state.budget.after(jnp.reshape(cost, (-1,)))
         return super().update(state, arm, reward, cost, key)._replace(budget=left)

@@ -14,7 +14,7 @@ from bts_jax.posteriors.moments import Moments
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
-LARGEST_SHAPE = 1e7
+SMALLEST_SHAPE, LARGEST_SHAPE = 1.0, 1e7
 MOST_VARIATION = 1e3
 SMALLEST = 1e-25  # a draw is never 0, so that ratios are finite
 
@@ -28,17 +28,18 @@ class Gamma:
         θ ~ m · Gamma(k) / k,   k = m² n (n + 1) / M₂,
 
     where n is the number of the arm's amounts, m their average, and M₂ the sum of their squared distances from it. The prior
-    counts as amounts, too.
+    counts as amounts, too. (k is above 1 for all amounts that are not negative. A smaller k, from a prior with a large
+    variation, counts as 1.)
 
-    - The default prior is half an amount of 0. It is optimistic, and needs no scale. `BTS` then pulls every arm once first, so
-      give another prior if one pull of an arm can cost more than the budget. With `mean = 0`, a larger strength is more
-      optimistic, and not more certain.
+    - The default prior is half an amount of 0. It is optimistic, and needs no scale. If all arms cost something, `BTS` then
+      pulls every arm once first, so give another prior if one pull of an arm can cost more than the budget. A larger strength
+      of this prior, with `mean = 0`, makes the policy more optimistic.
     - A price list, as in `Gamma(mean=[0.001, 0.03], strength=5)`, counts as much as five observed amounts of each arm, whose
       average is the listed price. Their standard deviation is `variation` times the price.
     - `Gamma.from_log` makes the prior from amounts that were observed before.
 
-    If an arm was pulled n times and has cost nothing, its draw is E · m_max / (n + 1), where m_max is the largest average cost
-    of an arm and E a standard exponential draw. While no arm has cost anything, the arm with the fewest pulls comes first.
+    If an arm was pulled and has cost nothing, its draw is E · m_max / (n + 1), where m_max is the largest average cost of an
+    arm and E a standard exponential draw. While no arm has cost anything, arms with few pulls are preferred.
 
     If costs are 0 or 1, and hardly ever 1, `Beta` has less regret (notebook 10).
 
@@ -82,10 +83,10 @@ class Gamma:
         varies = state.squares > 0  # equal amounts have an infinite k
         # In this order, because m² may be too small for float32. The inner `where` keeps derivatives finite.
         shape = mean / jnp.where(varies, state.squares, 1) * mean * (n * (n + 1))
-        shape = jnp.where(varies, jnp.minimum(shape, LARGEST_SHAPE), LARGEST_SHAPE)
+        shape = jnp.where(varies, jnp.clip(shape, SMALLEST_SHAPE, LARGEST_SHAPE), LARGEST_SHAPE)
         shape = jnp.where(mean > 0, shape, 1)
         rare = jnp.where(n > jnp.asarray(self.strength, jnp.float32), mean.max() / (n + 1), 0)
-        draw = jnp.where(mean > 0, mean, rare) * (random.gamma(key, shape) / shape)
+        draw = jnp.where(mean > 0, mean / shape, rare) * random.gamma(key, shape)
         return jnp.maximum(draw, SMALLEST * (n + 1))
 
     def record(self, state: Moments, arm: jax.Array, value: jax.Array, word: jax.Array) -> Moments:
@@ -95,25 +96,27 @@ class Gamma:
     def from_log(cls, values: Any, *, arms: Sequence[str] | None = None, strength: float = 20.0) -> "Gamma":
         """A prior from a log of amounts, for example of last month.
 
-        The prior of an arm counts as many amounts as the log has for it, but at most `strength`. Its variation is that of the
-        log and of one more amount whose variation is 1, so that a few equal amounts are not taken for certain. An arm without
-        amounts has the default prior.
+        The prior of an arm counts as many amounts as the log has for it, but at most `strength`, so that new amounts soon count
+        more. The first draws vary as the mean of the whole log does. One more amount whose variation is 1 is added to the
+        variation of the log, so that a few equal amounts are not taken for certain. An arm without amounts has the default
+        prior.
 
         Args:
             values: a list of amounts for each arm, in the order of the arms; or a mapping from names to such lists, with
                 `arms`. An arm may have none.
             arms: the names of the arms in the order of the bandit, such as `bandit.arms`; for a mapping.
-            strength: the largest number of amounts that the log counts for.
+            strength: the largest number of amounts that the log of an arm counts for.
 
         Example:
             >>> Gamma.from_log({"b": [0.02, 0.02, 0.02], "a": [1, 3]}, arms=["a", "b"], strength=2)
-            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.5))
+            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.433013))
         """
         columns = logs.columns(values, arms, "give finite amounts of at least 0")
         most = logs.strength_of(strength)
         means = [float(column.mean()) if len(column) else 0.0 for column in columns]
         spreads = [float(column.var()) / mean**2 if mean else 1.0 for column, mean in zip(columns, means, strict=True)]
-        variations = [min(((n * spread + 1) / (n + 1)) ** 0.5, MOST_VARIATION)
-                      for n, spread in zip(map(len, columns), spreads, strict=True)]
         strengths = [min(len(column), most) or 0.5 for column in columns]
+        # A log of n amounts with the relative variance v has k = (n + 1) / v. The prior has the same k.
+        variations = [min(((n * spread + 1) / (n + 1) * (strength + 1) / (n + 1)) ** 0.5 if n else 1.0, MOST_VARIATION)
+                      for n, spread, strength in zip(map(len, columns), spreads, strengths, strict=True)]
         return cls(mean=np.array(means), strength=np.array(strengths, float), variation=np.round(variations, 6))

@@ -15,8 +15,13 @@ def columns(values: Any, arms: Sequence[str] | None, remedy: str, most: float = 
     `arms` has the names of the arms in the order of the bandit, for a mapping from names to values.
     """
     checks.no_table("values", values)
+    if isinstance(arms, str):
+        raise ValueError(f"arms = {shown(arms)} is one name: give a list with the names of all arms, as in arms=bandit.arms")
     if isinstance(values, Mapping):
         values = _in_order(values, arms)
+    elif arms is not None:
+        raise ValueError("arms is for values that are a mapping from names to lists: leave it out, and give the lists in the "
+                         "order of the arms")
     if not isinstance(values, (list, tuple, np.ndarray)) or not len(values):
         raise ValueError(f"values = {shown(values)} is not a list with one entry for each arm: give one list of numbers for "
                          "each arm, in the order of the arms")

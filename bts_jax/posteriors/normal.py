@@ -20,14 +20,14 @@ class Normal:
 
         θ ~ N(x̄, V / (n + 1)),   V = (variance + learn · Σ (x − x̄)²) / (1 + learn · n).
 
-    Before the first pull, x̄ is 1/2. V is the variance of one pull. With `learn = 0` it is always `variance`. With `positive`,
-    draws outside of (0, 1] are rejected, as a cost needs it.
+    Before the first pull, x̄ is 1/2. V is the variance of one pull. With `learn = 0` it is always `variance`. Costs must be
+    positive: with `positive = 1`, draws outside of (0, 1] are rejected.
 
     Reference: the spread for `variance = 1` and `learn = 0` is that of Agrawal and Goyal, "Further Optimal Regret Bounds for
     Thompson Sampling", AISTATS 2013. The rest is ours.
 
     The truncated draws are exact (see `bts_jax.random.rejection`). At least a third of the draws is accepted. After about ten
-    pulls of an arm nearly all are accepted, unless its average is nearly 0 or nearly 1; then it is half.
+    pulls of an arm nearly all are accepted. If its average is nearly 0 or nearly 1, half of them are.
 
     Args:
         variance: the prior variance of one pull, in (0, 1]: one number for all arms, or a list with one for each. [K]
@@ -40,6 +40,7 @@ class Normal:
     """
 
     bounded: ClassVar[bool] = True
+    negative: ClassVar[bool] = True  # draws may be negative, and have no logarithm then
     learnable: ClassVar[dict[str, tuple[float, float]]] = {"variance": (0.01, 1.0), "learn": (0.001, 10.0)}
 
     variance: ArrayLike = 0.25
