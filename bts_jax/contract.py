@@ -55,7 +55,8 @@ class Bandit(Protocol):
 
         If there are d resources, the cost is a vector. [d]
 
-        `key` depends on the run and the round, not on the policy. The same arm and the same key always give the same result.
+        `key` depends on the run, the arm and the number of its earlier pulls, not on the policy. The same arm and the same key
+        always give the same result.
         """
         ...
 

@@ -3,14 +3,17 @@
 The exact rules:
 
 1. While budget remains, the policy chooses an arm, a reward and a cost are drawn, and the cost is paid.
-2. If the cost of a pull exceeds the remaining budget, the pull earns nothing and costs nothing, and the run ends. It still
-   counts as a round and as a pull.
+2. If the cost of a pull exceeds the remaining budget, the pull earns nothing and costs nothing, and the run ends. It counts
+   as a round, but not as a pull of its arm.
 3. At each checkpoint b, a run records the result of a run with budget b. Unless the policy requires the budget, this result is
    bit for bit that of a run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
 5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends when the first budget is
    used up. A pull whose cost exceeds the remaining budget of any resource earns nothing and costs nothing.
-6. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
+6. Random numbers belong to what they decide: those of the policy to the round, and those of a pull to the arm and the number
+   of its earlier pulls in the run. So two policies with the same key meet the same reward and cost in the n-th pull of an arm,
+   whenever they pull it. These are common random numbers: the difference between the policies varies less.
+7. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
    time: its costs are numbers, and its budget is that of the resource.
 
 A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
@@ -48,8 +51,9 @@ from bts_jax.typing import ArrayLike
 MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible
 
-# The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of these.
-_DECIDE, _PULL, _UPDATE = range(3)
+# The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of these: the number of the
+# round, or for a pull of arm i the number of its earlier pulls and `_PULL` + i.
+_DECIDE, _UPDATE, _PULL = range(3)
 
 
 @pytree
@@ -70,8 +74,8 @@ class Run:
     budget: jax.Array  # [C] or [C, d] float32, the checkpoints
     reward: jax.Array  # [C] float32, total reward
     cost: jax.Array  # [C] or [C, d] float32, total cost; at most the budget
-    rounds: jax.Array  # [C] int32, number of rounds
-    pulls: jax.Array  # [C, K] int32, number of pulls of each arm
+    rounds: jax.Array  # [C] int32, number of rounds, with the last one even if its cost exceeded what was left
+    pulls: jax.Array  # [C, K] int32, number of pulls of each arm that were paid for
     truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
     bandit: jax.Array | None = None  # [C] uint32, the fingerprint of the bandit, by which `regret` notices another bandit
 
@@ -117,6 +121,7 @@ class _Progress(NamedTuple):
     earned: Sum
     last_cost: jax.Array  # [] or [d] int32, cost of the last pull in quanta
     last_reward: jax.Array  # int32, reward of the last pull in quanta
+    last_arm: jax.Array  # int32
     pulls: jax.Array  # [K] int32
     goal: Sum  # [] or [d], the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
@@ -429,7 +434,9 @@ def rules(platform: str, general: bool) -> Rules:
 def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
     """A round: the policy decides, the arm is pulled, and the policy is updated."""
 
-    def play_round(constants: Any, state: State, rounds: jax.Array, words: random.Words) -> tuple[Round, State]:
+    def play_round(
+        constants: Any, state: State, rounds: jax.Array, pulls: jax.Array, words: random.Words
+    ) -> tuple[Round, State]:
         policy, bandit, key, units = constants
         named, bandit_named = f"policy {type(policy).__name__}", f"bandit {type(bandit).__name__}"
         with checks.explained(f"{named}: __call__"):
@@ -438,9 +445,10 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         arm = _checked_arm(policy, arm)
         decided = _same(policy, "__call__", state, decided)
         num_arms, *costs = jnp.shape(bandit.cost_mean)
+        exists = jnp.clip(arm, 0, num_arms - 1)
         pull = in_order(bandit.pull, platform)
         with checks.explained(f"{bandit_named}: pull"):
-            outcome = pull(random.derive(key, rounds, _PULL), jnp.clip(arm, 0, num_arms - 1))
+            outcome = pull(random.derive(key, pulls[exists], _PULL + exists), exists)
         reward, cost = _pair(f"{bandit_named}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
         if [*cost.shape] != costs:
@@ -454,7 +462,8 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
-    round = Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), setting.key)
+    pulls = jax.eval_shape(lambda bandit: jnp.zeros(jnp.shape(bandit.reward_mean), jnp.int32), setting.bandit)
+    round = Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), pulls, setting.key)
     if depend_on_the_batch(round.closed.jaxpr):
         words = (jnp.uint32(0), jnp.uint32(0))
         pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(setting.bandit, random.as_key(words))
@@ -550,6 +559,7 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         earned=Sum.zeros(),
         last_cost=jnp.zeros(resources, jnp.int32),
         last_reward=zero,
+        last_arm=zero,
         pulls=jnp.zeros(jnp.shape(setting.bandit.reward_mean), jnp.int32),
         goal=jax.tree.map(lambda x: x[0], setting.checkpoints),
         limit=setting.limits[0],
@@ -568,7 +578,7 @@ def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
 
 
 def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
-    return round(now.kept, now.attempt, _constants(setting), now.policy, now.rounds, now.words)
+    return round(now.kept, now.attempt, _constants(setting), now.policy, now.rounds, now.pulls, now.words)
 
 
 def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
@@ -598,6 +608,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
         earned=now.earned.add(won),
         last_cost=jnp.where(counts, paid, now.last_cost),
         last_reward=jnp.where(counts, won, now.last_reward),
+        last_arm=jnp.where(counts, arm, now.last_arm),
         pulls=jnp.where(counts, now.pulls.at[arm].add(1), now.pulls),
         goal=now.goal,
         limit=now.limit,
@@ -640,12 +651,13 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
     cost = jnp.where(each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
     reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards))
+    paid = now.pulls - (beyond[:, None] & (jnp.arange(now.pulls.shape[0]) == now.last_arm))
     record = replace(
         record,
         reward=jnp.where(fresh, jnp.where(now.broken, jnp.nan, reward), record.reward),
         cost=jnp.where(each(fresh), jnp.where(now.broken, jnp.nan, cost), record.cost),
         rounds=jnp.where(fresh, now.rounds, record.rounds),
-        pulls=jnp.where(fresh[:, None], now.pulls, record.pulls),
+        pulls=jnp.where(fresh[:, None], paid, record.pulls),
         truncated=jnp.where(fresh, ~reached & ~now.broken, record.truncated),
     )
     left = record.rounds < 0

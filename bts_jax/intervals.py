@@ -10,9 +10,10 @@ no such widening: their intervals cover for every distribution. The coverage of 
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing
@@ -175,6 +176,36 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
         enough = lost / middle + t * math.sqrt(deviation**2 / middle + (lost / middle) ** 2) <= abs(difference)
         low, high = (low, middle) if enough else (middle, high)
     return float(f"{high:.2g}")
+
+
+def step_down(decided: Callable[[int], Any], comparisons: int) -> int:
+    """For how many comparisons each interval must allow, so that all verdicts are right with probability `level`.
+
+    An interval of level 1 − (1 − level)/m allows for m comparisons (Bonferroni). But once some comparisons are decided, the
+    others need to allow only for as many as are still open. Repeating this until nothing more is decided is Holm's step-down
+    procedure (1979). It decides at least as much, and all its verdicts together are wrong with probability at most 1 − level,
+    however the comparisons depend on each other.
+
+    Args:
+        decided: a function of a number m. It says for each comparison whether an interval that allows for m comparisons
+            decides it.
+        comparisons: the number of comparisons.
+
+    Returns:
+        The number m for which to compute all intervals. Their verdicts are those of the procedure. (What the intervals say
+        beyond the verdicts, how large a difference is, need not be right for all of them at once.)
+
+    Example:
+        >>> p = np.array([0.012, 0.02, 0.6])  # the first allows for 3 comparisons, the second for the 2 that are then open
+        >>> step_down(lambda m: p < 0.05 / m, 3)
+        1
+    """
+    allowed = checks.whole("comparisons", comparisons, 1)
+    while True:
+        still_open = max(comparisons - int(np.sum(decided(allowed))), 1)
+        if still_open >= allowed:
+            return allowed
+        allowed = still_open
 
 
 @lru_cache(1000)

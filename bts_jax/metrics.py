@@ -134,10 +134,10 @@ def _linear_optimum(xp: Any, bandit: Bandit, budget: np.ndarray, max_rounds: Any
 def pseudo_regret(run: Run, bandit: Bandit, *, max_rounds: Any = None) -> Any:
     """The expected regret of the arms that were pulled, at each checkpoint: Σ_i μ_i^c Δ_i T_i (the paper's Lemma 2). [C]
 
-    For Bernoulli arms it has the same mean as `regret`, and far less variance. For others its mean is higher by at most
-    ρ* (the last pull may cost more than was left) and lower by at most 1 (it then earns nothing), times the scales of costs and
-    rewards. Pulls of arms that cost nothing add nothing. Batches and precision are as for `regret`. It is NaN for an invalid
-    run, in which the policy or the bandit broke the rules, and so is `regret`.
+    For Bernoulli arms and a whole-numbered budget it has the same mean as `regret`, and far less variance. Otherwise the means
+    differ by less than ρ* + 1 (times the scales of costs and rewards), because the last pull may cost more than was left: it
+    then earns nothing, and does not count in T_i. Pulls of arms that cost nothing add nothing. Batches and precision are as
+    for `regret`. It is NaN for an invalid run, in which the policy or the bandit broke the rules, and so is `regret`.
 
     If the bandit has several resources, it is the optimum of the linear program minus Σ_i μ_i^r T_i, the expected reward of the
     pulls. What is left of a budget when another is used up counts as lost, and a truncated run is NaN. The same holds with

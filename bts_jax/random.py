@@ -96,14 +96,14 @@ def key_words(key: jax.Array) -> Words:
     return words
 
 
-def derive(words: Words, index: ArrayLike, purpose: int) -> jax.Array:
-    """The JAX key for one purpose in one round of a run. `words` are the words of the run's key."""
+def derive(words: Words, index: ArrayLike, purpose: ArrayLike) -> jax.Array:
+    """The JAX key for one purpose in one round, or in one pull, of a run. `words` are the words of the run's key."""
     return as_key(derived_words(words, index, purpose))
 
 
-def derived_words(words: Words, index: ArrayLike, purpose: int) -> Words:
+def derived_words(words: Words, index: ArrayLike, purpose: ArrayLike) -> Words:
     """The words of the key that `derive` returns."""
-    return threefry(words, (jnp.asarray(index).astype(jnp.uint32), jnp.uint32(purpose)))
+    return threefry(words, (jnp.asarray(index).astype(jnp.uint32), jnp.asarray(purpose).astype(jnp.uint32)))
 
 
 def as_key(words: Words) -> jax.Array:

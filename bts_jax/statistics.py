@@ -4,18 +4,18 @@ Two questions must not be mixed up. Is one policy better *on this instance*? The
 instances like these*? The instances are the sample, each with one number, its mean over the seeds: more seeds do not make up
 for few instances.
 
-A run is *lost* if the policy stops pulling the best arm early. A small sample may contain no lost run even if the policy loses
-some. So the limits of means are widened as if the sample had one more lost run; `lost_run` is its regret. Intervals of plain
-arrays are in `bts_jax.intervals`.
+A run is *lost* if the policy stops pulling the best arm early, or the arms of the best mix if there are several resources. A
+small sample may contain no lost run even if the policy loses some. So the limits of means are widened as if the sample had one
+more lost run; `lost_run` is its regret. Intervals of plain arrays are in `bts_jax.intervals`.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bts_jax import checks
-from bts_jax.contract import ratio
-from bts_jax.intervals import ArrayLike, Interval, interval, needed, ratio_interval, tail
+from bts_jax import checks, linear_program
+from bts_jax.contract import Means, ratio
+from bts_jax.intervals import ArrayLike, Interval, check_level, interval, needed, ratio_interval, tail
 from bts_jax.text import counted
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def paired(
     metric: str = "regret",
     statistic: str | float = "mean",
     level: float = 0.95,
+    comparisons: int = 1,
 ) -> "Dataset":
     """How much more regret `policy` has than `reference`, on the same problems and with common random numbers.
 
@@ -41,6 +42,9 @@ def paired(
         metric: "regret" or "pseudo_regret".
         statistic: the statistic of the differences: "mean", "median", "trimmed" or a quantile, as for `interval`.
         level: the confidence level.
+        comparisons: how many comparisons you make in all, such as rivals × kinds of bandits. All verdicts together are then
+            right with probability `level`: the limits are those of the level 1 − (1 − level) / comparisons (Bonferroni).
+            `intervals.step_down` decides more with the same guarantee.
 
     Returns:
         A Dataset with values for each budget, and for each bandit unless `over` is "bandit":
@@ -70,6 +74,8 @@ def paired(
 
     if over not in ("seed", "bandit"):
         raise ValueError(f"over = {over!r} is not a sample: give 'seed' or 'bandit'")
+    check_level(level)
+    level = 1 - (1 - level) / checks.whole("comparisons", comparisons, 1)
     values = measured(dataset, metric)
     for name, value in (("policy", policy), ("reference", reference)):
         if value not in values.policy:
@@ -222,10 +228,10 @@ def difference_interval(mine: "DataArray", other: "DataArray", *, level: float =
     return interval(difference, level=level, unseen=(mean - unseen_excess(other), mean + unseen_excess(mine)))
 
 
-def ratio_of_means(mine: "DataArray", base: "DataArray") -> Interval:
-    """The mean of a sample [n] divided by that of another on the same problems, and its 95% interval, widened likewise."""
+def ratio_of_means(mine: "DataArray", base: "DataArray", *, level: float = 0.95) -> Interval:
+    """The mean of a sample [n] divided by that of another on the same problems, and its interval, widened likewise."""
     lost = [float(part.values.mean() + unseen_excess(part)) for part in (mine, base)]
-    return ratio_interval(mine.values, base.values, unseen=(lost[0], lost[1]))
+    return ratio_interval(mine.values, base.values, level=level, unseen=(lost[0], lost[1]))
 
 
 def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
@@ -257,27 +263,42 @@ def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
     """The regret of a lost run, if the Dataset has what is needed to compute it. [bandit, budget]"""
     if not {"regret", "reward", "reward_mean", "cost_mean"} <= {*dataset.variables}:
         return None
-    means = [dataset["reward_mean"].transpose("bandit", "arm").values, _one_cost(dataset)]
-    ratios = ratio(means[0], means[1], np)
-    best = np.where(np.isnan(ratios), -np.inf, ratios).max(-1)[:, None]  # ρ*
-    # Regret is ρ* b − reward, so every run that is not missing gives ρ* b, where b is the budget of the bandit.
+    rewards = dataset["reward_mean"].transpose("bandit", "arm").values
+    costs = dataset["cost_mean"].transpose("bandit", "arm", ...).values
+    best, lost = np.array([_with_and_without(*means) for means in zip(rewards, costs, strict=True)]).T[..., None]
+    # Regret is optimum − reward, so every run that is not missing gives the optimum, `best` times the budget of the bandit.
     optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
     with np.errstate(invalid="ignore", divide="ignore"):
         budget = optimum / best
-        # Where the rounds are limited, too, the optimum is below ρ* b, and no run counts as lost. Budgets may be relative.
+        # Where the rounds are limited, too, the optimum is smaller, and no run counts as lost. Budgets may be relative.
         given = dataset["budget"].values
-        smallest = np.min(np.where(means[1] > 0, means[1], np.inf), -1)[:, None]
+        smallest = np.min(np.where(costs > 0, costs, np.inf), tuple(range(1, costs.ndim)))[:, None]
         full = np.isclose(budget, given, rtol=1e-4) | np.isclose(budget, given * smallest, rtol=1e-4)
-        return lost_run(means[0], means[1], np.where(full, budget, np.nan))
+        return np.where(full, lost * budget, np.nan)
 
 
-def _one_cost(dataset: "Dataset") -> np.ndarray:
-    """The expected costs of bandits with one resource. NaN for the others, on which no run is lost. [bandit, arm]"""
-    costs = dataset["cost_mean"].transpose("bandit", "arm", ...).values
-    if costs.ndim == 2:
-        return costs
-    several = np.asarray(~np.isnan(costs[..., 1:])).any((1, 2))
-    return np.where(np.expand_dims(several, -1), np.nan, costs[..., 0])
+def _with_and_without(reward: np.ndarray, cost: np.ndarray) -> tuple[float, float]:
+    """The optimum for a budget of 1 of each resource, and what a lost run loses of it: it never pulls an arm of the best mix.
+
+    Args:
+        reward: [arm]. NaN where there is no arm.
+        cost: [arm], or [arm, resource] with NaN where there is no resource.
+    """
+    arms = ~np.isnan(reward)
+    reward, cost = reward[arms], cost[arms]
+    cost = cost if cost.ndim == 1 else cost[:, ~np.isnan(cost).all(0)]
+    if cost.ndim == 1 or cost.shape[1] == 1:
+        cost = cost.reshape(len(cost))
+        return float(ratio(reward, cost, np).max()), float(lost_run(reward, cost, 1.0).item())
+    value, pulls, _ = linear_program.lp(Means(reward, cost), 1.0)
+    if not np.isfinite(value):
+        return np.nan, np.nan
+    # If several mixes are the best, a lost run pulls no arm of any.
+    rest, others = value, reward
+    while rest > value * (1 - 1e-6) > 0:
+        others = np.where(pulls > 0, 0, others)
+        rest, pulls, _ = linear_program.lp(Means(others, cost), 1.0)
+    return value, value - rest
 
 
 def kinds(dataset: "Dataset") -> list[str]:

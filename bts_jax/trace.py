@@ -98,7 +98,7 @@ def trace(
 
     Arms, rewards and costs are the same bit for bit. So are totals, but `simulate` adds rewards and costs in fixed point
     (`bts_jax.engine.fixed_point`): float32 sums over the trace may differ from its totals in the last digits. If the last pull
-    costs more than the remaining budget, its reward and cost are 0. It still counts as a round, and its arm is in the trace.
+    costs more than the remaining budget, its reward and cost are 0. It counts as a round, and its arm is in the trace.
 
     The function is pure, like `simulate`. Map over any argument except `rounds` and `record` with `jax.vmap`. Where `simulate`
     returns NaN, reward, cost and remaining budget are NaN from the first invalid round on.

@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 
 import bts_jax as bj
-from bts_jax.intervals import Interval, interval, needed, ratio_interval, student, tail
+from bts_jax.intervals import Interval, interval, needed, ratio_interval, step_down, student, tail
+from bts_jax.statistics import _with_and_without as with_and_without
 from bts_jax.statistics import lost_run
 
 
@@ -166,7 +167,7 @@ def test_intervals_over_problems_cover(count):
 
     The fraction of 2,000 intervals that cover the truth is binomial: if the coverage is 95%, it is below 92.5% with a
     probability of 10⁻⁶. With three sizes and seven intervals a false failure has a probability below 3·10⁻⁵. The same test
-    shows that Student's interval without the allowance fails: with 12 problems it covers 75% for KUBE.
+    shows that Student's interval without the allowance fails: with 12 problems it covers 81% for KUBE.
     """
     regret, lost = population()
     rng = np.random.default_rng(count)
@@ -174,7 +175,7 @@ def test_intervals_over_problems_cover(count):
     allowed, stakes = 0.925, lost[drawn].mean(1)
     pair = regret["kube"] - regret["bts"]
     student_only = covered(interval(regret["kube"][drawn]), regret["kube"].mean())
-    assert student_only < {12: 0.80, 100: 0.925, 1000: 0.97}[count]
+    assert student_only < {12: 0.85, 100: 0.925, 1000: 0.97}[count]
     for values in regret.values():
         limits = interval(values[drawn], unseen=(np.nan, stakes))
         assert covered(limits, values.mean()) > allowed
@@ -204,3 +205,64 @@ def test_students_interval_covers_where_it_should(count, draw, coverage):
 def test_students_quantile():
     assert student(0.95, 10) == pytest.approx(scipy.stats.t.isf(0.025, 10), rel=1e-8)
     assert student(0.95, 10**5) == pytest.approx(scipy.stats.t.isf(0.025, 10**5), rel=1e-7)
+
+
+def holm(p, alpha):
+    """Holm's procedure by its textbook definition: which hypotheses with these p-values are rejected."""
+    rejected = np.zeros(len(p), bool)
+    for place, i in enumerate(np.argsort(p)):
+        if p[i] > alpha / (len(p) - place):
+            break
+        rejected[i] = True
+    return rejected
+
+
+def test_step_down_is_holms_procedure():
+    rng = np.random.default_rng(11)
+    for _ in range(300):
+        p = rng.choice([0.001, 0.01, 0.03, 0.05, 0.3], 6) * rng.uniform(0.1, 1, 6)
+        allowed = step_down(lambda m, p=p: p <= 0.05 / m, 6)
+        np.testing.assert_array_equal(p <= 0.05 / allowed, holm(p, 0.05))
+    assert step_down(lambda m: np.zeros(4, bool), 4) == 4
+    assert step_down(lambda m: np.ones(4, bool), 4) == 1
+    with pytest.raises(ValueError, match="comparisons"):
+        step_down(lambda m: [], 0)
+
+
+def test_a_report_of_30_comparisons_is_rarely_wrong():
+    """Six rivals that are as good as the reference, on five kinds of 200 problems each, with skewed regrets.
+
+    Of 2,000 reports, Student's 95% intervals give at least one wrong verdict in more than half. With `step_down` it is at most
+    5%. The test allows 6%, which is 2 standard errors more: limits of skewed values are not exact. The seed is fixed.
+    """
+    rng = np.random.default_rng(12)
+    plain = adjusted = 0
+    for _ in range(2000):
+        regret = rng.gamma(0.5, size=(7, 5, 200)).astype(np.float32)
+        differences = (regret[1:] - regret[0]).reshape(30, 200)
+
+        def decided(comparisons, differences=differences):
+            limits = interval(differences, level=1 - 0.05 / comparisons)
+            return (limits.low > 0) | (limits.high < 0)
+
+        plain += decided(1).any()
+        adjusted += decided(step_down(decided, 30)).any()
+    assert plain / 2000 > 0.5 and adjusted / 2000 <= 0.06, (plain, adjusted)
+
+
+@pytest.mark.slow
+@pytest.mark.long_runs
+def test_intervals_over_problems_with_several_resources_cover():
+    """As above, for a policy that loses some runs on problems with two resources. Without it, 20 problems cover 91%."""
+    draw = jax.vmap(lambda key: bj.Timed(bj.Bernoulli.random(key, 10), horizon=3))
+    bandits = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(3), 1000)))
+    runs = bj.simulate_batch(bj.TSUpdate(), bandits, 300, jax.random.split(jax.random.key(1), 1000))
+    regret = bj.pseudo_regret(runs, bandits)[:, 0]
+    lost = 300 * np.array([with_and_without(*map(np.float64, means))[1]
+                           for means in zip(bandits.reward_mean, bandits.cost_mean, strict=True)])
+    rng = np.random.default_rng(13)
+    for count in (20, 40, 200):
+        drawn = rng.integers(1000, size=(2000, count))
+        share = covered(interval(regret[drawn], unseen=(np.nan, lost[drawn].mean(1))), regret.mean())
+        assert share >= 0.93, (count, share)
+        assert count > 20 or covered(interval(regret[drawn]), regret.mean()) < 0.93

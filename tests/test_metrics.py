@@ -107,6 +107,17 @@ def test_verdicts_follow_the_limits():
     assert (ranking(many).clearly_best == [[0], [1]]).all() and (ranking(few).clearly_best == 0).all()
 
 
+def test_several_comparisons_need_wider_limits():
+    data = with_lost_runs(400)
+    for comparisons in (1, 30):
+        wide, same = (paired(data, "kube", "bts", **options) for options in (
+            {"comparisons": comparisons}, {"level": 1 - 0.05 / comparisons}))
+        assert wide.identical(same)
+    assert (wide.needed <= same.needed).all() and wide.level == pytest.approx(1 - 0.05 / 30)
+    with pytest.raises(ValueError, match="comparisons"):
+        paired(data, "kube", "bts", comparisons=0)
+
+
 def test_what_a_lost_run_costs():
     # Ratios 2 and 1; 4 and 3, one arm missing; one arm that costs nothing, of which nothing is known.
     reward = [[0.5, 0.75, 0.1], [0.4, 0.3, np.nan], [0.5, 0.5, 0.5]]

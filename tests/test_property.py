@@ -348,7 +348,7 @@ def test_a_run_has_the_same_bits_however_it_is_played(program, ways):
 
 # The right bits.
 
-DECIDE, PULL, UPDATE = range(3)
+DECIDE, UPDATE, PULL = range(3)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -360,8 +360,9 @@ def key_of(key, round, purpose):
 
 @jax.jit
 @jax.vmap
-def pull_arms(key, arm):
-    return BANDIT.pull(key, arm)
+def pull_arms(key, earlier, arm):
+    """Reward and cost of an arm that was pulled `earlier` times before in the run with this key."""
+    return BANDIT.pull(random.derive(random.key_words(key), earlier, PULL + arm), arm)
 
 
 def written_out(function):
@@ -387,10 +388,10 @@ def play_by_hand(policy, many):
         playing = cost < CHECKPOINTS
         if not playing.any():
             return reward, cost, rounds, pulls
-        decide, pull, update = (key_of(many, round, purpose) for purpose in (DECIDE, PULL, UPDATE))
+        decide, update = (key_of(many, round, purpose) for purpose in (DECIDE, UPDATE))
         with jax.disable_jit():
             arm, state = jax.vmap(written_out(policy))(state, decide)
-        won, paid = pull_arms(pull, arm)
+        won, paid = pull_arms(many, pulls[np.arange(len(many)), -1, arm], arm)
         with jax.disable_jit():
             state = jax.vmap(written_out(policy.update))(state, arm, won, paid, update)
         reward += playing * np.asarray(won)[:, None]

@@ -81,9 +81,10 @@ def totals(trace, checkpoint, arms=5):
     earned, paid = np.cumsum(amounts, axis=1)
     goal = round(checkpoint * UNIT)
     rounds = min(int(np.searchsorted(paid, goal)) + 1, int(trace.length))
-    counted = rounds if paid[rounds - 1] <= goal else rounds - 1
+    too_dear = paid[-1] < goal and not trace.truncated  # the last pull of the trace, whose amounts are 0
+    counted = rounds - 1 if too_dear or paid[rounds - 1] > goal else rounds
     reward, cost = (int(total[counted - 1]) if counted else 0 for total in (earned, paid))
-    return reward, cost, rounds, np.bincount(trace.arm[:rounds], minlength=arms).tolist()
+    return reward, cost, rounds, np.bincount(trace.arm[:counted], minlength=arms).tolist()
 
 
 def assert_agrees(trace, run):

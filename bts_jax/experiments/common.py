@@ -1,6 +1,6 @@
 """Shared parts of the studies: random problems and their coordinates, tables and verdicts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.engine.programs import quick_jit
-from bts_jax.intervals import Interval, interval, ratio_interval, tail
+from bts_jax.intervals import Interval, interval, ratio_interval, step_down, tail
 from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, sample, unseen_excess
 from bts_jax.text import ALLOWANCE, counted, table
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
 METRIC = "pseudo_regret"
-CRITERION = f"criterion: the 95% interval of the mean paired difference over the instances; {ALLOWANCE}"
+CRITERION = ("criterion: an interval of the mean paired difference over the instances, at the level stated. With Holm's "
+             "step-down procedure over all comparisons of this kind in the report, at least one verdict is wrong with "
+             f"probability 5% or less; {ALLOWANCE}")
 
 
 # The columns of the table, by their names in a `ranking`.
@@ -154,16 +156,30 @@ def sampled(dataset: "Dataset") -> str:
     return f"{counted(dataset.sizes['bandit'], 'instance')}, {counted(dataset.sizes['seed'], 'run')} on each"
 
 
-def difference(part: "Dataset", policy: str, reference: str = "bts") -> tuple[str, str]:
-    """The verdict whether a policy has less mean regret than another on instances like these, and the evidence."""
-    result = paired(last(part), policy, reference, over="bandit", metric=METRIC).isel(budget=0)
+def differences(compared: Sequence[tuple["Dataset", str, str]]) -> list[tuple[str, str]]:
+    """The verdicts whether a policy has less mean regret than another on instances like these, and the evidence.
+
+    Holm's procedure (`intervals.step_down`) adjusts for all comparisons that are given: each is a part of a Dataset, a policy
+    and the policy it is compared with.
+    """
+    ends = [(last(part), policy, reference) for part, policy, reference in compared]
+
+    def results(comparisons: int) -> list["Dataset"]:
+        return [paired(*one, over="bandit", metric=METRIC, comparisons=comparisons).isel(budget=0) for one in ends]
+
+    allowed = step_down(lambda comparisons: [one.verdict.item() != "undecided" for one in results(comparisons)], len(ends))
+    return [_evidence(*one, result) for one, result in zip(compared, results(allowed), strict=True)]
+
+
+def _evidence(part: "Dataset", policy: str, reference: str, result: "Dataset") -> tuple[str, str]:
     regret = at_the_end(part.sel(policy=sorted({policy, reference})))
     values = on_instances(regret)
     ratio, median = mean_ratios(regret, reference)[policy], median_ratio(values[policy], values[reference])
     word, needed = str(result.verdict.item()), float(result.needed)
     more = f"; it would take at least {needed:,.0f} problems to decide" if word == "undecided" and needed < 1e9 else ""
     return word, (f"{policy} − {reference}: {float(result.difference):+,.1f} ({float(result.low):+,.1f} … "
-                  f"{float(result.high):+,.1f}); ratio of the means {limits(ratio)}; median ratio {limits(median)}; less on "
+                  f"{float(result.high):+,.1f} at {float(result.level):.4g}); ratio of the means {limits(ratio)}; "
+                  f"median ratio {limits(median)}; less on "
                   f"{float(result.wins):.0%}{more}")
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from bts_jax import plots
 from bts_jax.bandits import Correlated
 from bts_jax.experiments.common import (
+    CRITERION,
     Instance,
     at_the_end,
-    difference,
+    differences,
     draw,
     look,
     played,
@@ -20,7 +21,7 @@ from bts_jax.experiments.common import (
 )
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.statistics import by_kind, difference_interval, mean_interval, ratio_of_means, sample
-from bts_jax.text import ALLOWANCE, table
+from bts_jax.text import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def _sample(part: "Dataset", policy: str) -> "DataArray":
 
 
 def report(dataset: "Dataset") -> str:
-    rows, effects, gains = [], [], []
+    rows, effects = [], []
     found = _correlations(dataset)
     free = _sample(next(part for wanted, _, part in found if wanted == 0), "bts")
     for wanted, mean, part in found:
@@ -66,8 +67,9 @@ def report(dataset: "Dataset") -> str:
             row += [f"{middle:,.1f} ({low:,.1f} … {high:,.1f})", f"{np.median(values):,.1f}"]
         rows.append(row)
         if wanted:
-            effects.append((wanted, *(x - 1 for x in ratio_of_means(_sample(part, "bts"), free))))
-        gains.append((wanted, *difference(part, "joint-bts")))
+            effects.append((wanted, *(x - 1 for x in ratio_of_means(_sample(part, "bts"), free, level=0.975))))
+    gains = [(wanted, *line) for (wanted, _, _), line in zip(
+        found, differences([(part, "joint-bts", "bts") for _, _, part in found]), strict=True)]
     head = ["wanted", "mean correlation"]
     for name in map(str, dataset.policy.values):
         head += [f"{name}: mean and 95% interval", "median"]
@@ -77,11 +79,11 @@ def report(dataset: "Dataset") -> str:
     ends = ["LOWERS" if high < 0 else "RAISES" if low > 0 else "DOES NOT CLEARLY CHANGE"
             for _, _, low, high in (effects[-1], effects[0])]
     parts.append("\n".join([f"The largest correlation {ends[0]} the mean regret of BTS, the least {ends[1]} it; its "
-                            "change from that at correlation 0:", *lines]))
+                            "change from that at correlation 0 (97.5% intervals):", *lines]))
     verdict = tally([word for _, word, _ in gains], {"less": "better", "undecided": "undecided", "more": "worse"})
     parts.append("\n".join([f"Joint BTS against BTS: {verdict.upper().replace('KINDS', 'CORRELATIONS')}",
                             *(f"  {wanted:+.2f}: {line}" for wanted, _, line in gains)]))
-    parts.append(f"criterion: 95% intervals of mean paired differences over the instances; {ALLOWANCE}\n"
+    parts.append(f"{CRITERION}\n"
                  "If the means of an arm do not allow a correlation, the arm has the nearest possible one.")
     return "\n\n".join(parts)
 

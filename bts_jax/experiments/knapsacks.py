@@ -8,7 +8,18 @@ import numpy as np
 
 from bts_jax import plots
 from bts_jax.bandits import Bernoulli, Pricing, Timed
-from bts_jax.experiments.common import METRIC, Instance, difference, draw, played, power, regret_table, sampled, standing
+from bts_jax.experiments.common import (
+    CRITERION,
+    METRIC,
+    Instance,
+    differences,
+    draw,
+    played,
+    power,
+    regret_table,
+    sampled,
+    standing,
+)
 from bts_jax.experiments.runner import Experiment, Size
 from bts_jax.policies import KNAPSACK_POLICIES
 from bts_jax.statistics import by_kind, measured
@@ -20,7 +31,6 @@ if TYPE_CHECKING:
 
 OURS = "knapsack-bts"
 LEFT_OUT = ("lincon-ts", "budget-pacer")  # younger than this study
-CRITERION = "criterion: the 95% interval of the mean paired difference over the instances"
 CUSTOMERS = 4.0  # per unit of stock of each product
 ROUNDS = 3.0  # per unit of each budget, on Bernoulli arms
 
@@ -57,22 +67,22 @@ def growth(part: "Dataset", policy: str, *, resamples: int = 2000) -> tuple[floa
 
 
 def report(dataset: "Dataset") -> str:
-    parts, growing, verdicts = [], [], []
+    parts, growing, kinds = [], [], by_kind(dataset)
     policies = [str(name) for name in dataset.policy.values]
-    for title, part in by_kind(dataset).items():
+    rivals = [name for name in policies if name != OURS]
+    pairs = [(name, title) for name in rivals for title in kinds]
+    verdicts = dict(zip(pairs, differences([(kinds[title], OURS, name) for name, title in pairs]), strict=True))
+    for title, part in kinds.items():
         parts.append(f"{title}: regret at a budget of {part.budget.values[-1]:,g} of each resource; {sampled(part)}\n"
                      f"{standing(part, OURS)}")
         growing.append((title, {name: growth(part, name) for name in policies}))
-        verdicts.append((title, {name: difference(part, OURS, name) for name in policies if name != OURS}))
     lines = []
-    for name in policies:
-        if name == OURS:
-            continue
-        words = [found[name][0] for _, found in verdicts]
+    for name in rivals:
+        words = [verdicts[name, title][0] for title in kinds]
         counts = ", ".join(f"{text} on {words.count(word)}" for word, text in
                            (("less", "BETTER"), ("undecided", "UNDECIDED"), ("more", "WORSE")) if word in words)
         lines += [f"  than {name}: {counts} of {len(words)} kinds",
-                  *(f"    {title}: {found[name][1]}" for title, found in verdicts)]
+                  *(f"    {title}: {verdicts[name, title][1]}" for title in kinds)]
     parts.append("\n".join([f"Is {OURS} better, with less mean regret", *lines, f"  {CRITERION}"]))
     rows = [[name, *(f"{x:.2f} ({low:.2f} … {high:.2f})" for x, low, high in (found[name] for _, found in growing))]
             for name in policies]

@@ -15,7 +15,7 @@ from bts_jax.experiments.common import (
     METRIC,
     Instance,
     at_the_end,
-    difference,
+    differences,
     draw,
     look,
     on_instances,
@@ -196,20 +196,18 @@ def shares(part: "Dataset") -> dict[str, np.ndarray]:
 def report(dataset: "Dataset") -> str:
     parts = ["Gamma: BTS(cost=Gamma()); Gamma, 1 and 1/4: with another strength of the prior; Gamma, Matched: rewards by "
              "MatchedBeta. Other names of posteriors: BTS with that posterior of costs."]
-    verdicts: list[tuple[str, str, str]] = []
     rows: dict[str, list[str]] = {}
     best: dict[str, str] = {}
     for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at a budget of {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
-        verdicts.append((title, *difference(part, "Gamma", "bts")))
         found = shares(part)
         for name, share in found.items():
             rows.setdefault(name, []).append(f"{share.mean():.3f} ± {1.96 * share.std() / np.sqrt(len(share)):.3f}")
         best[title] = max({name: share.mean() for name, share in found.items()}.items(), key=lambda pair: pair[1])[0]
-    words = tally([word for _, word, _ in verdicts],
-                  {"less": "helps", "undecided": "is undecided", "more": "hurts"})
+    verdicts = dict(zip(best, differences([(part, "Gamma", "bts") for part in by_kind(dataset).values()]), strict=True))
+    words = tally([word for word, _ in verdicts.values()], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
     parts.append("\n".join(["Gamma posteriors of costs in BTS, in place of Bernoulli trials", f"  {words.upper()}",
-                            *(f"  {title}: {line}" for title, _, line in verdicts), f"  {CRITERION}"]))
+                            *(f"  {title}: {line}" for title, (_, line) in verdicts.items()), f"  {CRITERION}"]))
     parts.append("The share of the linear program that a policy earns: mean over the instances, with 1.96 standard errors\n"
                  + table(["policy", *best], [[name, *cells] for name, cells in rows.items()]))
     parts.append("Largest share\n" + "\n".join(f"  {title}: {name}" for title, name in best.items()))

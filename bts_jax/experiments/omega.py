@@ -12,7 +12,7 @@ from bts_jax.experiments.common import (
     METRIC,
     Instance,
     at_the_end,
-    difference,
+    differences,
     draw,
     last,
     on_instances,
@@ -73,7 +73,7 @@ def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], flo
 
 
 def report(dataset: "Dataset") -> str:
-    parts, star, winners = [], [], []
+    parts, winners, kinds = [], [], by_kind(dataset)
     for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {sampled(part)}\n"
                      f"{standing(part)}")
@@ -84,12 +84,12 @@ def report(dataset: "Dataset") -> str:
         first = ", ".join(str(part.policy.values[place]) for place in places)
         winners.append(f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 bootstrap samples), {median} by "
                        f"the median, {rank} by the mean rank")
-        star.append((title, *difference(part, "omega-star-ucb")))
     parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
     words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
-    verdict = tally([word for _, word, _ in star], words)
+    star = dict(zip(kinds, differences([(part, "omega-star-ucb", "bts") for part in kinds.values()]), strict=True))
+    verdict = tally([word for word, _ in star.values()], words)
     parts.append("\n".join(["ω*-UCB has less mean regret than BTS", f"  {verdict.upper()}",
-                            *(f"  {title}: {line}" for title, _, line in star), f"  {CRITERION}"]))
+                            *(f"  {title}: {line}" for title, (_, line) in star.items()), f"  {CRITERION}"]))
     informed = [str(name) for name in dataset.policy.values if "cost" in dataset.requires.sel(policy=name).item()]
     uninformed = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "none"]
     lines = []

@@ -11,7 +11,7 @@ from bts_jax.experiments.common import (
     CRITERION,
     METRIC,
     Instance,
-    difference,
+    differences,
     draw,
     played,
     regret_table,
@@ -58,13 +58,14 @@ def report(dataset: "Dataset") -> str:
              "Gaussian: normal posteriors with this variance, or with one that is learnt from the arm's rewards and costs"]
     for title, part in by_kind(dataset).items():
         parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
-    for name in map(str, dataset.policy.values):
-        if name == "bts":
-            continue
-        found = [(title, *difference(part, name)) for title, part in by_kind(dataset).items()]
-        verdict = tally([word for _, word, _ in found], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
+    names = [name for name in map(str, dataset.policy.values) if name != "bts"]
+    kinds = by_kind(dataset)
+    found = differences([(part, name, "bts") for name in names for part in kinds.values()])
+    for i, name in enumerate(names):
+        mine = found[i * len(kinds) : (i + 1) * len(kinds)]
+        verdict = tally([word for word, _ in mine], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
         parts.append("\n".join([f"{name} in place of the uniform prior", f"  {verdict.upper()}",
-                                *(f"  {title}: {line}" for title, _, line in found)]))
+                                *(f"  {title}: {line}" for title, (_, line) in zip(kinds, mine, strict=True))]))
     return "\n\n".join([*parts, CRITERION])
 
 
