@@ -291,6 +291,7 @@ def test_what_is_written_for_a_gpu_plays_the_same_game(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.with_care  # without optimization, XLA contracts other products in one of the programs
 def test_what_is_written_for_a_gpu_plays_the_same_game_with_many_arms(monkeypatch):
     """Arms that draw by rejection, and more than are unrolled in the search for the largest."""
     arguments = bj.KUBE(), bj.Beta.random(jax.random.key(1), 30), 25, keys(12)
