@@ -179,6 +179,9 @@ def check_posterior(posterior: Posterior) -> None:
     """
     checks.contract("posterior", posterior, ("init", "draw", "record"), "bts_jax.posteriors.Gamma()")
     name, told = f"posterior {type(posterior).__name__}", "cost_mean" in side_info(posterior)
+    if getattr(posterior, "follows_costs", False):
+        raise ValueError(f"{name} draws rewards from the draws of the costs, so that it cannot be checked alone: check its "
+                         "policy with check_policy(policy, bandit)")
     lists = [len(value) for value in vars(posterior).values() if isinstance(value, tuple)]
     num_arms = lists[0] if lists and _fits(posterior, lists[0]) else 3
     mean = np.resize(np.array([0.7, 0.25, 0.5], np.float32), num_arms)

@@ -110,6 +110,7 @@ class Problem:
     budget: Any = None  # B, or [d]
     min_cost: Any = None  # a lower bound on the expected costs: here the smallest of them
     cost_mean: Any = None  # [K] or [K, d] the expected costs
+    revenue: Any = None  # [K] or [K, d] the reward of an arm per unit of each resource except time, where it is the price
     best_arm: Any = None  # the arm with the largest ratio of expected reward to expected cost
     scale: Any = None  # for a posterior: the unit of its values
 
@@ -189,7 +190,8 @@ class Posterior(Protocol):
     The class may have an attribute `requires`, as a policy has. If the posterior is made for values in [0, 1], its class says
     so with an attribute `bounded = True`. If its draws may be negative, it says `negative = True`. If `draw` has no derivatives
     with respect to the hyperparameters, add a method `log_draw(state, key)`, the logarithms of draws that have derivatives;
-    see `bts_jax.learn`.
+    see `bts_jax.learn`. If expected rewards follow from expected costs, the class says `follows_costs = True`, and `draw` has a
+    third argument, the draws of the costs [d, K]; see `bts_jax.posteriors.Revenue`.
 
     Example:
         >>> from bts_jax.posteriors import Gamma

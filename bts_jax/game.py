@@ -514,7 +514,7 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
         budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
     if hidden:
         budget, cost = budget[0], cost[:, 0]
-    known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost}
+    known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost, "revenue": _revenue(bandit, found)}
     known = {name: known[name] for name in side_info(policy) if name != "time_cost"}
     if is_timed(bandit) and not hidden:
         known["time_cost"] = cost[0, -1]
@@ -533,6 +533,17 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
             raise
 
     return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
+
+
+def _revenue(bandit: Bandit, found: list[jax.Array] | None) -> jax.Array | None:
+    """The revenue of the arms per unit of each resource except time, in the units of the policy. `found`: the scales"""
+    revenue = getattr(bandit, "revenue", None)
+    if revenue is None or found is None:
+        return revenue
+    reward_scale, cost_scale = found
+    if is_timed(bandit):
+        cost_scale = jnp.broadcast_to(cost_scale, (num_resources(bandit),))[:-1]
+    return divide(jnp.asarray(revenue) * cost_scale, reward_scale)
 
 
 def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
@@ -704,6 +715,10 @@ def check_resources(policy: Any, bandit: Any) -> None:
         raise ValueError(f"{named} plays with one resource, or with one and a time limit, as in Timed(bandit), and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose one of {able}; or, if the policy is yours and "
                          f"its update takes costs [{d}], set several_resources = True in its class")
+    if "revenue" in side_info(policy) and getattr(bandit, "revenue", None) is None:
+        raise ValueError(f"{named} requires the revenue of the arms per unit of each resource, which bandit "
+                         f"{type(bandit).__name__} does not have: play on Pricing or Timed(Pricing(...)), or choose another "
+                         "posterior of rewards than Revenue")
     scalar = {"best_arm", "min_cost"} & set(side_info(policy))
     if d is not None and not hidden and scalar:
         raise ValueError(f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource only, and bandit "

@@ -27,7 +27,7 @@ from bts_jax.pytrees import pytree
 
 KEY = jax.random.key(0)
 BETA = Beta()  # the slow versions have the Bernoulli trials of the papers
-FIXED, UPDATE = bj.TSFixed(BETA, BETA), bj.TSUpdate(BETA, BETA)
+FIXED, UPDATE, OURS = bj.TSFixed(BETA, BETA), bj.TSUpdate(BETA, BETA), bj.KnapsackBTS(BETA, BETA)
 DRAWS, SLOW_DRAWS = 20_000, 100_000
 
 # Three arms and two resources. 120 rounds of time, each of which costs 1/2; T/B is 120/55 for money.
@@ -112,22 +112,6 @@ class SlowPosterior(Slow):
         return reward, cost
 
 
-class SlowKnapsackBTS(SlowPosterior):
-    """θ^r / Σ_j λ_j θ_j^c / B_j, where λ_j is multiplied by (1 + ε)^(B c_j / B_j)."""
-
-    def start(self):
-        self.prices = np.ones((len(self.n), len(self.budget)))
-
-    def decide(self, rng):
-        reward, cost = self.draw(rng)
-        return (reward / (self.prices[:, None] * cost / self.budget).sum(-1)).argmax(1)
-
-    def update(self, arm, reward, cost):
-        super().update(arm, reward, cost)
-        least = self.least()
-        self.prices *= (1 + np.sqrt(np.log(len(self.budget)) / least)) ** (least * cost / self.budget)
-
-
 class SlowTSFixed(SlowPosterior):
     def start(self):
         self.left = np.tile(self.budget, (len(self.n), 1))
@@ -140,6 +124,11 @@ class SlowTSUpdate(SlowTSFixed):
     def update(self, arm, reward, cost):
         super().update(arm, reward, cost)
         self.left = np.maximum(self.left - cost, 1e-6)
+
+
+class SlowKnapsackBTS(SlowTSUpdate):
+    def decide(self, rng):
+        return best_mix(*self.draw(rng), self.left).argmax(1)
 
 
 class SlowBounds(Slow):
@@ -311,15 +300,6 @@ def same_prices(prices, slow):
     np.testing.assert_allclose(charged, weights * slow.budget.min() / slow.budget, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_knapsack_bts_counts_and_prices_in_a_replay():
-    rounds, slow = traced(bj.KnapsackBTS(BETA, BETA), "timed")
-    for arm, reward, cost, state in rounds:
-        same_counts(state.beliefs, slow)
-        same_prices(state.prices, slow)
-        slow.update(arm, reward, cost)
-
-
 def test_small_costs_are_taken_from_large_budgets():
     """100,000 costs of 0.0002 from a budget of 4,000, whose last bit is 0.0002: without compensation, nothing would be left out
     or twice as much."""
@@ -455,22 +435,8 @@ def posterior(policy, budget, time):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("time", [None, 0.5])
-def test_knapsack_bts_draws_arms_with_the_right_frequencies(time):
-    """The prices matter: without them the frequencies differ by more than twice what is allowed."""
-    policy, budget, rng = bj.KnapsackBTS(BETA, BETA), [40.0, 60.0], np.random.default_rng(1)
-    state, slow = posterior(policy, budget, time)
-    prices = np.array([0.5, 2.0])
-    slow.prices *= prices
-    state = state._replace(prices=state.prices._replace(logs=np.log(np.float32(prices)) + 3))  # a factor cancels
-    expected = frequencies(slow.decide(rng))
-    assert (np.abs(frequencies(arms_of(policy, state)) - expected) < allowed(expected)).all()
-    slow.prices[:] = 1
-    assert (np.abs(frequencies(slow.decide(rng)) - expected) > 2 * allowed(expected)).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 0.5)], ids=["fixed", "update"])
+@pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 0.5), (OURS, None), (OURS, 0.5)],
+                         ids=["fixed", "update", "ours", "ours, timed"])
 def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
     """The budgets matter: if the first is halved, the frequencies differ by more than twice what is allowed."""
     rng, left = np.random.default_rng(2), np.array([7.0, 10.5])
@@ -545,7 +511,8 @@ def certain(policy, reward, cost, budget, time=None):
 def test_bounds_by_hand():
     """Two arms, budgets 25 and 100: ν = 0.25 ln(2 · 2 · 25) = 1.1513. The time of a pull is known, not a bound."""
     nu = 0.25 * np.log(100)
-    state = seen(bj.PrimalDualBwK(), [16, 4], [4, 3], [[8, 4], [1, 4]], [25, 100])
+    policy = bj.PrimalDualBwK(scale=0.25)
+    state = seen(policy, [16, 4], [4, 3], [[8, 4], [1, 4]], [25, 100])
     np.testing.assert_allclose(state.bounds.nu, nu, rtol=1e-6)
     upper, lower = bounds_of(state)
     # Arm 0: 1/4 + √(ν/64) + ν/16 = 0.456; arm 1: 3/4 + 0.75 is cut at 1.
@@ -553,7 +520,7 @@ def test_bounds_by_hand():
     # Arm 0: 1/2 − √(ν/32) − ν/16 = 0.238 and 1/4 − 0.206 = 0.044; arm 1: 1/4 − 0.556 is cut at 0, 1 − √(ν/4) − ν/4 = 0.176.
     expected = [[0.5 - np.sqrt(nu / 32) - nu / 16, 0.25 - np.sqrt(nu / 64) - nu / 16], [0, 1 - np.sqrt(nu / 4) - nu / 4]]
     np.testing.assert_allclose(lower, expected, rtol=1e-4)
-    _, lower = bounds_of(seen(bj.PrimalDualBwK(), [16, 4], [4, 3], [[8, 16], [1, 4]], [25, 100], time=1.0))
+    _, lower = bounds_of(seen(policy, [16, 4], [4, 3], [[8, 16], [1, 4]], [25, 100], time=1.0))
     np.testing.assert_allclose(lower, [[expected[0][0], 1], [0, 1]], rtol=1e-4)
 
 
@@ -580,18 +547,6 @@ def test_primal_dual_bwk_by_hand():
     assert (arms_of(policy, unseen) == 1).all(), "each arm once first"
 
 
-def test_knapsack_bts_by_hand():
-    """The arms of `test_primal_dual_bwk_by_hand`, known nearly for certain, and a bad one. The costs paid raise the prices."""
-    policy = bj.KnapsackBTS(BETA, BETA)
-    state = certain(policy, [0.5, 0.5, 0.25], [[0.5, 0.25], [0.25, 1.0], [1.0, 1.0]], [50, 100])
-    assert (arms_of(policy, state) == 0).all()
-    after = updated(policy, state, 0, np.float32(1), np.float32([1, 0.5]))
-    unit = np.log1p(np.sqrt(np.log(2) / 50))
-    np.testing.assert_allclose(after.prices.logs, [unit, unit / 4], rtol=1e-5)
-    expensive = state._replace(prices=state.prices._replace(logs=np.log(np.float32([3, 1]))))
-    assert (arms_of(policy, expensive) == 1).all()
-
-
 ALONE, BOTH = [100.0, 50.0], [50.0, 100.0]  # budgets of the next tests
 
 
@@ -615,6 +570,17 @@ def test_ucb_bwk_by_hand():
     assert (np.abs(mixed - chance) < allowed(chance, np.inf)).all()
     free = seen(policy, [4, 2], [4, 0], [[1, 4], [0, 0]], BOTH)
     assert (arms_of(policy, free) == 1).all(), "an arm that has cost nothing comes first"
+
+
+def test_knapsack_bts_by_hand():
+    """The arms of `test_ucb_bwk_by_hand`, known nearly for certain: 66.7 pulls of arm 0, so it is always pulled."""
+    cost = np.array([[0.25, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    state = certain(OURS, [0.25, 0.75, 0.25], cost, BOTH)
+    assert (arms_of(OURS, state) == 0).all()
+    assert (arms_of(OURS, state._replace(budget=resources.Left.all(np.float32(ALONE)))) == 1).all()
+    # x + y ≤ 80 and x/4 + y ≤ 50: 40 pulls each. With 79 it is 38.7 to 40.3.
+    assert (arms_of(OURS, state._replace(budget=resources.Left.all(np.float32([50, 79])))) == 1).all()
+    assert updated(OURS, state, 1, np.float32(1), np.float32([1, 1])).budget.amount.tolist() == [49, 99]
 
 
 @pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 1.0)], ids=["fixed", "update"])
@@ -819,7 +785,7 @@ def test_with_one_resource_primal_dual_bwk_is_pd_bwk():
     """Bit for bit, on costs that are numbers and on vectors of one cost."""
     (plain, vector), keys = plain_and_vector(), jax.random.split(KEY, 64)
     expected = bj.simulate_batch(bj.PDBwK(), plain, 60, keys)
-    same_runs(expected, bj.simulate_batch(bj.PrimalDualBwK(), plain, 60, keys))
-    runs = bj.simulate_batch(bj.PrimalDualBwK(), vector, [60], keys)
+    same_runs(expected, bj.simulate_batch(bj.PrimalDualBwK(scale=0.25), plain, 60, keys))
+    runs = bj.simulate_batch(bj.PrimalDualBwK(scale=0.25), vector, [60], keys)
     same_runs(expected, runs)
     np.testing.assert_allclose(bj.regret(expected, plain), bj.regret(runs, vector), rtol=1e-6)

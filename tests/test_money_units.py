@@ -30,7 +30,8 @@ SEEDS, LONG = 16, 2
 ROWS = {"reward": [[0, 1, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0.5], [0, 0, 0, 1]],
         "cost": [[0.006, 0.012, 0.018, 0.012], [0.0015, 0.003, 0.003, 0.0045], [0.027, 0.03, 0.024, 0.021],
                  [0.0006, 0.0012, 0.0006, 0.0018]]}
-POSTERIORS = {f"bts, {name}": bj.BTS(cost=kind()) for name, kind in bj.posteriors.POSTERIORS.items() if name != "beta"}
+POSTERIORS = {f"bts, {name}": bj.BTS(cost=kind()) for name, kind in bj.posteriors.POSTERIORS.items()
+              if name not in ("beta", "revenue")}
 POLICIES = {name: kind() for name, kind in ALL_POLICIES.items()} | POSTERIORS
 QUICK = ("bts", "kube", "epsilon-first", "fractional-kube", "bts, gamma")
 

@@ -89,6 +89,11 @@ class Pricing(Arms):
     def cost_mean(self) -> jax.Array:
         return jnp.asarray(self.demand) / jnp.asarray(self.inventory)[..., None, :]
 
+    @property
+    def revenue(self) -> jax.Array:
+        """The revenue of each arm per unit of each resource. [K, d]"""
+        return jnp.asarray(self.prices) * jnp.asarray(self.inventory)[..., None, :]
+
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         demand = jnp.asarray(self.demand)[arm]
         sold = trial(random.several_bits(key, len(demand)), demand)

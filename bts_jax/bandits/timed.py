@@ -59,6 +59,11 @@ class Timed(Wrapper):
         return jnp.concatenate([jnp.broadcast_to(scale, (*batch, d or 1)), jnp.ones((*batch, 1))], -1)
 
     @property
+    def revenue(self) -> Any:
+        """The revenue of each arm per unit of each resource except time, if the other bandit has it. [K] or [K, d]"""
+        return getattr(self.bandit, "revenue", None)
+
+    @property
     def reward_mean(self) -> jax.Array:
         return jnp.asarray(self.bandit.reward_mean)
 

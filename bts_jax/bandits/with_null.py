@@ -41,6 +41,13 @@ class WithNull(Wrapper):
         return self.bandit.horizon if is_timed(self.bandit) else None
 
     @property
+    def revenue(self) -> Any:
+        """That of the other bandit, if it has it. The null arm sells nothing. [K] or [K, d]"""
+        revenue = getattr(self.bandit, "revenue", None)
+        axis = jnp.ndim(self.bandit.reward_mean) - 1
+        return None if revenue is None else jnp.concatenate([revenue, jnp.zeros_like(revenue).take(jnp.array([0]), axis)], axis)
+
+    @property
     def reward_mean(self) -> jax.Array:
         reward = jnp.asarray(self.bandit.reward_mean)
         return jnp.concatenate([reward, jnp.zeros((*reward.shape[:-1], 1))], -1)

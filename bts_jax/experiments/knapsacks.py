@@ -21,7 +21,8 @@ from bts_jax.experiments.common import (
     standing,
 )
 from bts_jax.experiments.runner import Experiment, Size
-from bts_jax.policies import KNAPSACK_POLICIES
+from bts_jax.policies import KNAPSACK_POLICIES, TSUpdate, Uniform
+from bts_jax.posteriors import Gamma, MatchedBeta
 from bts_jax.statistics import by_kind, measured
 from bts_jax.text import table
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 OURS = "knapsack-bts"
 LEFT_OUT = ("lincon-ts", "budget-pacer")  # younger than this study
+SHARPER = "ts-update, sharpened"  # with the posteriors of `OURS`
 CUSTOMERS = 4.0  # per unit of stock of each product
 ROUNDS = 3.0  # per unit of each budget, on Bernoulli arms
 
@@ -54,8 +56,9 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
     for arms, count in zip(size.arms, size.instances, strict=True):
         for place, kind in enumerate(size.families):
             instances += draw(partial(KINDS[kind], arms), kind, arms, count, seed, 100 * arms + place)
-    policies = [name for name in KNAPSACK_POLICIES if name not in LEFT_OUT]
-    return {"policies": [*policies, "uniform"], **played(instances)}
+    policies: dict[str, Any] = {name: kind() for name, kind in KNAPSACK_POLICIES.items() if name not in LEFT_OUT}
+    return {"policies": {**policies, SHARPER: TSUpdate(MatchedBeta(sharpness=2), Gamma(sharpness=2)), "uniform": Uniform()},
+            **played(instances)}
 
 
 def growth(part: "Dataset", policy: str, *, resamples: int = 2000) -> tuple[float, float, float]:

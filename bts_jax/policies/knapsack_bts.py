@@ -1,42 +1,43 @@
 """KnapsackBTS: budgeted Thompson sampling with several resources."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from bts_jax.contract import Problem
 from bts_jax.policies import resources
 from bts_jax.policies.bts import BTS
-from bts_jax.policies.thompson import Beliefs, Thompson
+from bts_jax.policies.thompson_lp import SMALLEST, ThompsonLPState, TSUpdate
 from bts_jax.posteriors import Gamma, MatchedBeta
 from bts_jax.pytrees import pytree
 
 
-class KnapsackBTSState(NamedTuple):
-    beliefs: Beliefs
-    prices: resources.Prices
-
-
 @pytree
-class KnapsackBTS(Thompson):
+class KnapsackBTS(TSUpdate):
     """Budgeted Thompson sampling with several resources: our extension of BTS (Xia et al., IJCAI 2015, Algorithm 1).
 
-    In each round, draw for every arm i an expected reward θ_i^r and an expected cost θ_ij^c of each resource j from their
-    posteriors, as in BTS. Pull the arm with the largest
+    In each round, draw the expected rewards θ^r and costs θ^c of all arms from their posteriors, as in BTS, and solve the
+    linear program with the budgets B_j(t) that remain,
 
-        θ_i^r / Σ_j λ_j θ_ij^c / B_j.
+        maximize Σ_i θ_i^r x_i   subject to   Σ_i θ_ij^c x_i ≤ B_j(t),   x ≥ 0.
 
-    λ_j are the prices of the resources. They begin equal. After each pull they are multiplied by (1 + ε)^(B c_j / B_j), where
-    c_j is the cost that was paid and B the smallest budget, with ε = √(ln d / B), as in PD-BwK. The budget of time counts as
-    the number of rounds. With one resource the price cancels, and the policy is `BTS` with the same posteriors, bit for bit.
+    Pull the arm with the most pulls x_i. With one resource this is the arm with the largest θ_i^r / θ_i^c, and the policy is
+    `BTS` with the same posteriors, bit for bit.
 
-    Reference: Xia et al., IJCAI 2015, for the draws, and Badanidiyuru et al., "Bandits with Knapsacks", FOCS 2013, for the
-    prices.
+    It differs from `TSUpdate` in two ways. It pulls the arm with the most pulls, where `TSUpdate` pulls an arm at random in
+    proportion to them. And its default posteriors are sharpened: draws have half the variance. The second is what saves
+    regret: on 400 problems of each kind of notebook 09, none of which was used to choose it, mean regret at a budget of 1,000
+    is 0.73 to 0.86 of that of `TSUpdate`, and as much as that of `TSUpdate` with the same posteriors.
+
+    Reference: ours. The draws are those of Xia et al. (IJCAI 2015), and the linear program is that of Ferreira, Simchi-Levi and
+    Wang (Operations Research 2018).
 
     Side information: the budgets. The time of a pull is known, if time is a resource. Posteriors may have more.
 
     Guarantee: none known to us for several resources.
+
+    Deviations from version 0.2: there, arms had prices by multiplicative weights, which never looked at what was left of the
+    budgets. A quarter of the regret was unspent budget.
 
     Args:
         reward: the posterior of expected rewards; see `bts_jax.posteriors`.
@@ -50,23 +51,15 @@ class KnapsackBTS(Thompson):
         True
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("budget",)
-    several_resources: ClassVar[bool] = True
     renamed: ClassVar[dict[str, str]] = BTS.renamed
     before: ClassVar[dict[str, Any]] = BTS.before
 
-    reward: Any = MatchedBeta()
-    cost: Any = Gamma()
+    reward: Any = MatchedBeta(sharpness=2.0)
+    cost: Any = Gamma(sharpness=2.0)
 
-    def init(self, problem: Problem) -> KnapsackBTSState:
-        return KnapsackBTSState(self.believe(problem), resources.Prices.equal(problem))
-
-    def __call__(self, state: KnapsackBTSState, key: jax.Array) -> tuple[jax.Array, KnapsackBTSState]:
+    def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         reward, costs = self.draw_means(state.beliefs, key)
-        return jnp.argmax(reward / state.prices.of(costs)), state
-
-    def update(
-        self, state: KnapsackBTSState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
-    ) -> KnapsackBTSState:
-        return KnapsackBTSState(self.record_pull(state.beliefs, arm, reward, cost, key),
-                                state.prices.after(jnp.reshape(cost, (-1,))))
+        if len(costs) == 1:
+            return jnp.argmax(reward / costs[0]), state
+        mix = resources.solve(reward, jnp.stack(costs, -1), jnp.maximum(state.budget.amount, SMALLEST))
+        return mix.most(reward), state

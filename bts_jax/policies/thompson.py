@@ -38,6 +38,13 @@ class Thompson:
             for one in parts:
                 checks.contract(f"posterior {name}", one, ("init", "draw", "record"),
                                 "bts_jax.posteriors.Gamma(), or Gamma(mean=prices, strength=5) for a list of prices")
+        for one in self.cost if several else (self.cost,):
+            if getattr(one, "follows_costs", False):
+                raise ValueError(f"cost = {one} is a posterior of rewards: give one of costs, such as "
+                                 "bts_jax.posteriors.Beta() or Gamma()")
+            if getattr(self.reward, "follows_costs", False) and not getattr(one, "bounded", False):
+                raise ValueError(f"cost = {one} is too optimistic for reward = {self.reward}: arms of which nothing is known "
+                                 "would cost nothing, and sell nothing. Give cost = bts_jax.posteriors.Beta() or MatchedBeta()")
         if "cost_mean" in getattr(self.reward, "requires", ()):
             raise ValueError(f"reward = {self.reward} has the expected costs as side information: give another posterior of "
                              "rewards, such as bts_jax.posteriors.Beta()")
@@ -63,10 +70,11 @@ class Thompson:
         The cost of time is not drawn, but known.
         """
         key_reward, key_cost = jax.random.split(key)
-        reward = self.reward.draw(beliefs.reward, key_reward)
         posteriors = self._of_costs(len(beliefs.costs))
         costs = [posterior.draw(state, jax.random.fold_in(key_cost, j) if j else key_cost)
                  for j, (posterior, state) in enumerate(zip(posteriors, beliefs.costs, strict=True))]
+        known = (jnp.stack(costs),) if getattr(self.reward, "follows_costs", False) else ()
+        reward = self.reward.draw(beliefs.reward, key_reward, *known)
         return reward, costs if beliefs.time is None else [*costs, jnp.full_like(reward, beliefs.time)]
 
     def record_pull(self, beliefs: Beliefs, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> Beliefs:
@@ -112,6 +120,8 @@ class LargestRatio(Thompson):
         """
         if any(getattr(posterior, "negative", False) for posterior in (self.reward, self.cost)):
             raise AttributeError(f"{type(self).__name__} has no logits: its posteriors draw negative numbers")
+        if getattr(self.reward, "follows_costs", False):
+            raise AttributeError(f"{type(self).__name__} has no logits: its rewards follow from its costs")
         return self._logits
 
     def _logits(self, state: Beliefs, key: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ and `cost` say what the draws come from, as in `BTS(cost=Gamma())`. `POSTERIORS`
     Dirichlet     values in [0, 1], on a grid
     Normal        values in [0, 1], with a learnt variance
     Known         costs that are known exactly
+    Revenue       rewards that follow from the costs, at known prices
     TemperedBeta  Beta with more or less weight on what was seen
 
 A posterior of your own has three methods; see `bts_jax.contract.Posterior`. `bts_jax.check_posterior` finds errors.
@@ -20,9 +21,10 @@ from bts_jax.posteriors.gamma import Gamma
 from bts_jax.posteriors.known import Known
 from bts_jax.posteriors.matched_beta import MatchedBeta
 from bts_jax.posteriors.normal import Normal
+from bts_jax.posteriors.revenue import Revenue
 from bts_jax.posteriors.tempered_beta import TemperedBeta
 
 POSTERIORS = {"beta": Beta, "gamma": Gamma, "dirichlet": Dirichlet, "normal": Normal, "known": Known,
-              "matched-beta": MatchedBeta, "tempered-beta": TemperedBeta}
+              "matched-beta": MatchedBeta, "revenue": Revenue, "tempered-beta": TemperedBeta}
 
-__all__ = ["POSTERIORS", "Beta", "Dirichlet", "Gamma", "Known", "MatchedBeta", "Normal", "TemperedBeta"]
+__all__ = ["POSTERIORS", "Beta", "Dirichlet", "Gamma", "Known", "MatchedBeta", "Normal", "Revenue", "TemperedBeta"]

@@ -25,7 +25,7 @@ class Gamma:
 
     The mean of an arm is drawn from the Gamma distribution that has the mean m and the variance of the Bayesian bootstrap,
 
-        θ ~ m · Gamma(k) / k,   k = m² n (n + 1) / M₂,
+        θ ~ m · Gamma(k) / k,   k = sharpness · m² n (n + 1) / M₂,
 
     where n is the number of the arm's amounts, m their average, and M₂ the sum of their squared distances from it. The prior
     counts as amounts, too. (k is above 1 for all amounts that are not negative. A smaller k, from a prior with a large
@@ -52,10 +52,11 @@ class Gamma:
         mean: the prior mean, in the unit of the amounts: one number for all arms, or a list with one for each. [K]
         strength: the number of amounts for which the prior counts, in the same way. [K]
         variation: the standard deviation of the prior's amounts, in multiples of the mean, in the same way. [K]
+        sharpness: how much more certain draws are than the amounts say, as for `MatchedBeta`.
 
     Example:
         >>> Gamma(mean=[0.001, 0.03], strength=5)  # a price list that counts as five pulls of each arm
-        Gamma(mean=(0.001, 0.03), strength=5.0, variation=1.0)
+        Gamma(mean=(0.001, 0.03), strength=5.0, variation=1.0, sharpness=1.0)
     """
 
     bounded: ClassVar[bool] = False
@@ -64,11 +65,13 @@ class Gamma:
     mean: ArrayLike = 0.0
     strength: ArrayLike = 0.5
     variation: ArrayLike = 1.0
+    sharpness: ArrayLike = 1.0
 
     def _check(self) -> None:
         checks.per_arm(self, "mean", 0, 1e9)
         checks.per_arm(self, "strength", 0, 1e6, low_excluded=True)
         checks.per_arm(self, "variation", 0, MOST_VARIATION)
+        checks.hyperparameter(self, "sharpness", 0, 1000, low_excluded=True)
 
     def init(self, problem: Problem) -> Moments:
         checks.fits_arms(self, problem.num_arms)
@@ -82,7 +85,7 @@ class Gamma:
         n, mean = state.count, state.mean
         varies = state.squares > 0  # equal amounts have an infinite k
         # In this order, because m² may be too small for float32. The inner `where` keeps derivatives finite.
-        shape = mean / jnp.where(varies, state.squares, 1) * mean * (n * (n + 1))
+        shape = mean / jnp.where(varies, state.squares, 1) * mean * (n * (n + 1)) * self.sharpness
         shape = jnp.where(varies, jnp.clip(shape, SMALLEST_SHAPE, LARGEST_SHAPE), LARGEST_SHAPE)
         shape = jnp.where(mean > 0, shape, 1)
         rare = jnp.where(n > jnp.asarray(self.strength, jnp.float32), mean.max() / (n + 1), 0)
@@ -109,7 +112,7 @@ class Gamma:
 
         Example:
             >>> Gamma.from_log({"b": [0.02, 0.02, 0.02], "a": [1, 3]}, arms=["a", "b"], strength=2)
-            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.433013))
+            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.433013), sharpness=1.0)
         """
         columns = logs.columns(values, arms, "give finite amounts of at least 0")
         most = logs.strength_of(strength)
