@@ -4,10 +4,10 @@
 
 Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by round; compare: several
             policies on one bandit
-Bandits     Bernoulli, Multinomial, Beta, Correlated, Empirical; FixedPrice: known prices; Scaled: other costs; Pricing,
-            Timed, WithNull: several resources; BANDITS lists all of them by name
-Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, BudgetUCB, IUCB,
-            CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; GaussianBTS,
+Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward and cost; Empirical: your data; FixedPrice:
+            known prices; Scaled: other costs; Pricing, Timed, WithNull: several resources; BANDITS lists all of them by name
+Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, GreedyKUBE, BudgetUCB,
+            IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; GaussianBTS,
             JointBTS: variants of BTS; TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines;
             POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate,
             LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
@@ -40,6 +40,7 @@ from bts_jax.bandits import (
     BANDITS,
     Bernoulli,
     Beta,
+    Copula,
     Correlated,
     Empirical,
     FixedPrice,
@@ -79,6 +80,7 @@ from bts_jax.policies import (
     EpsilonFirst,
     FractionalKUBE,
     GaussianBTS,
+    GreedyKUBE,
     JointBTS,
     KnapsackBTS,
     LagrangeBwK,
@@ -144,12 +146,14 @@ __all__ = [
     "Beta",
     "BudgetPacer",
     "BudgetUCB",
+    "Copula",
     "Correlated",
     "Empirical",
     "EpsilonFirst",
     "FixedPrice",
     "FractionalKUBE",
     "GaussianBTS",
+    "GreedyKUBE",
     "JointBTS",
     "KnapsackBTS",
     "LagrangeBwK",

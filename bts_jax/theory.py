@@ -17,6 +17,7 @@ Proved and not proved:
 - `ucb_bv1_constant`: only evaluated. It is a formula that the paper quotes from Ding et al. (2013). We have not checked the
   proof.
 - `lower_bound_slope`: only evaluated. The paper states only the order, and the constant is from later work.
+- `optimal_reward_bounds`, for continuous costs, and `knapsack`, for costs that never vary: proved bounds around the optimum.
 - `lp`, `lp_value`: exact, up to rounding. They are for several resources (`bts_jax.linear_program`), the others for one.
 """
 
@@ -30,8 +31,9 @@ import numpy as np
 from jax import lax
 
 from bts_jax import checks
-from bts_jax.bandits import Bernoulli, Multinomial
+from bts_jax.bandits import Bernoulli, Beta, Multinomial
 from bts_jax.contract import Bandit, num_resources, scales
+from bts_jax.fixed_costs import Knapsack, greedy, knapsack  # noqa: F401  costs that never vary
 from bts_jax.linear_program import LinearProgram, lagrangian, lp, lp_value  # noqa: F401  several resources
 from bts_jax.typing import ArrayLike
 
@@ -477,6 +479,54 @@ def optimal_arm(bandit: Bandit, budgets: ArrayLike, *, steps: int | None = None)
         0.25
     """
     return _planned(bandit, budgets, steps, False)[1]
+
+
+class Bracket(NamedTuple):
+    """A lower and an upper bound."""
+
+    low: Any
+    high: Any
+
+
+def optimal_reward_bounds(bandit: Bandit, budgets: ArrayLike, *, steps: int = 200) -> Bracket:
+    """Brackets R*(b) where costs are continuous: for `Beta` arms. Each bound has the shape of `budgets`.
+
+    If every cost is rounded down to a multiple of 1/`steps`, any policy earns at least as much: it can draw the rest of the
+    costs itself, and stop when they would have used up the budget. If costs are rounded up, no policy earns more. The
+    optimum with rounded costs is `optimal_reward`. The bounds are also those of Lemma 1, ρ*(b − 1) ≤ R*(b) ≤ ρ*(b + 1),
+    where these are closer, as they are for large budgets: rounding changes the optimum by about ρ* b / (2 · steps · μ^c).
+
+    Args:
+        bandit: one `Beta` bandit.
+        budgets: one or several numbers, at least 0.
+        steps: the number of lattice steps per unit of cost. The time grows with its square.
+
+    Example:
+        >>> from bts_jax import Beta
+        >>> bandit = Beta(reward_alpha=[2, 1], reward_beta=[1, 1], cost_alpha=[1, 1], cost_beta=[1, 2])
+        >>> low, high = optimal_reward_bounds(bandit, [1, 3])
+        >>> bool((low < high).all()), bool((high - low < 0.2).all())
+        (True, True)
+    """
+    from scipy.special import betainc
+
+    if not isinstance(bandit, Beta) or np.ndim(bandit.reward_mean) != 1 or not checks.is_concrete(bandit):
+        raise ValueError(f"bandit is a {type(bandit).__name__}: give one Beta bandit; where costs are on a lattice, "
+                         "optimal_reward is exact")
+    steps = checks.whole("steps", steps, 1)
+    reward = np.asarray(bandit.reward_mean, np.float64)
+    shapes = (np.asarray(shape, np.float64)[:, None] for shape in (bandit.cost_alpha, bandit.cost_beta))
+    cells = np.diff(betainc(*shapes, np.arange(steps + 1) / steps), axis=1)  # [K, steps]
+    rewards = np.zeros((len(reward), steps + 1))
+    rewards[:, 0], rewards[:, -1] = 1 - reward, reward
+
+    def optimum(costs: np.ndarray) -> np.ndarray:
+        return np.asarray(optimal_reward(Multinomial(reward_probs=rewards, cost_probs=costs), budgets, steps=steps))
+
+    nothing = np.zeros((len(reward), 1))
+    amounts, best = np.asarray(budgets, np.float64), float(np.max(reward / np.asarray(bandit.cost_mean, np.float64)))
+    low, high = optimum(np.concatenate([nothing, cells], 1)), optimum(np.concatenate([cells, nothing], 1))
+    return Bracket(np.maximum(low, best * np.maximum(amounts - 1, 0)), np.minimum(high, best * (amounts + 1)))
 
 
 def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool) -> tuple[Any, Any]:

@@ -21,6 +21,8 @@ INSTANCES = {
     "empirical": bj.Empirical(reward=[[0, 1, 0.25, 0], [0.5, 0.125, 1, 0.875], [0.125, 0.75, 0, 0]],
                               cost=[[0.125, 0.875, 0.5, 0], [1, 0.25, 0.375, 0.5], [0.75, 0.25, 0, 0]], rows=[3, 4, 2]),
 }
+INSTANCES["copula"] = bj.Copula(reward=[[0, 0.25, 1], [0.5, 0.5, 0.75], [0, 1, 1]], cost=[[0.125, 1], [0.25, 0.5], [0, 0.75]],
+                                correlation=[0.9, -0.5, 0])
 INSTANCES["fixed-price"] = bj.FixedPrice(success=[0.3, 0.7, 0.9], price=[0.25, 0.375, 1])
 INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.75, 0.25, 0],
                                shift=[0.125, 0.25, 0.125, 0.75, 0.5])

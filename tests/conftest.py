@@ -32,8 +32,8 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # These files test how runs are used, not their bits. There XLA optimizes programs less, in a third of the time; the same holds
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
-    bandits batch bench bench_policies classes cli compiling conformance docs draws executors game grid growth horizon
-    hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots policies
+    bandits batch bench bench_policies classes cli compiling conformance docs draws executors fixed_costs game grid growth
+    horizon hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots policies
     posteriors priced processes readme resources results rivals shards studies theory trace units
     """.split()}
 

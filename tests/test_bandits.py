@@ -38,7 +38,7 @@ def test_pulls_have_the_declared_means(family):
         for draws, mean in ((reward, reward_mean[arm]), (cost, cost_mean[arm])):
             assert draws.min() >= 0 and draws.max() <= 1
             assert abs(draws.mean() - mean) < 6 * draws.std() / DRAWS**0.5 + 1e-7
-        if family in ("correlated", "empirical"):
+        if family in ("copula", "correlated", "empirical"):
             continue
         covariance = np.cov(reward, cost)[0, 1]
         assert abs(covariance) <= 6 * np.std(reward) * np.std(cost) / DRAWS**0.5 + 1e-9, "reward and cost are independent"
@@ -81,6 +81,50 @@ def test_random_numbers_are_those_of_the_round_and_not_of_the_arm():
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
         assert (one == other).all()
+
+
+def test_a_copula_keeps_the_distributions_of_reward_and_cost():
+    """Frequencies of each value: 6 standard errors."""
+    bandit = INSTANCES["copula"]
+    for arm in range(3):
+        for draws, values in zip(draws_of(bandit, arm), (bandit.reward, bandit.cost), strict=True):
+            row = np.asarray(values)[arm]
+            for value in set(row.tolist()):
+                share = (row == value).mean()
+                assert abs((draws == value).mean() - share) <= 6 * np.sqrt(share * (1 - share) / DRAWS) + 1e-9
+
+
+@pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.6])
+def test_a_copula_is_that_of_two_normal_numbers(correlation):
+    """Frequencies of the 12 pairs of a reward and a cost, against SciPy's bivariate normal distribution: 6 standard errors."""
+    values = np.arange(1, 5) / 4, np.arange(1, 4) / 4
+    bandit = bj.Copula(reward=[values[0][::-1]] * 2, cost=[values[1]] * 2, correlation=correlation)
+    assert bandit.reward[0].tolist() == values[0].tolist(), "in increasing order, whatever was given"
+    reward, cost = draws_of(bandit, 1)
+    limits = [np.append(stats.norm.ppf(np.arange(1, n) / n), 12) for n in (4, 3)]  # 12 instead of infinity
+    reached = stats.multivariate_normal(cov=[[1, correlation], [correlation, 1]]).cdf(
+        np.stack(np.meshgrid(*limits, indexing="ij"), -1))
+    chance = np.diff(np.diff(np.pad(reached, ((1, 0), (1, 0))), axis=0), axis=1)
+    found = np.array([[((reward == one) & (cost == other)).mean() for other in values[1] * 1] for one in values[0]])
+    assert (abs(found - chance) < 6 * np.sqrt(chance * (1 - chance) / DRAWS) + 1e-4).all()
+
+
+def test_a_copula_at_its_limits():
+    """With correlation 1 reward and cost have the same rank, with −1 the opposite one. The units are those of the values."""
+    for correlation, pairs in ((1, {(0, 2), (1, 4), (3, 6)}), (-1, {(0, 6), (1, 4), (3, 2)})):
+        bandit = bj.Copula(reward=[[3, 0, 1]] * 2, cost=[[4, 6, 2]] * 2, correlation=correlation)
+        assert (float(bandit.reward_scale), float(bandit.cost_scale)) == (3, 6) and bandit.cost_mean.tolist() == [4, 4]
+        assert set(zip(*(draws.tolist() for draws in draws_of(bandit, 0)), strict=True)) == pairs
+    with pytest.raises(ValueError, match=r"reward has shape \(2,\): give one list"):
+        bj.Copula(reward=[1, 2], cost=[1, 2], correlation=0)
+    with pytest.raises(ValueError, match="give both for every arm"):
+        bj.Copula(reward=[[1, 2], [1, 2]], cost=[[1, 2]] * 3, correlation=0)
+    with pytest.raises(ValueError, match=r"correlation\[0\] = 2"):
+        bj.Copula(reward=[[1, 2], [1, 2]], cost=[[1, 2]] * 2, correlation=2)
+    with pytest.raises(ValueError, match="5000 values"):
+        bj.Copula(reward=np.ones((2, 5000)), cost=[[1, 2]] * 2, correlation=0)
+    with pytest.raises(ValueError, match="correlation = 3"):
+        bj.Copula.random(jax.random.key(0), 3, correlation=3)
 
 
 def test_ratio_and_best_arm():

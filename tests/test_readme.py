@@ -19,7 +19,7 @@ SIDE_INFORMATION = {
     (): "none",
     ("budget",): "budget",
     ("min_cost",): "lower bound on costs",
-    ("cost_mean",): "mean costs",
+    ("budget", "cost_mean"): "budget, mean costs", ("cost_mean",): "mean costs",
     ("best_arm",): "best arm",
 }
 

@@ -2,6 +2,7 @@
 
 from bts_jax.bandits.bernoulli import Bernoulli
 from bts_jax.bandits.beta import Beta
+from bts_jax.bandits.copula import Copula
 from bts_jax.bandits.correlated import Correlated
 from bts_jax.bandits.empirical import Empirical
 from bts_jax.bandits.fixed_price import FixedPrice
@@ -17,6 +18,7 @@ BANDITS = {
     "multinomial": Multinomial,
     "beta": Beta,
     "correlated": Correlated,
+    "copula": Copula,
     "empirical": Empirical,
     "fixed-price": FixedPrice,
     "scaled": Scaled,
@@ -25,5 +27,5 @@ BANDITS = {
     "with-null": WithNull,
 }
 
-__all__ = ["BANDITS", "Bernoulli", "Beta", "Correlated", "Empirical", "FixedPrice", "Multinomial", "Pricing", "Scaled", "Timed",
-           "WithNull"]
+__all__ = ["BANDITS", "Bernoulli", "Beta", "Copula", "Correlated", "Empirical", "FixedPrice", "Multinomial", "Pricing",
+           "Scaled", "Timed", "WithNull"]

@@ -11,6 +11,7 @@ from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
 from bts_jax.policies.fractional_kube import FractionalKUBE
 from bts_jax.policies.gaussian_bts import GaussianBTS
+from bts_jax.policies.greedy_kube import GreedyKUBE
 from bts_jax.policies.icm_ucb import CUCB, IUCB, MUCB, BGreedy
 from bts_jax.policies.irs_fh import IRSFH
 from bts_jax.policies.joint_bts import JointBTS
@@ -41,6 +42,7 @@ POLICIES = {
     "kube": KUBE,
     "ucb-bv2": UCBBV2,
     "fractional-kube": FractionalKUBE,
+    "greedy-kube": GreedyKUBE,
     "budget-ucb": BudgetUCB,
     "i-ucb": IUCB,
     "c-ucb": CUCB,
@@ -97,6 +99,7 @@ __all__ = [
     "EpsilonFirst",
     "FractionalKUBE",
     "GaussianBTS",
+    "GreedyKUBE",
     "JointBTS",
     "KnapsackBTS",
     "LagrangeBwK",
