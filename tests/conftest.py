@@ -33,8 +33,8 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 # for the examples in docstrings. Single tests about bits are marked `with_care`, and those with many or long runs `long_runs`.
 HASTY = {f"test_{name}" for name in """
     bandits batch bench bench_policies classes cli compiling conformance docs draws executors fixed_costs game grid growth
-    horizon hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots policies
-    posteriors priced processes readme resources results rivals shards studies theory trace units
+    horizon hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots
+    policies posteriors priced processes readme resources results rivals shards studies theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """

@@ -19,7 +19,8 @@ SIDE_INFORMATION = {
     (): "none",
     ("budget",): "budget",
     ("min_cost",): "lower bound on costs",
-    ("budget", "cost_mean"): "budget, mean costs", ("cost_mean",): "mean costs",
+    ("cost_mean",): "mean costs",
+    ("budget", "cost_mean"): "budget, mean costs",
     ("best_arm",): "best arm",
 }
 
