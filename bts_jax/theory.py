@@ -6,6 +6,8 @@ Closed forms and the dynamic programs are pure functions of the bandit and work 
 are computed in float64 and returned as NumPy arrays, as in `bts_jax.metrics`. Under `jit`, `vmap` and `grad` the computation
 is in float32, and nothing is checked. A bandit may be a batch of bandits, with leading axes: [..., K].
 
+`bts_jax.proof` has the parts of the proof: its facts, its events along a run, and the cases of its appendix.
+
 `bts_bound` may sum millions of terms that span hundreds of orders of magnitude. It is NumPy in float64 throughout, for one
 bandit and concrete values.
 

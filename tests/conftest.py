@@ -34,7 +34,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(PLACE)  # also for processes that 
 HASTY = {f"test_{name}" for name in """
     bandits batch bench bench_policies classes cli compiling conformance docs draws executors fixed_costs game grid growth
     horizon hostile intervals kept_draws knapsack_policies learn limited_rounds metrics money_units one_program paper plots
-    policies posteriors priced processes readme resources results rivals shards studies theory trace units
+    policies posteriors priced processes proof readme resources results rivals shards studies theory trace units
     """.split()}
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """

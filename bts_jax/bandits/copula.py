@@ -33,9 +33,9 @@ class Copula(Arms):
         correlation: that of the two normal numbers, in [−1, 1], for each arm, or one number for all arms. [K]
 
     Example:
-        >>> bandit = Copula(reward=[[0, 1, 3], [2, 2, 2]], cost=[[1, 5], [2, 4]], correlation=-1)
-        >>> bandit.reward_mean.round(3).tolist(), bandit.cost_mean.tolist(), float(bandit.cost_scale)
-        ([1.333, 2.0], [3.0, 3.0], 5.0)
+        >>> bandit = Copula(reward=[[0, 1, 5], [2, 2, 2]], cost=[[1, 5], [2, 4]], correlation=-1)
+        >>> bandit.reward_mean.tolist(), bandit.cost_mean.tolist(), float(bandit.cost_scale)
+        ([2.0, 2.0], [3.0, 3.0], 5.0)
     """
 
     reward: ArrayLike  # [K, N]
@@ -47,7 +47,9 @@ class Copula(Arms):
             if np.ndim(getattr(self, name)) < 2:
                 raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one list of values for each arm "
                                  "[K, N]")
-            self._canonicalize("amounts", 0, LARGEST_SCALE, **{name: 2})
+        self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2)
+        self._canonicalize("amounts", 0, LARGEST_SCALE, cost=2)
+        for name in ("reward", "cost"):
             table = getattr(self, name)
             if not 1 <= table.shape[-1] <= MOST_VALUES:
                 raise ValueError(f"{name} has {table.shape[-1]} values for each arm: give from 1 to {MOST_VALUES}")
