@@ -8,9 +8,9 @@ Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward a
             known prices; Scaled: other costs; Pricing, Timed, WithNull: several resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, GreedyKUBE, BudgetUCB,
             IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; GaussianBTS,
-            JointBTS: variants of BTS; TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform: baselines;
-            POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate,
-            LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
+            JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform:
+            baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed,
+            TSUpdate, LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
 Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
             BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
@@ -88,6 +88,7 @@ from bts_jax.policies import (
     OmegaStarUCB,
     OmegaUCB,
     Oracle,
+    PatientOmegaUCB,
     PDBwK,
     PrimalDualBwK,
     SoftElimination,
@@ -163,6 +164,7 @@ __all__ = [
     "OmegaUCB",
     "Oracle",
     "PDBwK",
+    "PatientOmegaUCB",
     "Policy",
     "Posterior",
     "Pricing",

@@ -283,6 +283,35 @@ def test_omega_star_ucb_by_hand():
     assert index[0] == 1 and index[1] == np.inf and 1 < index[2] < 1.02, "always 1/2: nothing is uncertain; always 0; always 1"
 
 
+def test_patient_omega_ucb_by_hand():
+    """The roots with a ρ of each arm: 10 was paid for arm 0, so that ρ_0 = 1/4 (1 + 3 · 3/13); 78 for arm 1."""
+    state = statistics([220, 780], [150, 390], [10, 78], [25, 0], [2, 0])
+    rho = 0.25 * (1 + 3 * 3 / (np.array([10, 78]) + 3))
+    eta = np.array([[1 - 25 / 220 / (150 / 220 * 70 / 220), 1], [1 - 2 / 220 / (10 / 220 * 210 / 220), 1]])  # reward, cost
+    ends = []
+    for side, totals in zip(eta, ([150, 390], [10, 78]), strict=True):
+        z_square = 2 * rho * np.log(1002) * side
+        ends.append([np.sort(np.roots([n + z, -(2 * x + z), x**2 / n]).real)
+                     for n, x, z in zip([220, 780], totals, z_square, strict=True)])
+    expected = np.array(ends[0])[:, 1] / np.array(ends[1])[:, 0]
+    np.testing.assert_allclose(indices(bj.PatientOmegaUCB(), state), expected, rtol=1e-5)
+    np.testing.assert_array_equal(indices(bj.PatientOmegaUCB(patience=1), state), indices(bj.OmegaStarUCB(), state))
+    assert (indices(bj.PatientOmegaUCB(), state) > indices(bj.OmegaStarUCB(), state)).all()
+    assert indices(bj.PatientOmegaUCB(), statistics([1, 0], [0, 0], [0, 0], [0, 0], [0, 0]))[0] == np.inf
+
+
+@pytest.mark.slow
+def test_patience_saves_lost_runs():
+    """400 random problems, 15,000 times the smallest cost: less mean regret than BTS, by 3 standard errors; fewer lost runs."""
+    bandits = jax.tree.map(np.asarray, jax.vmap(lambda key: bj.Bernoulli.random(key, 10))(jax.random.split(KEY, 400)))
+    budgets = 15_000 * np.asarray(bandits.cost_mean).min(-1)
+    runs = (bj.simulate_batch(policy, bandits, budgets, jax.random.split(KEY, 400))
+            for policy in (bj.PatientOmegaUCB(), bj.OmegaStarUCB(), bj.BTS()))
+    patient, star, bts = (bj.pseudo_regret(one, bandits)[:, 0] for one in runs)
+    assert patient.mean() < bts.mean() - 3 * (patient - bts).std() / 20
+    assert np.quantile(patient, 0.99) < np.quantile(star, 0.99)
+
+
 def test_ucb_sc_plus_by_hand():
     """The largest x/y over the disc around (r̄, c̄), by going round it; infinite where it reaches the axis."""
     pulls, rewards, costs = [600, 390, 9], [300, 0, 5], [240, 390, 1]
@@ -736,6 +765,9 @@ def test_policies_know_only_what_they_require():
     (lambda: bj.GaussianBTS(variance=1e-50), "variance = 1e-50"),  # 0 to float32
     (lambda: bj.PDBwK(scale=np.nan), "scale = nan"),
     (lambda: bj.FractionalKUBE(scale=-1), "scale = -1"),
+    (lambda: bj.GreedyKUBE(scale=-1), "scale = -1"),
+    (lambda: bj.PatientOmegaUCB(patience=0.5), "patience = 0.5"),
+    (lambda: bj.PatientOmegaUCB(spell=0), "spell = 0"),
     (lambda: bj.BudgetUCB(min_cost=2), "min_cost = 2"),
     (lambda: bj.IUCB(alpha=-0.1), "alpha = -0.1"),
     (lambda: bj.CUCB(alpha="some"), "alpha = 'some'"),

@@ -20,7 +20,7 @@ from bts_jax.policies.knapsack_bts import KnapsackBTS
 from bts_jax.policies.kube import KUBE
 from bts_jax.policies.lagrange_bwk import LagrangeBwK
 from bts_jax.policies.lincon_ts import LinConTS
-from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB
+from bts_jax.policies.omega_ucb import OmegaStarUCB, OmegaUCB, PatientOmegaUCB
 from bts_jax.policies.pd_bwk import PDBwK
 from bts_jax.policies.primal_dual_bwk import PrimalDualBwK
 from bts_jax.policies.soft_elimination import SoftElimination
@@ -50,6 +50,7 @@ POLICIES = {
     "b-greedy": BGreedy,
     "omega-ucb": OmegaUCB,
     "omega-star-ucb": OmegaStarUCB,
+    "patient-omega-ucb": PatientOmegaUCB,
     "ucb-sc-plus": UCBSCPlus,
     "kl-ucb-sc": KLUCBSC,
     "ucb-b2": UCBB2,
@@ -108,6 +109,7 @@ __all__ = [
     "OmegaUCB",
     "Oracle",
     "PDBwK",
+    "PatientOmegaUCB",
     "PrimalDualBwK",
     "SoftElimination",
     "TSFixed",
