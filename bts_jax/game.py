@@ -10,8 +10,8 @@ The exact rules:
 4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
 5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends when the first budget is
    used up. A pull whose cost exceeds the remaining budget of any resource earns nothing and costs nothing.
-6. Random numbers belong to what they decide: those of the policy to the round, and those of a pull to the arm and the number
-   of its earlier pulls in the run. So two policies with the same key meet the same reward and cost in the n-th pull of an arm,
+6. The policy's random numbers depend on the run and the round. Those of a pull depend on the run, the arm and the number of
+   earlier pulls of this arm. So two policies with the same key get the same reward and cost from the n-th pull of an arm,
    whenever they pull it. These are common random numbers: the difference between the policies varies less.
 7. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
    time: its costs are numbers, and its budget is that of the resource.

@@ -179,12 +179,13 @@ def needed(difference: float, deviation: float, lost: float, level: float = 0.95
 
 
 def step_down(decided: Callable[[int], Any], comparisons: int) -> int:
-    """For how many comparisons each interval must allow, so that all verdicts are right with probability `level`.
+    """Holm's step-down procedure (1979): finds for how many comparisons the intervals of a report must allow.
 
-    An interval of level 1 − (1 − level)/m allows for m comparisons (Bonferroni). But once some comparisons are decided, the
-    others need to allow only for as many as are still open. Repeating this until nothing more is decided is Holm's step-down
-    procedure (1979). It decides at least as much, and all its verdicts together are wrong with probability at most 1 − level,
-    however the comparisons depend on each other.
+    If all intervals of m comparisons have the level 1 − (1 − level)/m, at least one of them finds a difference where there is
+    none with probability at most 1 − level (Bonferroni). But once some comparisons are decided, the others need to allow only
+    for as many as are still open. The procedure repeats this until nothing more is decided. It decides at least as much, with
+    the same guarantee, however the comparisons depend on each other. The guarantee is about differences that do not exist.
+    That a difference exists, and the verdict has the wrong direction, is much less likely, but not covered by the proof.
 
     Args:
         decided: a function of a number m. It says for each comparison whether an interval that allows for m comparisons
@@ -192,8 +193,8 @@ def step_down(decided: Callable[[int], Any], comparisons: int) -> int:
         comparisons: the number of comparisons.
 
     Returns:
-        The number m for which to compute all intervals. Their verdicts are those of the procedure. (What the intervals say
-        beyond the verdicts, how large a difference is, need not be right for all of them at once.)
+        The number m for which to compute all intervals. Their verdicts are those of the procedure. The guarantee is for the
+        verdicts only. For intervals that all contain the true difference, use `comparisons` itself.
 
     Example:
         >>> p = np.array([0.012, 0.02, 0.6])  # the first allows for 3 comparisons, the second for the 2 that are then open

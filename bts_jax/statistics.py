@@ -4,8 +4,8 @@ Two questions must not be mixed up. Is one policy better *on this instance*? The
 instances like these*? The instances are the sample, each with one number, its mean over the seeds: more seeds do not make up
 for few instances.
 
-A run is *lost* if the policy stops pulling the best arm early, or the arms of the best mix if there are several resources. A
-small sample may contain no lost run even if the policy loses some. So the limits of means are widened as if the sample had one
+A run is *lost* if the policy stops pulling the best arm early. (With several resources: an arm of the best mix.) A small
+sample may contain no lost run even if the policy loses some. So the limits of means are widened as if the sample had one
 more lost run; `lost_run` is its regret. Intervals of plain arrays are in `bts_jax.intervals`.
 """
 
@@ -42,9 +42,9 @@ def paired(
         metric: "regret" or "pseudo_regret".
         statistic: the statistic of the differences: "mean", "median", "trimmed" or a quantile, as for `interval`.
         level: the confidence level.
-        comparisons: how many comparisons you make in all, such as rivals × kinds of bandits. All verdicts together are then
-            right with probability `level`: the limits are those of the level 1 − (1 − level) / comparisons (Bonferroni).
-            `intervals.step_down` decides more with the same guarantee.
+        comparisons: how many verdicts you look at in all: rivals × kinds of bandits, and × budgets if you look at several.
+            The limits are those of the level 1 − (1 − level) / comparisons (Bonferroni), so that all verdicts are right with
+            probability `level`. `intervals.step_down` decides more.
 
     Returns:
         A Dataset with values for each budget, and for each bandit unless `over` is "bandit":
@@ -278,7 +278,9 @@ def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
 
 
 def _with_and_without(reward: np.ndarray, cost: np.ndarray) -> tuple[float, float]:
-    """The optimum for a budget of 1 of each resource, and what a lost run loses of it: it never pulls an arm of the best mix.
+    """The optimum for a budget of 1 of each resource, and what a lost run loses of it.
+
+    A lost run never pulls one arm of the best mix: the one whose absence costs most.
 
     Args:
         reward: [arm]. NaN where there is no arm.
@@ -293,11 +295,13 @@ def _with_and_without(reward: np.ndarray, cost: np.ndarray) -> tuple[float, floa
     value, pulls, _ = linear_program.lp(Means(reward, cost), 1.0)
     if not np.isfinite(value):
         return np.nan, np.nan
-    # If several mixes are the best, a lost run pulls no arm of any.
-    rest, others = value, reward
+    # If several mixes are equally good, no arm is missed. Then leave out all arms of one mix, and look at the next.
+    rest, left = value, reward
     while rest > value * (1 - 1e-6) > 0:
-        others = np.where(pulls > 0, 0, others)
-        rest, pulls, _ = linear_program.lp(Means(others, cost), 1.0)
+        without = [np.where(np.arange(len(left)) == arm, 0, left) for arm in np.flatnonzero(pulls > 0)]
+        rest = min(linear_program.lp_value(Means(others, cost), 1.0) for others in without)
+        left = np.where(pulls > 0, 0, left)
+        pulls = linear_program.lp(Means(left, cost), 1.0).pulls
     return value, value - rest
 
 

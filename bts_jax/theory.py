@@ -493,15 +493,16 @@ class Bracket(NamedTuple):
 def optimal_reward_bounds(bandit: Bandit, budgets: ArrayLike, *, steps: int = 200) -> Bracket:
     """Brackets R*(b) where costs are continuous: for `Beta` arms. Each bound has the shape of `budgets`.
 
-    If every cost is rounded down to a multiple of 1/`steps`, any policy earns at least as much: it can draw the rest of the
-    costs itself, and stop when they would have used up the budget. If costs are rounded up, no policy earns more. The
-    optimum with rounded costs is `optimal_reward`. The bounds are also those of Lemma 1, ρ*(b − 1) ≤ R*(b) ≤ ρ*(b + 1),
-    where these are closer, as they are for large budgets: rounding changes the optimum by about ρ* b / (2 · steps · μ^c).
+    The costs are rounded down to multiples of 1/`steps`. Every policy for the true costs can be imitated in this game, and
+    earns as much: draw the part that was cut off, and stop when the true costs would have used up the budget. So the optimum of
+    this game, `optimal_reward`, is an upper bound. With costs that are rounded up it is a lower bound, for the same reason.
+    Rounding changes the optimum by about ρ* b / (2 · steps · μ^c). For large budgets the bounds of Lemma 1, ρ*(b − 1) and
+    ρ*(b + 1), may be closer, and are returned. The bounds are widened by 10⁻⁵ ρ*, the error of `optimal_reward`.
 
     Args:
         bandit: one `Beta` bandit.
         budgets: one or several numbers, at least 0.
-        steps: the number of lattice steps per unit of cost. The time grows with its square.
+        steps: the number of lattice steps per unit of cost, at least 2. The time grows with its square.
 
     Example:
         >>> from bts_jax import Beta
@@ -515,7 +516,7 @@ def optimal_reward_bounds(bandit: Bandit, budgets: ArrayLike, *, steps: int = 20
     if not isinstance(bandit, Beta) or np.ndim(bandit.reward_mean) != 1 or not checks.is_concrete(bandit):
         raise ValueError(f"bandit is a {type(bandit).__name__}: give one Beta bandit; where costs are on a lattice, "
                          "optimal_reward is exact")
-    steps = checks.whole("steps", steps, 1)
+    steps = checks.whole("steps", steps, 2)
     reward = np.asarray(bandit.reward_mean, np.float64)
     shapes = (np.asarray(shape, np.float64)[:, None] for shape in (bandit.cost_alpha, bandit.cost_beta))
     cells = np.diff(betainc(*shapes, np.arange(steps + 1) / steps), axis=1)  # [K, steps]
@@ -527,8 +528,11 @@ def optimal_reward_bounds(bandit: Bandit, budgets: ArrayLike, *, steps: int = 20
 
     nothing = np.zeros((len(reward), 1))
     amounts, best = np.asarray(budgets, np.float64), float(np.max(reward / np.asarray(bandit.cost_mean, np.float64)))
-    low, high = optimum(np.concatenate([nothing, cells], 1)), optimum(np.concatenate([cells, nothing], 1))
-    return Bracket(np.maximum(low, best * np.maximum(amounts - 1, 0)), np.minimum(high, best * (amounts + 1)))
+    low, high = optimum(np.concatenate([nothing, cells], 1)), best * (amounts + 1)
+    if (cells[:, 1:].sum(1) > 1e-6).all():  # otherwise an arm would cost nothing
+        high = np.minimum(high, optimum(np.concatenate([cells, nothing], 1)))
+    error = 1e-5 * best
+    return Bracket(np.maximum(low, best * np.maximum(amounts - 1, 0)) - error, high + error)
 
 
 def _planned(bandit: Bandit, budgets: ArrayLike, steps: int | None, oracle: bool) -> tuple[Any, Any]:

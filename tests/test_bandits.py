@@ -76,7 +76,7 @@ def test_certain_and_impossible_points_are_that():
     assert (reward == 0).all() and not (cost == 0.5).any()
 
 
-def test_random_numbers_are_those_of_the_round_and_not_of_the_arm():
+def test_equal_arms_give_the_same_for_the_same_key():
     """Two arms with the same distribution give the same result for the same key (common random numbers)."""
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):

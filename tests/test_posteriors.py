@@ -94,8 +94,9 @@ def test_known_prices_save_regret():
 def test_what_revenue_does_not_go_with():
     with pytest.raises(ValueError, match="posterior of rewards"):
         bj.BTS(cost=Revenue())
-    with pytest.raises(ValueError, match="too optimistic"):
+    with pytest.raises(ValueError, match="prior mean of 0"):
         bj.TSUpdate(reward=Revenue())
+    bj.TSUpdate(Revenue(), Gamma(mean=0.5, strength=3)), bj.TSUpdate(Revenue(), Known())
     with pytest.raises(ValueError, match="bandit Bernoulli does not have: play on Pricing"):
         bj.simulate(bj.TSUpdate(Revenue(), Beta()), bj.Bernoulli(reward=[0.5, 0.6], cost=[0.5, 0.5]), 10, keys(1)[0])
     with pytest.raises(AttributeError, match="follow from its costs"):

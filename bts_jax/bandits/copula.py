@@ -19,11 +19,11 @@ MOST_VALUES = 4096  # of one arm
 class Copula(Arms):
     """Arms whose reward and cost are drawn from lists of equally likely values, and depend on each other.
 
-    A pull draws two standard normal numbers with this correlation. The rank of the first among all possible ones selects the
-    reward, and that of the second the cost: this is the Gaussian copula. With correlation 1 the largest reward goes with the
+    A pull draws two standard normal numbers with this correlation. The first selects the reward, and the second the cost: the
+    larger the number, the larger the value. This is the Gaussian copula. With correlation 1 the largest reward goes with the
     largest cost, with −1 the largest reward goes with the smallest cost, and with 0 they are independent. The distributions of
-    rewards and of costs are always the given ones. (Their own correlation is a little closer to 0 than that of the normal
-    numbers.)
+    rewards and of costs are always the given ones. Their own correlation is closer to 0 than that of the normal numbers, and
+    much closer if the values are skewed.
 
     `Correlated` is for rewards and costs that are 0 or 1, and `Empirical` for a table of rewards with their costs.
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 METRIC = "pseudo_regret"
 CRITERION = ("criterion: an interval of the mean paired difference over the instances, at the level stated. With Holm's "
-             "step-down procedure over all comparisons of this kind in the report, at least one verdict is wrong with "
-             f"probability 5% or less; {ALLOWANCE}")
+             "step-down procedure over all comparisons of this kind in the report, at least one verdict finds a difference "
+             f"where there is none with probability 5% or less; {ALLOWANCE}")
 
 
 # The columns of the table, by their names in a `ranking`.
@@ -178,8 +178,8 @@ def _evidence(part: "Dataset", policy: str, reference: str, result: "Dataset") -
     word, needed = str(result.verdict.item()), float(result.needed)
     more = f"; it would take at least {needed:,.0f} problems to decide" if word == "undecided" and needed < 1e9 else ""
     return word, (f"{policy} − {reference}: {float(result.difference):+,.1f} ({float(result.low):+,.1f} … "
-                  f"{float(result.high):+,.1f} at {float(result.level):.4g}); ratio of the means {limits(ratio)}; "
-                  f"median ratio {limits(median)}; less on "
+                  f"{float(result.high):+,.1f} at {float(result.level):.4g}); with 95% intervals: ratio of the means "
+                  f"{limits(ratio)}, median ratio {limits(median)}; less on "
                   f"{float(result.wins):.0%}{more}")
 
 

@@ -20,7 +20,7 @@ KNOWN = {
     "kl-ucb-sc": ("#33415C", "^", "-."), "ucb-b2": ("#FF8F8F", "D", "-."), "gaussian-bts": ("#C8002D", "v", "-."),
     "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
     "oracle": ("#000000", "*", ":"), "uniform": ("#8A8A8A", "X", ":"),
-    "greedy-kube": ("#40E0B0", "o", ":"), "patient-omega-ucb": ("#B0C000", "s", ":"),
+    "greedy-kube": ("#40E0B0", "o", ":"), "patient-omega-ucb": ("#081838", "s", ":"),
     "irs-fh": ("#5D02FF", "<", "-."), "ucb-b1": ("#C108FE", ">", "-."), "ucb-b2c": ("#FF0EFC", "h", "-."),
 }
 # Policies for several resources are rarely in one figure with these. They have long dashes and colours of the paper's policies:

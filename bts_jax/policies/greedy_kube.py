@@ -39,7 +39,8 @@ class GreedyKUBE:
     Guarantee: regret O(ln B) in the source, for costs that are fixed and known.
 
     Deviations from the source: the source assumes fixed costs. Here costs may be random, and the formula uses their means. An
-    arm that never costs anything is pulled before the others (see `index.choose`).
+    arm that never costs anything is pulled before the others (see `index.choose`). If the rest of the budget is less than the
+    mean cost of every arm, the arm with the largest u_i / μ_i^c is pulled.
 
     Args:
         scale: the factor of the logarithm; 2 in the source.

@@ -42,11 +42,11 @@ class PrimalDualBwK:
     too little if most costs are far below it.
 
     Deviations from the source: the source has ν = Θ(log(dKT)) and leaves the constant open. Here ν = scale · log(dKB). The
-    default factor has the least regret at a budget of 1,000, on problems of the kinds of notebook 09, but not on those used
-    there. On shops it has a fifth to a quarter of the regret of 0.25, the factor of Xia et al. (IJCAI 2015). With one resource
-    and that factor, the policy is their variant, `PDBwK`. The source multiplies costs by B / B_j and then takes confidence
-    bounds. Here the bounds are multiplied by B / B_j, which makes them closer to the average. Arms whose price is 0 are pulled
-    first, the one with the fewest pulls before the others.
+    default factor was chosen on problems of their own: it has the least regret at a budget of 1,000, on the kinds of problems
+    of notebook 09. On shops it has a fifth to a quarter of the regret of 0.25, the factor of Xia et al. (IJCAI 2015). With one
+    resource and that factor, the policy is their variant, `PDBwK`. The source multiplies costs by B / B_j and then takes
+    confidence bounds. Here the bounds are multiplied by B / B_j, which makes them closer to the average. Arms whose price is 0
+    are pulled first, the one with the fewest pulls before the others.
 
     Args:
         scale: the factor in ν.

@@ -107,7 +107,6 @@ class Mix(NamedTuple):
             reached = reached + pulls[j]
         return arm
 
-
     def most(self, reward: jax.Array) -> jax.Array:
         """The arm with the most pulls. If there are none, the arm with the largest reward. `reward`: [K]"""
         pulls = jnp.where(self.arms < len(reward), self.pulls, 0)

@@ -9,9 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem, State
+from bts_jax.posteriors.gamma import Gamma
 
 
 class Beliefs(NamedTuple):
@@ -42,9 +44,11 @@ class Thompson:
             if getattr(one, "follows_costs", False):
                 raise ValueError(f"cost = {one} is a posterior of rewards: give one of costs, such as "
                                  "bts_jax.posteriors.Beta() or Gamma()")
-            if getattr(self.reward, "follows_costs", False) and not getattr(one, "bounded", False):
-                raise ValueError(f"cost = {one} is too optimistic for reward = {self.reward}: arms of which nothing is known "
-                                 "would cost nothing, and sell nothing. Give cost = bts_jax.posteriors.Beta() or MatchedBeta()")
+            prior = getattr(one, "mean", None) if isinstance(one, Gamma) else None
+            if getattr(self.reward, "follows_costs", False) and checks.is_concrete(prior) and np.any(np.equal(prior, 0)):
+                raise ValueError(f"cost = {one} has a prior mean of 0, and reward = {self.reward} follows from the costs: arms "
+                                 "that were never pulled would cost nothing, and sell nothing. Give Gamma a mean, or choose "
+                                 "cost = bts_jax.posteriors.Beta() or MatchedBeta()")
         if "cost_mean" in getattr(self.reward, "requires", ()):
             raise ValueError(f"reward = {self.reward} has the expected costs as side information: give another posterior of "
                              "rewards, such as bts_jax.posteriors.Beta()")

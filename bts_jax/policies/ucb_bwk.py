@@ -40,8 +40,8 @@ class UCBBwK:
     Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
     too little if most costs are far below it.
 
-    Deviations from the source: the source leaves constants open; here ν = scale · log(dKB), with a default factor that was
-    chosen as that of `PrimalDualBwK`: half as large as there is a little better. The source reduces all budgets except time
+    Deviations from the source: the source leaves constants open; here ν = scale · log(dKB), and the default factor was
+    chosen on the same problems as that of `PrimalDualBwK`. The source reduces all budgets except time
     by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten arms and a budget of 1,000 this ε is about 1/2, and
     half of the budget would be lost. Here `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls
     no arm with probability 1 − Σ x; here such rounds are left out, and `WithNull` adds an arm that does nothing. Arms whose

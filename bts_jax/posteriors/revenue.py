@@ -11,7 +11,7 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class Revenue:
-    """Rewards that are revenues at known prices. There is nothing to learn about them beyond what the costs tell.
+    """Rewards that are revenues at known prices. Once the costs are known, so are the rewards.
 
     In a shop (`Pricing`) the costs of a round are the units that were sold, and its reward is what they were sold for. Whoever
     sets the prices knows them. So only the demand is to be learnt, and the expected reward of an arm is drawn as
@@ -22,8 +22,7 @@ class Revenue:
     and Wang (Operations Research 2018) know the prices: their policy is `TSUpdate(reward=Revenue(), cost=Beta())`.
 
     It is a posterior of rewards, for bandits that have `revenue`: `Pricing`, and `Timed` or `WithNull` with a `Pricing` inside.
-    The posterior of costs must be one for values in [0, 1], such as `Beta`: with the default prior of `Gamma`, an arm that was
-    never pulled would cost nothing, and so sell nothing.
+    `Gamma` needs a prior mean: with its default prior, an arm that was never pulled would cost nothing, and so sell nothing.
 
     Example:
         >>> from bts_jax import TSUpdate, contract
