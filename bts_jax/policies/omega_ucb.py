@@ -174,6 +174,6 @@ class PatientOmegaUCB(OmegaStarUCB):
         checks.hyperparameter(self, "patience", 1, 1000)
         checks.hyperparameter(self, "spell", 0, 1e6, low_excluded=True)
 
-    def widths(self, state: ArmStatistics) -> jax.Array:
+    def widths(self, state: ArmStatistics) -> ArrayLike:
         paid = state.totals[1].value()
-        return self.rho * (1 + (self.patience - 1) * self.spell / (paid + self.spell))
+        return self.rho * (1 + (jnp.asarray(self.patience) - 1) * self.spell / (paid + self.spell))

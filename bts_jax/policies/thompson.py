@@ -44,8 +44,8 @@ class Thompson:
             if getattr(one, "follows_costs", False):
                 raise ValueError(f"cost = {one} is a posterior of rewards: give one of costs, such as "
                                  "bts_jax.posteriors.Beta() or Gamma()")
-            prior = getattr(one, "mean", None) if isinstance(one, Gamma) else None
-            if getattr(self.reward, "follows_costs", False) and checks.is_concrete(prior) and np.any(np.equal(prior, 0)):
+            zero = isinstance(one, Gamma) and checks.is_concrete(one.mean) and (np.asarray(one.mean) == 0).any()
+            if getattr(self.reward, "follows_costs", False) and zero:
                 raise ValueError(f"cost = {one} has a prior mean of 0, and reward = {self.reward} follows from the costs: arms "
                                  "that were never pulled would cost nothing, and sell nothing. Give Gamma a mean, or choose "
                                  "cost = bts_jax.posteriors.Beta() or MatchedBeta()")
