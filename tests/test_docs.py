@@ -111,8 +111,8 @@ def test_help_shows_array_like(module):
     assert "budget: ArrayLike, key: " in function
 
 
-def test_thirteen_recipes():
-    assert len(RECIPES) == 13 and all(RECIPES.values())
+def test_fourteen_recipes():
+    assert len(RECIPES) == 14 and all(RECIPES.values())
     assert all(str(RECIPES).count(full) == 1 for full in REDUCED), "adapt the reduced budgets"
 
 
@@ -214,8 +214,16 @@ def has_grown(results, **_):
 
 
 REDUCED = {"budgets=[30, 100, 300]": "budgets=[3, 10, 30]", "budgets=[100], num_seeds=5": "budgets=[10], num_seeds=2"}
+
+
+def has_verdicts(results, shown, **_):
+    verdicts = dict(line.split() for line in shown.splitlines())
+    assert verdicts.keys() == {"kube", "omega-ucb", "uniform"} and verdicts["uniform"] == "more"
+
+
 OUTCOMES = dict(zip(RECIPES, [
-    (3, has_curves), (28, plays_the_same_from_a_file), (3, has_a_trace), (5, has_a_heat_map), (4, has_a_frame),
+    (3, has_curves), (28, plays_the_same_from_a_file), (3, has_a_trace), (5, has_a_heat_map), (4, has_verdicts),
+    (4, has_a_frame),
     (3, buys_twenty_pulls), (0, is_complete), (1, costs_more), (7, has_priors),
     (15, spends_a_dollar), (2, has_so_many_rounds), (6, has_both_limits), (4, has_grown),
 ], strict=True))
