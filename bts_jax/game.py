@@ -662,13 +662,13 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
     cost = jnp.where(each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
     reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards))
-    paid = now.pulls - (beyond[:, None] & (jnp.arange(now.pulls.shape[0]) == now.last_arm))
+    unpaid = beyond[:, None] & (jnp.arange(now.pulls.shape[0]) == now.last_arm)
     record = replace(
         record,
         reward=jnp.where(fresh, jnp.where(now.broken, jnp.nan, reward), record.reward),
         cost=jnp.where(each(fresh), jnp.where(now.broken, jnp.nan, cost), record.cost),
         rounds=jnp.where(fresh, now.rounds, record.rounds),
-        pulls=jnp.where(fresh[:, None], paid, record.pulls),
+        pulls=jnp.where(fresh[:, None], now.pulls - unpaid.astype(jnp.int32), record.pulls),
         truncated=jnp.where(fresh, ~reached & ~now.broken, record.truncated),
     )
     left = record.rounds < 0
