@@ -321,6 +321,7 @@ class Draws:
 
 
 @pytest.mark.slow
+@pytest.mark.with_care  # as above
 def test_what_is_written_for_a_gpu_plays_the_same_game_if_policy_and_bandit_draw(monkeypatch):
     """A call may complete the draws of one and not those of the other."""
     reports = []
