@@ -71,11 +71,11 @@ NAMES = tuple(families(DOLLARS))
 
 @cache
 def setting():
-    """All bandits in all units, each with its budget and keys; and tables whose largest cost is given as twice as much."""
+    """All bandits in all units, each with its budget and keys; and tables whose largest cost is given 20 times too large."""
     rows = [(families(unit), place, 0.24 * unit, SEEDS) for place in range(len(NAMES)) for unit in UNITS]
     for unit, budget, count in ((DOLLARS, 0.24, SEEDS), (DOLLARS, 3.0, LONG)):
-        twice = {**families(unit), "empirical": table(unit, cost_scale=0.06)}
-        rows += [(families(unit), 0, budget, count), (twice, 0, budget, count)]
+        larger = {**families(unit), "empirical": table(unit, cost_scale=0.6)}
+        rows += [(families(unit), 0, budget, count), (larger, 0, budget, count)]
     counts = [count for *_, count in rows]
     bandits = [Chosen(bandits=tuple(found.values()), which=np.int32(place)) for found, place, _, _ in rows]
     stacked = jax.tree.map(lambda *leaves: np.repeat(np.stack(leaves), counts, 0), *bandits)
@@ -102,12 +102,12 @@ def test_the_unit_of_money_does_not_matter(name):
         units = 0.03 * np.array(UNITS) if family == "multinomial" else np.ones(3)  # its rewards are in the same unit
         found = [rewards[3 * place + i].mean() / units[i] for i in range(3)]
         np.testing.assert_allclose(found, found[0], rtol=0.005, err_msg=family)
-    usual, twice, long, twice_long = rewards[-4:]
+    usual, larger, long, larger_long = rewards[-4:]
     if needs_cost_limit(POLICIES[name]):
         same = all((pulls[i] == pulls[i + 1]).all() for i in (-4, -2))
         assert not same, "it does not depend on the largest cost: remove bounded_costs, or bounded of its posterior"
     else:
-        np.testing.assert_allclose([twice.mean(), twice_long.mean()], [usual.mean(), long.mean()], rtol=0.005)
+        np.testing.assert_allclose([larger.mean(), larger_long.mean()], [usual.mean(), long.mean()], rtol=0.005)
 
 
 def test_price_lists_are_in_the_same_unit():
