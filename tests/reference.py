@@ -5,6 +5,7 @@ It is slow and obvious, in NumPy and float64. All runs of a call advance togethe
 """
 
 import numpy as np
+import scipy.stats
 
 
 class BernoulliArms:
@@ -63,6 +64,21 @@ class EmpiricalArms:
     def pull(self, arm, rng):
         picked = self.tables[arm, rng.integers(self.rows[arm])]
         return picked[:, 0], picked[:, 1]
+
+
+class CopulaArms:
+    """From lists of equally likely values [K, N] and [K, M]: normal numbers by their quantiles."""
+
+    def __init__(self, reward, cost, correlation):
+        self.values = [np.sort(np.asarray(x, float), 1) for x in (reward, cost)]
+        self.correlation = np.asarray(correlation, float)
+        self.reward_mean, self.cost_mean = (x.mean(1) for x in self.values)
+
+    def pull(self, arm, rng):
+        one, other = rng.normal(size=(2, len(arm)))
+        rho = self.correlation[arm]
+        levels = scipy.stats.norm.cdf([one, rho * one + np.sqrt(1 - rho**2) * other])
+        return tuple(x[arm, (level * x.shape[1]).astype(int)] for x, level in zip(self.values, levels, strict=True))
 
 
 class ScaledArms:
@@ -229,6 +245,30 @@ def omega_star_ucb_index(seen, problem):
     return omega_ucb_index(seen, problem, *etas)
 
 
+def patient_omega_ucb_index(seen, problem):
+    """ω*-UCB with ρ/4 (1 + 3 · 3 / (C_i + 3)) in place of ρ, where C_i was paid for the arm."""
+    n, wider = np.maximum(seen.n, 2), 1 + 3 * 3 / (seen.cost + 3)
+    etas = []
+    for mean, variance in zip(seen.means(), seen.variances(), strict=True):
+        eta = np.minimum(1, variance * n / (n - 1) / (n / (n - 1) * mean * (1 - mean)))
+        etas.append(wider * np.where((seen.n >= 30) & (mean > 0) & (mean < 1), eta, 1))
+    return omega_ucb_index(seen, problem, *etas)
+
+
+def greedy_kube(seen, problem, rng):
+    """The rest of the budget is filled with arms in the order of their upper bounds per cost; one of these pulls at random."""
+    n, cost = np.maximum(seen.n, 1), problem["cost_mean"]
+    upper = seen.means()[0] + np.sqrt(2 * np.log(seen.t) / n)
+    order, left = np.argsort(-upper / cost, 1), problem["budget"] - seen.spent
+    counts, rows = np.zeros(seen.n.shape), np.arange(len(n))
+    for place in order.T:
+        counts[rows, place] = np.floor(np.maximum(left, 0) / cost[place] + 1e-6)
+        left = left - counts[rows, place] * cost[place]
+    reached = np.take_along_axis(counts, order, 1).cumsum(1)
+    drawn = (reached < rng.random((len(n), 1)) * reached[:, -1:]).sum(1)
+    return np.where((seen.n == 0).any(1), seen.n.argmin(1), order[rows, np.minimum(drawn, len(cost) - 1)])
+
+
 def ucb_sc_plus_index(seen, problem):
     reward, cost = seen.means()
     n = np.maximum(seen.n, 1)
@@ -381,6 +421,7 @@ INDICES = {
     "m-ucb": m_ucb_index,
     "omega-ucb": omega_ucb_index,
     "omega-star-ucb": omega_star_ucb_index,
+    "patient-omega-ucb": patient_omega_ucb_index,
     "ucb-sc-plus": ucb_sc_plus_index,
     "kl-ucb-sc": kl_ucb_sc_index,
     "ucb-b2": ucb_b2_index,
@@ -393,6 +434,7 @@ POLICIES = {
     "epsilon-first": EpsilonFirst,
     **{name: lambda index=index: by_index(index) for name, index in INDICES.items()},
     "b-greedy": lambda: b_greedy,
+    "greedy-kube": lambda: greedy_kube,
     "gaussian-bts": lambda: gaussian_bts,
     "joint-bts": lambda: joint_bts,
     "irs-fh": lambda: irs_fh,
@@ -426,9 +468,9 @@ def play(name, arms, budget, runs, rng, **options):
                 rows, playing = rows[playing], playing[playing]
             arm = policy(seen, problem, rng)
             reward, cost = arms.pull(arm, rng)
-            pulls[rows, arm] += playing
             seen.add(arm, reward, cost, rng)
             affordable = playing & (cost <= left[rows])
+            pulls[rows, arm] += affordable
             earned[rows] += np.where(affordable, reward, 0)
             left[rows] -= np.where(affordable, cost, 0)
             playing = affordable & (left[rows] > 0)

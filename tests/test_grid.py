@@ -95,7 +95,8 @@ def test_bandits_have_coordinates_of_their_own(tmp_path):
 
 def test_a_bandit_with_fewer_arms_is_filled_up(whole):
     two = whole.sel(bandit="two")
-    assert not two.pulls.sel(arm=2).any() and (two.pulls.sum("arm") == two.rounds).all() and not two.regret.isnull().any()
+    unpaid = two.rounds - two.pulls.sum("arm")  # the last pull, if it cost too much
+    assert not two.pulls.sel(arm=2).any() and unpaid.isin([0, 1]).all() and not two.regret.isnull().any()
 
 
 @pytest.mark.all_devices

@@ -483,7 +483,7 @@ def test_random_gamma_of_jax_is_replaced():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", bj.POLICIES)
+@pytest.mark.parametrize("name", [name for name in bj.POLICIES if name != "greedy-kube"])  # which sorts, and has a loop
 def test_built_in_policies_are_vectorised_by_rules(name):
     """None of their operations is mapped by `jax.vmap`. On a GPU, the loop has the first half of a step once."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])

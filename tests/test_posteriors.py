@@ -411,7 +411,7 @@ def test_policies_with_posteriors_are_described_and_made_again(policy):
 
 
 def test_posteriors_in_grid_files(tmp_path):
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "own_mean.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "grid.toml").write_text("""
 num_seeds = 2
 budgets = [5]
@@ -424,7 +424,7 @@ reward = { kind = "dirichlet", prior = 0.5 }
 cost = [{ kind = "gamma" }, { kind = "beta", alpha = 2 }]
 [policies.mine]
 kind = "bts"
-cost = { kind = "mine:Mean", shrink = 2.0 }
+cost = { kind = "own_mean:Mean", shrink = 2.0 }
 [bandits.b]
 kind = "bernoulli"
 reward = [0.5, 0.9]

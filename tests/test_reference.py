@@ -31,7 +31,7 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 # average have feedback between 0 and 1. BTS has it, too, in a second pair: its trials are those of the paper. Tempered BTS
 # equals BTS, bit for bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
 ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "ucb-b2c": "correlated", "pd-bwk": "scaled",
-             "uniform": "correlated", "ucb-b1": "fixed-price"}
+             "uniform": "correlated", "ucb-b1": "fixed-price", "c-ucb": "copula", "patient-omega-ucb": "beta"}
 PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
 PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
 assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"
@@ -60,6 +60,7 @@ def reference_arms(family):
         "correlated": lambda: reference.CorrelatedArms(bandit.probs),
         "empirical": lambda: reference.EmpiricalArms(
             [np.stack([r, c], 1)[:n] for r, c, n in zip(bandit.reward, bandit.cost, bandit.rows, strict=True)]),
+        "copula": lambda: reference.CopulaArms(bandit.reward, bandit.cost, bandit.correlation),
         "scaled": lambda: reference.ScaledArms(reference_arms("bernoulli"), bandit.scale, bandit.shift),
         "fixed-price": lambda: reference.ScaledArms(
             reference.BernoulliArms(bandit.success, np.ones(len(bandit.success))), bandit.price, np.zeros(len(bandit.price))),
