@@ -36,7 +36,8 @@ PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if nam
 PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
 assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"
 # What is played by `simulate`, too. Every operation that rounds is in one of these: `test_every_operation_is_played_alone`.
-ALONE = {("bts", "bernoulli"), *(pair for pair in PAIRS if pair[0] in ("kube", "omega-star-ucb", "kl-ucb-sc", "joint-bts"))}
+OTHERS = "kube", "omega-star-ucb", "kl-ucb-sc", "joint-bts", "greedy-kube"
+ALONE = {("bts", "bernoulli"), *(pair for pair in PAIRS if pair[0] in OTHERS)}
 # Operations without rounding: they have the same bits in any program.
 EXACT = set("""abs and argmax bitcast_convert_type broadcast_in_dim concatenate convert_element_type dynamic_slice eq floor
             gather ge gt iota jit le lt max min ne neg not or random_split random_unwrap reduce_and reduce_max reduce_min
