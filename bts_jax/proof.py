@@ -28,10 +28,8 @@ def fact_1(n: Any, mean: Any, a: Any) -> Sides:
         >>> round(float(left), 4), round(float(right), 4)
         (0.0284, 0.1353)
     """
-    from scipy.special import bdtr
-
     least = np.ceil(np.multiply(n, mean) + a - 1e-9)  # the smallest number of successes that counts
-    return Sides(np.where(least > 0, 1 - bdtr(np.maximum(least - 1, 0), n, mean), 1), np.exp(-2 * np.square(a) / n))
+    return Sides(_more(least - 1, n, mean), np.exp(-2 * np.square(a) / n))
 
 
 def fact_2(alpha: Any, beta: Any, y: Any) -> Sides:
@@ -53,14 +51,12 @@ def fact_4(n: Any, p: Any, delta: Any) -> tuple[Sides, Sides, Sides]:
 
         F_{n,p}(np − nδ) ≤ exp(−2nδ²),   1 − F_{n,p}(np + nδ) ≤ exp(−2nδ²),   1 − F_{n+1,p}(np + nδ) ≤ exp(4δ − 2nδ²).
     """
-    from scipy.special import bdtr, bdtrc
-
     low, high = np.multiply(n, p) - np.multiply(n, delta), np.multiply(n, p) + np.multiply(n, delta)
     tail = np.exp(-2 * np.multiply(n, np.square(delta)))
-    below = np.where(low >= 0, bdtr(np.maximum(np.floor(low + 1e-9), 0), n, p), 0.0)
-    above, more = (np.where(np.floor(high + 1e-9) < count, bdtrc(np.minimum(np.floor(high + 1e-9), count), count, p), 0.0)
-                   for count in (np.asarray(n), np.add(n, 1)))
-    return Sides(below, tail), Sides(above, tail), Sides(more, tail * np.exp(4 * np.asarray(delta)))
+    low, high = (np.floor(x + 1e-9) for x in (low, high))
+    failures = np.subtract(n, low)  # or more: as likely as at most `low` successes
+    return (Sides(_more(failures - 1, n, np.subtract(1, p)), tail), Sides(_more(high, n, p), tail),
+            Sides(_more(high, np.add(n, 1), p), tail * np.exp(4 * np.asarray(delta))))
 
 
 def fact_5(j: Any, y: Any, s: Any) -> tuple[Any, Any]:
@@ -216,6 +212,13 @@ def events(bandit: Bernoulli, trace: Any, *, gamma: float = 0.5**0.5) -> Events:
         cost_near=(np.where(n > 0, paid / known, 1) >= means[1] - delta / 2) & others,
         **{name: np.where(others, row, np.nan) for name, row in rows.items()},
     )
+
+
+def _more(s: Any, n: Any, p: Any) -> Any:
+    """The probability of more than s successes in n trials, for every whole number s."""
+    from scipy.special import bdtrc
+
+    return np.where(np.less(s, 0), 1.0, bdtrc(np.clip(s, 0, n), n, p))
 
 
 def _chance(s: Any, n: Any, p: Any) -> Any:

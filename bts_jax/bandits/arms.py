@@ -135,6 +135,19 @@ def named_arms(value: Any, num_arms: int) -> Names:
     return names
 
 
+def largest_of(table: jax.Array) -> jax.Array:
+    """The largest number of a table, or 1 if all are 0. `table`: [K, N] -> []"""
+    largest = table.max((-2, -1))
+    return jnp.where(largest > 0, largest, 1)
+
+
+def check_correlation(value: Any) -> None:
+    """Raises unless `value` is one correlation, a number in [−1, 1]."""
+    remedy = "give one number in [-1, 1]"
+    number = checks.numbers("correlation", value, remedy)
+    checks.require("correlation", number, (abs(number) <= 1) & (number.ndim == 0), remedy)
+
+
 def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
     """Raises unless `value` is a range (low, high) within [0, `high`]."""
     pair = checks.numbers(name, value, "give a pair (low, high)")

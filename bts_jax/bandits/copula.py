@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, random
-from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.bandits.arms import Arms, check_correlation, check_num_arms, largest_of
 from bts_jax.bandits.beta import Beta
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.engine.summation import over_last_axis
@@ -67,12 +67,12 @@ class Copula(Arms):
     @property
     def reward_scale(self) -> jax.Array:
         """The largest reward, or 1 if all are 0."""
-        return _largest(self.reward)
+        return largest_of(jnp.asarray(self.reward))
 
     @property
     def cost_scale(self) -> jax.Array:
         """The largest cost, or 1 if all are 0."""
-        return _largest(self.cost)
+        return largest_of(jnp.asarray(self.cost))
 
     @property
     def reward_mean(self) -> jax.Array:
@@ -95,9 +95,7 @@ class Copula(Arms):
     ) -> "Copula":
         """Draws a random instance: the values of an arm are draws from the Beta distributions of an arm of `Beta.random`."""
         check_num_arms(num_arms, checks.whole("num_values", num_values, 1))
-        remedy = "give one number in [-1, 1]"
-        wanted = checks.numbers("correlation", correlation, remedy)
-        checks.require("correlation", wanted, (abs(wanted) <= 1) & (wanted.ndim == 0), remedy)
+        check_correlation(correlation)
         checks.key(key)
         key_arms, key_reward, key_cost = jax.random.split(key, 3)
         arms = Beta.random(key_arms, num_arms, shape_range=shape_range)
@@ -108,11 +106,6 @@ class Copula(Arms):
 
         return cls(reward=values(key_reward, arms.reward_alpha, arms.reward_beta),
                    cost=jnp.maximum(values(key_cost, arms.cost_alpha, arms.cost_beta), 1e-3), correlation=correlation)
-
-
-def _largest(table: ArrayLike) -> jax.Array:
-    largest = jnp.asarray(table).max((-2, -1))
-    return jnp.where(largest > 0, largest, 1)
 
 
 def _value(values: jax.Array, normal: jax.Array) -> jax.Array:

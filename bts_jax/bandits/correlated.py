@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, random
-from bts_jax.bandits.arms import Arms
+from bts_jax.bandits.arms import Arms, check_correlation
 from bts_jax.bandits.bernoulli import Bernoulli, trial
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
@@ -118,9 +118,7 @@ class Correlated(Arms):
 
         With ±1 the reward and cost of an arm are as dependent as possible: the value 1 of one of them determines the other.
         """
-        remedy = "give one number in [-1, 1]"
-        wanted = checks.numbers("correlation", correlation, remedy)
-        checks.require("correlation", wanted, (abs(wanted) <= 1) & (wanted.ndim == 0), remedy)
+        check_correlation(correlation)
         means = Bernoulli.random(key, num_arms, reward_range=reward_range, cost_range=cost_range)
         low, high = _limits(jnp, means.reward_mean, means.cost_mean)
         return cls(reward=means.reward, cost=means.cost, correlation=jnp.clip(jnp.float32(correlation), low, high))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, files, random
-from bts_jax.bandits.arms import Arms, check_num_arms, named_arms
+from bts_jax.bandits.arms import Arms, check_num_arms, largest_of, named_arms
 from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
 from bts_jax.pytrees import pytree
@@ -90,7 +90,7 @@ class Empirical(Arms):
         """Checks the scales and stores them as float32, one for each bandit of a batch."""
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)
-            given = _largest_of(jnp.asarray(getattr(self, name[:-6]))) if given is None else given
+            given = largest_of(jnp.asarray(getattr(self, name[:-6]))) if given is None else given
             remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}; "
             remedy += "if it is smaller or larger, choose another unit"
             if checks.is_concrete(given):
@@ -228,12 +228,6 @@ class Loaded:
         text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
                 f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}")
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
-
-
-def _largest_of(table: jax.Array) -> jax.Array:
-    """The largest number of a table, or 1 if all are 0. `table`: [K, N] -> []"""
-    largest = table.max((-2, -1))
-    return jnp.where(largest > 0, largest, 1)
 
 
 # Means are computed in whole numbers, as for multinomial arms, and in two parts that do not overflow.

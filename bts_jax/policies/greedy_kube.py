@@ -74,9 +74,7 @@ class GreedyKUBE:
             return jnp.maximum(left - count * price[arm], 0), count
 
         _, counts = lax.scan(take, jnp.maximum(state.left.amount, 0), order)
-        reached = jnp.cumsum(counts)
-        place = (reached < random.unit(random.bits(key)[0]) * reached[-1]).sum(dtype=jnp.int32)
-        drawn = order[jnp.minimum(place, len(order) - 1)].astype(jnp.int32)
+        drawn = order[resources.draw(random.bits(key)[0], counts)].astype(jnp.int32)
         return jnp.where(first.any(), choose(jnp.where(first, jnp.inf, 0), arms.pulls), drawn), state
 
     def update(

@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bts_jax.policies import resources
 from bts_jax.policies.bts import BTS
-from bts_jax.policies.thompson_lp import SMALLEST, ThompsonLPState, TSUpdate
+from bts_jax.policies.thompson_lp import ThompsonLPState, TSUpdate
 from bts_jax.posteriors import Gamma, MatchedBeta
 from bts_jax.pytrees import pytree
 
@@ -36,9 +35,6 @@ class KnapsackBTS(TSUpdate):
 
     Guarantee: none known to us for several resources.
 
-    Deviations from version 0.2: there, arms had prices by multiplicative weights, which never looked at what was left of the
-    budgets. A quarter of the regret was unspent budget.
-
     Args:
         reward: the posterior of expected rewards; see `bts_jax.posteriors`.
         cost: the posterior of expected costs: one for all resources, or a tuple with one for each resource except time.
@@ -61,5 +57,4 @@ class KnapsackBTS(TSUpdate):
         reward, costs = self.draw_means(state.beliefs, key)
         if len(costs) == 1:
             return jnp.argmax(reward / costs[0]), state
-        mix = resources.solve(reward, jnp.stack(costs, -1), jnp.maximum(state.budget.amount, SMALLEST))
-        return mix.most(reward), state
+        return self.best_mix(state, reward, costs).most(reward), state

@@ -4,7 +4,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from bts_jax import checks, random
 from bts_jax.contract import Problem
@@ -81,7 +80,7 @@ class LagrangeBwK:
         explore = jnp.minimum(1.05 * jnp.sqrt(k * jnp.log(jnp.float32(k)) / state.rounds), 0.5)
         probs = (1 - explore) * _softmax(state.arm_scores) + explore / k
         words = random.bits(key)
-        arm, resource = _draw(words[0], probs), _draw(words[1], _softmax(state.resource_scores))
+        arm, resource = resources.draw(words[0], probs), resources.draw(words[1], _softmax(state.resource_scores))
         return arm, state._replace(probs=probs, resource=resource)
 
     def update(
@@ -103,10 +102,3 @@ class LagrangeBwK:
 def _softmax(scores: jax.Array) -> jax.Array:
     weights = jnp.exp(scores - scores.max())
     return weights / weights.sum()
-
-
-def _draw(word: jax.Array, probs: jax.Array) -> jax.Array:
-    """A random index with these probabilities."""
-    reached = jnp.cumsum(probs)
-    below = (reached < random.unit(word) * reached[-1]).sum(dtype=jnp.int32)
-    return lax.min(below, jnp.int32(len(probs) - 1))

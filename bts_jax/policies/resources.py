@@ -36,6 +36,13 @@ def rounds(problem: Problem) -> jax.Array:
     return budgets(problem)[-1] / problem.required("time_cost")
 
 
+def draw(word: jax.Array, weights: jax.Array) -> jax.Array:
+    """A random index with probabilities in proportion to the weights."""
+    reached = jnp.cumsum(weights)
+    below = (reached < random.unit(word) * reached[-1]).sum(dtype=jnp.int32)
+    return lax.min(below, jnp.int32(len(weights) - 1))
+
+
 class Left(NamedTuple):
     """What is left of the budgets.
 
