@@ -7,9 +7,9 @@ Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trac
 Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward and cost; Empirical: your data; FixedPrice:
             known prices; Scaled: other costs; Pricing, Timed, WithNull: several resources; BANDITS lists all of them by name
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, GreedyKUBE, BudgetUCB,
-            IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; GaussianBTS,
-            JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be learned; Oracle, Uniform:
-            baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed,
+            IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; MatchedBTS,
+            GaussianBTS, JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be learned;
+            Oracle, Uniform: baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed,
             TSUpdate, LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
 Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
             BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
@@ -68,6 +68,7 @@ from bts_jax.policies import (
     KNAPSACK_POLICIES,
     KUBE,
     MUCB,
+    MatchedBTS,
     POLICIES,
     UCBB1,
     UCBB2,
@@ -135,6 +136,7 @@ __all__ = [
     "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
+    "MatchedBTS",
     "POLICIES",
     "UCBB1",
     "UCBB2",

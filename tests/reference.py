@@ -148,6 +148,20 @@ def bts(seen, problem, rng):
     return (reward / cost).argmax(1)
 
 
+def matched_bts(seen, problem, rng):
+    """Draws with the mean and the variance of the Bayesian bootstrap. Rewards have a 1 and a 0 more, costs half a 0 more."""
+    n, cost_n = seen.n + 2, seen.n + 0.5
+    mean, cost_mean = (seen.reward + 1) / n, seen.cost / cost_n
+    variance = ((seen.reward_square + 1) / n - mean**2) / (n + 1)
+    k = np.maximum(mean * (1 - mean) / variance - 1, n)
+    reward = rng.beta(mean * k, (1 - mean) * k)
+    cost_variance = np.maximum(seen.cost_square / cost_n - cost_mean**2, 0) / (cost_n + 1)
+    shape = np.where(cost_mean > 0, np.maximum(cost_mean**2 / cost_variance, 1), 1)
+    free = np.where(seen.n > 0, cost_mean.max(1, keepdims=True) / (cost_n + 1), 0)  # of arms that have cost nothing
+    cost = rng.gamma(shape) * np.where(cost_mean > 0, cost_mean / shape, free)
+    return (reward / np.maximum(cost, 1e-25 * (cost_n + 1))).argmax(1)
+
+
 def kube_index(seen, problem):
     reward, cost = seen.means()
     return (reward + np.sqrt(2 * np.log(seen.t) / np.maximum(seen.n, 1))) / cost
@@ -246,13 +260,14 @@ def omega_star_ucb_index(seen, problem):
 
 
 def patient_omega_ucb_index(seen, problem):
-    """ω*-UCB with ρ/4 (1 + 3 · 3 / (C_i + 3)) in place of ρ, where C_i was paid for the arm."""
-    n, wider = np.maximum(seen.n, 2), 1 + 3 * 3 / (seen.cost + 3)
+    """ω-UCB with ρ_i η̂_i in place of ρ: η̂ is the variance over x̄(1 − x̄), with five more pulls for which it is 1."""
     etas = []
     for mean, variance in zip(seen.means(), seen.variances(), strict=True):
-        eta = np.minimum(1, variance * n / (n - 1) / (n / (n - 1) * mean * (1 - mean)))
-        etas.append(wider * np.where((seen.n >= 30) & (mean > 0) & (mean < 1), eta, 1))
-    return omega_ucb_index(seen, problem, *etas)
+        inside = (mean > 0) & (mean < 1)
+        share = np.where(inside, variance / np.where(inside, mean * (1 - mean), 1), 1)
+        etas.append(np.where(seen.n > 0, (seen.n * share + 5) / (seen.n + 5), 1))
+    wider = (1 + 5 * 2 / (seen.cost / etas[1] + 2)) / 2  # ρ is 1/8, half of that of ω-UCB
+    return omega_ucb_index(seen, problem, *(wider * eta for eta in etas))
 
 
 def greedy_kube(seen, problem, rng):
@@ -435,6 +450,7 @@ POLICIES = {
     **{name: lambda index=index: by_index(index) for name, index in INDICES.items()},
     "b-greedy": lambda: b_greedy,
     "greedy-kube": lambda: greedy_kube,
+    "matched-bts": lambda: matched_bts,
     "gaussian-bts": lambda: gaussian_bts,
     "joint-bts": lambda: joint_bts,
     "irs-fh": lambda: irs_fh,

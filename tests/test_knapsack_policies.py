@@ -21,7 +21,7 @@ from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import resources
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.policies.thompson import Beliefs, Thompson
-from bts_jax.posteriors import Beta, Gamma
+from bts_jax.posteriors import Beta, Gamma, MatchedBeta
 from bts_jax.posteriors.beta import BetaState
 from bts_jax.pytrees import pytree
 
@@ -126,11 +126,6 @@ class SlowTSUpdate(SlowTSFixed):
         self.left = np.maximum(self.left - cost, 1e-6)
 
 
-class SlowKnapsackBTS(SlowTSUpdate):
-    def decide(self, rng):
-        return best_mix(*self.draw(rng), self.left).argmax(1)
-
-
 class SlowBounds(Slow):
     """Confidence bounds with the radius √(νx/n) + ν/n, ν = scale · log(dKB)."""
 
@@ -232,7 +227,7 @@ class SlowLagrangeBwK(Slow):
         super().update(arm, reward, cost)
 
 
-SLOW = {bj.KnapsackBTS: SlowKnapsackBTS, bj.PrimalDualBwK: SlowPrimalDualBwK, bj.UCBBwK: SlowUCBBwK, bj.TSFixed: SlowTSFixed,
+SLOW = {bj.KnapsackBTS: SlowTSUpdate, bj.PrimalDualBwK: SlowPrimalDualBwK, bj.UCBBwK: SlowUCBBwK, bj.TSFixed: SlowTSFixed,
         bj.TSUpdate: SlowTSUpdate, bj.LagrangeBwK: SlowLagrangeBwK}
 
 
@@ -572,15 +567,13 @@ def test_ucb_bwk_by_hand():
     assert (arms_of(policy, free) == 1).all(), "an arm that has cost nothing comes first"
 
 
-def test_knapsack_bts_by_hand():
-    """The arms of `test_ucb_bwk_by_hand`, known nearly for certain: 66.7 pulls of arm 0, so it is always pulled."""
-    cost = np.array([[0.25, 1.0], [1.0, 1.0], [1.0, 1.0]])
-    state = certain(OURS, [0.25, 0.75, 0.25], cost, BOTH)
-    assert (arms_of(OURS, state) == 0).all()
-    assert (arms_of(OURS, state._replace(budget=resources.Left.all(np.float32(ALONE)))) == 1).all()
-    # x + y ≤ 80 and x/4 + y ≤ 50: 40 pulls each. With 79 it is 38.7 to 40.3.
-    assert (arms_of(OURS, state._replace(budget=resources.Left.all(np.float32([50, 79])))) == 1).all()
-    assert updated(OURS, state, 1, np.float32(1), np.float32([1, 1])).budget.amount.tolist() == [49, 99]
+@pytest.mark.with_care
+@pytest.mark.parametrize("game", GAMES)
+def test_knapsack_bts_is_ts_update_with_sharper_posteriors(game):
+    bandit, budget, _ = GAMES[game]
+    sharper = bj.TSUpdate(MatchedBeta(sharpness=2), Gamma(sharpness=2))
+    keys = jax.random.split(KEY, 20)
+    same_runs(*(bj.simulate_batch(policy, bandit, budget, keys) for policy in (bj.KnapsackBTS(), sharper)))
 
 
 @pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 1.0)], ids=["fixed", "update"])

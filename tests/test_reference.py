@@ -31,7 +31,8 @@ SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
 # average have feedback between 0 and 1. BTS has it, too, in a second pair: its trials are those of the paper. Tempered BTS
 # equals BTS, bit for bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
 ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "ucb-b2c": "correlated", "pd-bwk": "scaled",
-             "uniform": "correlated", "ucb-b1": "fixed-price", "c-ucb": "copula", "patient-omega-ucb": "beta"}
+             "uniform": "correlated", "ucb-b1": "fixed-price", "c-ucb": "copula", "patient-omega-ucb": "beta",
+             "matched-bts": "multinomial"}
 PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
 PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
 assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"

@@ -18,7 +18,7 @@ KNOWN = {
     "c-ucb": ("#10108C", "p", "-"), "m-ucb": ("#0F6B66", "h", "-"), "b-greedy": ("#8F8200", "d", "-"),
     "omega-ucb": ("#6A1FB0", "*", "-"), "omega-star-ucb": ("#D800B1", "o", "-."), "ucb-sc-plus": ("#004D00", "s", "-."),
     "kl-ucb-sc": ("#33415C", "^", "-."), "ucb-b2": ("#FF8F8F", "D", "-."), "gaussian-bts": ("#C8002D", "v", "-."),
-    "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
+    "matched-bts": ("#905080", "d", "-."), "joint-bts": ("#6CB100", "P", "-."), "tempered-bts": ("#C79BFF", "X", "-."), "soft-elimination": ("#4A0A00", "*", "-."),
     "oracle": ("#000000", "*", ":"), "uniform": ("#8A8A8A", "X", ":"),
     "greedy-kube": ("#40E0B0", "o", ":"), "patient-omega-ucb": ("#081838", "s", ":"),
     "irs-fh": ("#5D02FF", "<", "-."), "ucb-b1": ("#C108FE", ">", "-."), "ucb-b2c": ("#FF0EFC", "h", "-."),

@@ -5,7 +5,7 @@ file that is most similar and add a line to `POLICIES` or `KNAPSACK_POLICIES`. T
 """
 
 from bts_jax.policies.baselines import Oracle, Uniform
-from bts_jax.policies.bts import BTS
+from bts_jax.policies.bts import BTS, MatchedBTS
 from bts_jax.policies.budget_pacer import BudgetPacer
 from bts_jax.policies.budget_ucb import BudgetUCB
 from bts_jax.policies.epsilon_first import EpsilonFirst
@@ -58,6 +58,7 @@ POLICIES = {
     "ucb-b2c": UCBB2C,
     "irs-fh": IRSFH,
     "gaussian-bts": GaussianBTS,
+    "matched-bts": MatchedBTS,
     "joint-bts": JointBTS,
     "tempered-bts": TemperedBTS,
     "soft-elimination": SoftElimination,
@@ -88,6 +89,7 @@ __all__ = [
     "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
+    "MatchedBTS",
     "POLICIES",
     "UCBB1",
     "UCBB2",

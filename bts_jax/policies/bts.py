@@ -1,9 +1,9 @@
-"""BTS: budgeted Thompson sampling, the paper's algorithm."""
+"""BTS: budgeted Thompson sampling, the paper's algorithm; and matched BTS, without its Bernoulli trials."""
 
 from typing import Any, ClassVar
 
 from bts_jax.policies.thompson import LargestRatio
-from bts_jax.posteriors import Beta
+from bts_jax.posteriors import Beta, Gamma, MatchedBeta
 from bts_jax.pytrees import pytree
 
 
@@ -58,3 +58,38 @@ class BTS(LargestRatio):
 
     reward: Any = Beta()
     cost: Any = Beta()
+
+
+@pytree
+class MatchedBTS(BTS):
+    """Matched BTS: `BTS(reward=MatchedBeta(), cost=Gamma())`, under its own name. Ours.
+
+    The rule is that of `BTS`. The draws have the means and the variances of the Bayesian bootstrap, in place of Bernoulli
+    trials. For the policy,
+
+    - an arm whose rewards or costs vary less leaves less doubt: the trials of BTS throw this away;
+    - costs may have any size.
+
+    It has less mean regret and less median regret than BTS on random problems with costs in [0, 1] (notebook 07), and far less
+    if costs are amounts of money (notebook 10).
+
+    Reference: ours; see `MatchedBeta` and `Gamma` for the posteriors.
+
+    Side information: none, unless a posterior has it.
+
+    Guarantee: none known to us. (With `Beta(1, 1)` twice the policy is BTS, which has one.)
+
+    Args:
+        reward: the posterior of expected rewards; see `bts_jax.posteriors`.
+        cost: the posterior of expected costs.
+
+    Example:
+        >>> MatchedBTS().cost
+        Gamma(mean=0.0, strength=0.5, variation=1.0, sharpness=1.0)
+    """
+
+    renamed: ClassVar[dict[str, str]] = {}
+    before: ClassVar[dict[str, Any]] = {}
+
+    reward: Any = MatchedBeta()
+    cost: Any = Gamma()

@@ -20,13 +20,13 @@ class KnapsackBTS(TSUpdate):
 
         maximize Σ_i θ_i^r x_i   subject to   Σ_i θ_ij^c x_i ≤ B_j(t),   x ≥ 0.
 
-    Pull the arm with the most pulls x_i. With one resource this is the arm with the largest θ_i^r / θ_i^c, and the policy is
-    `BTS` with the same posteriors, bit for bit.
+    Pull arm i with probability x_i / Σ x. With one resource, the linear program has a single arm, the one with the largest
+    θ_i^r / θ_i^c, and the policy is `BTS` with the same posteriors, bit for bit.
 
-    It differs from `TSUpdate` in two ways. It pulls the arm with the most pulls, where `TSUpdate` pulls an arm at random in
-    proportion to them. And its default posteriors are sharpened: draws have half the variance. The second is what saves
-    regret. At a budget of 1,000, mean regret is 0.73 to 0.86 of that of `TSUpdate`. With the same sharpened posteriors,
-    `TSUpdate` is as good. (On 400 problems of each kind of notebook 09. The posteriors were chosen on other problems.)
+    With several resources it is `TSUpdate` with sharpened posteriors: draws have half the variance. At a budget of 1,000 its
+    mean regret is 0.77 to 0.83 times that of `TSUpdate`, on 1,000 problems of each of the five kinds of `bts-jax study
+    knapsacks`. At 10,000 it is 0.70 to 0.73 times that of `TSUpdate` on shops, and as much (0.99) on Bernoulli arms, where
+    sharper draws lose more runs. The posteriors were chosen on other problems.
 
     Reference: ours. The draws are those of Xia et al. (IJCAI 2015), and the linear program is that of Ferreira, Simchi-Levi and
     Wang (Operations Research 2018).
@@ -54,7 +54,7 @@ class KnapsackBTS(TSUpdate):
     cost: Any = Gamma(sharpness=2.0)
 
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
-        reward, costs = self.draw_means(state.beliefs, key)
-        if len(costs) == 1:
-            return jnp.argmax(reward / costs[0]), state
-        return self.best_mix(state, reward, costs).most(reward), state
+        if len(state.beliefs.costs) > 1 or state.beliefs.time is not None:
+            return super().__call__(state, key)
+        reward, (cost,) = self.draw_means(state.beliefs, key)
+        return jnp.argmax(reward / cost), state

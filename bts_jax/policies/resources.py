@@ -114,12 +114,6 @@ class Mix(NamedTuple):
             reached = reached + pulls[j]
         return arm
 
-    def most(self, reward: jax.Array) -> jax.Array:
-        """The arm with the most pulls. If there are none, the arm with the largest reward. `reward`: [K]"""
-        pulls = jnp.where(self.arms < len(reward), self.pulls, 0)
-        place = jnp.argmax(pulls)
-        return jnp.where(pulls[place] > 0, self.arms[place], jnp.argmax(reward).astype(jnp.int32))
-
 
 MOST_PIVOTS = 100  # far more than are needed: about two for each resource
 TOLERANCE = 1e-6  # of gains and of pivots, which are of the order of 1
