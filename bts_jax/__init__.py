@@ -9,8 +9,8 @@ Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward a
 Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, GreedyKUBE, BudgetUCB,
             IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; MatchedBTS,
             GaussianBTS, JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be learned;
-            Oracle, Uniform: baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed,
-            TSUpdate, LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
+            Oracle, Uniform: baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK,
+            TSFixed, TSUpdate, LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
 Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
             BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
@@ -68,7 +68,6 @@ from bts_jax.policies import (
     KNAPSACK_POLICIES,
     KUBE,
     MUCB,
-    MatchedBTS,
     POLICIES,
     UCBB1,
     UCBB2,
@@ -86,6 +85,7 @@ from bts_jax.policies import (
     KnapsackBTS,
     LagrangeBwK,
     LinConTS,
+    MatchedBTS,
     OmegaStarUCB,
     OmegaUCB,
     Oracle,
@@ -136,7 +136,6 @@ __all__ = [
     "KNAPSACK_POLICIES",
     "KUBE",
     "MUCB",
-    "MatchedBTS",
     "POLICIES",
     "UCBB1",
     "UCBB2",
@@ -161,6 +160,7 @@ __all__ = [
     "KnapsackBTS",
     "LagrangeBwK",
     "LinConTS",
+    "MatchedBTS",
     "Multinomial",
     "OmegaStarUCB",
     "OmegaUCB",

@@ -300,7 +300,8 @@ def test_patient_omega_ucb_by_hand():
     np.testing.assert_array_equal(indices(bj.PatientOmegaUCB(rho=0.25, patience=1), bernoulli),
                                   indices(bj.OmegaStarUCB(), bernoulli), "no patience, Bernoulli feedback")
     assert indices(bj.PatientOmegaUCB(), statistics([1, 0], [0, 0], [0, 0], [0, 0], [0, 0]))[0] == np.inf
-    always = indices(bj.PatientOmegaUCB(), statistics([10**6] * 2, [5 * 10**5] * 2, [10**6, 5 * 10**5], [2.5e5] * 2, [0, 2.5e5]))
+    half = statistics([10**6] * 2, [5 * 10**5] * 2, [10**6, 5 * 10**5], [2.5e5] * 2, [0, 2.5e5])
+    always = indices(bj.PatientOmegaUCB(), half)
     np.testing.assert_allclose(always, [0.5, 1], rtol=1e-3, err_msg="always 1/2: hardly anything is uncertain")
 
 
