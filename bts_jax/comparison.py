@@ -22,7 +22,7 @@ from bts_jax.intervals import Interval, interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
-from bts_jax.statistics import lost_run
+from bts_jax.statistics import lost_run, with_and_without
 from bts_jax.text import counted
 
 
@@ -116,7 +116,10 @@ def _compared(
     reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
     several = num_resources(bandit) is not None  # no arm is the best then
     best = -1 if several else int(ratio(reward_mean, cost_mean, np).argmax())
-    lost = np.nan if several else float(lost_run(reward_mean, cost_mean, [budget])[0])
+    if several:  # the linear program depends on costs as parts of the budgets
+        lost = with_and_without(reward_mean, cost_mean / np.asarray(budget, np.float64))[1]
+    else:
+        lost = float(lost_run(reward_mean, cost_mean, [budget])[0])
     # One program serves all chunks: the last chunk is filled with runs that are then dropped.
     chunks = min(max(count // 512, 1), 20)
     size = -(-count // chunks)

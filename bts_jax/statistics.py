@@ -265,7 +265,7 @@ def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
         return None
     rewards = dataset["reward_mean"].transpose("bandit", "arm").values
     costs = dataset["cost_mean"].transpose("bandit", "arm", ...).values
-    best, lost = np.array([_with_and_without(*means) for means in zip(rewards, costs, strict=True)]).T[..., None]
+    best, lost = np.array([with_and_without(*means) for means in zip(rewards, costs, strict=True)]).T[..., None]
     # Regret is optimum − reward, so every run that is not missing gives the optimum, `best` times the budget of the bandit.
     optimum = (dataset.regret + dataset.reward).max(("policy", "seed")).transpose("bandit", "budget").values
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -277,7 +277,7 @@ def _lost_runs(dataset: "Dataset") -> np.ndarray | None:
         return np.where(full, lost * budget, np.nan)
 
 
-def _with_and_without(reward: np.ndarray, cost: np.ndarray) -> tuple[float, float]:
+def with_and_without(reward: np.ndarray, cost: np.ndarray) -> tuple[float, float]:
     """The optimum for a budget of 1 of each resource, and what a lost run loses of it.
 
     A lost run never pulls one arm of the best mix: the one whose absence costs most.

@@ -9,8 +9,7 @@ import scipy.stats
 
 import bts_jax as bj
 from bts_jax.intervals import Interval, interval, needed, ratio_interval, step_down, student, tail
-from bts_jax.statistics import _with_and_without as with_and_without
-from bts_jax.statistics import lost_run
+from bts_jax.statistics import lost_run, with_and_without
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 500, 20_000])

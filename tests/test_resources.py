@@ -15,8 +15,7 @@ from bts_jax import conformance, plots, random, tables, theory
 from bts_jax.cli import main
 from bts_jax.contract import Means
 from bts_jax.pytrees import pytree
-from bts_jax.statistics import _with_and_without as with_and_without
-from bts_jax.statistics import kinds, measured
+from bts_jax.statistics import kinds, measured, with_and_without
 from bts_jax.sweeps.gridfile import read_toml
 from bts_jax.sweeps.run import stored
 from bts_jax.sweeps.specification import entry_of, remade
@@ -201,6 +200,17 @@ def test_the_units_of_stock_and_time_do_not_matter():
 @pytest.mark.slow
 def test_kinds_differ_by_resources(swept):
     assert kinds(swept) == ["Bernoulli, 4 arms, 3 resources", "Timed, 3 arms", "Bernoulli, 4 arms, 1 resource"]
+
+
+def test_compare_allows_for_one_more_lost_run():
+    """The upper limit is that of the runs and one more, which earns what the linear program earns without its main arm."""
+    row, = bj.compare({"mine": bj.TSUpdate()}, TWO, [30, 20], keys(6), quiet=True)
+    values = np.asarray(bj.regret(row.runs, TWO))[:, 0]
+    rest = min(theory.lp_value(bj.Bernoulli(reward=np.where(np.arange(2) == arm, 0, TWO.reward), cost=TWO.cost), [30, 20])
+               for arm in np.flatnonzero(theory.lp(TWO, [30, 20]).pulls > 0))
+    lost = theory.lp_value(TWO, [30, 20]) - rest
+    expected = bj.interval(values, unseen=(np.nan, lost))
+    assert row.regret.high == pytest.approx(float(expected.high), rel=1e-5) and expected.high > bj.interval(values).high
 
 
 def test_a_lost_run_misses_an_arm_of_the_best_mix():
