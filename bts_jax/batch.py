@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from bts_jax.deprecated import renamed
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on, most_programs
 from bts_jax.game import Run
+from bts_jax.plain import play_run
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 from bts_jax.typing import ArrayLike
@@ -77,6 +79,7 @@ def simulate_batch(
     lanes: int | None = None,
     devices: Sequence[Any] | None = None,
     on_report: Callable[["Report"], Any] | None = None,
+    engine: str = "fast",
 ) -> Run:
     """Plays many runs on all devices. Returns the same bits as `jax.vmap(simulate)`, and is faster.
 
@@ -96,6 +99,8 @@ def simulate_batch(
             each CPU core only if `bts_jax` is imported before JAX starts.
         on_report: a function such as `print`. It is called at the end with a `Report` of how the batch was played: devices,
             lanes, utilisation.
+        engine: "fast", or "plain": a `while_loop` over the budget under `jax.vmap`, on one device (`bts_jax.plain`, which is a
+            page long and says what is the same).
 
     Returns:
         The `Run`, with N as the first axis of every array. If a run is NaN (see `simulate`), a `RuntimeWarning` states why.
@@ -110,26 +115,29 @@ def simulate_batch(
         ((50, 1), Array(True, dtype=bool))
     """
     started = time.perf_counter()
+    if engine not in ("fast", "plain"):
+        raise ValueError(f"engine = {engine!r} is not known: give 'fast' or 'plain'")
     batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
-    runs, calls, blocks = play([batch])[0]
+    runs, calls, blocks = play([batch])[0] if engine == "fast" else _play_plainly(batch)
     lost = np.flatnonzero(np.isnan(runs.reward).any(-1))
     if len(lost):
         reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
         warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
                       RuntimeWarning, stacklevel=3)
     if on_report is not None:
-        size, count = len(batch.back), len(batch.devices)
-        width = min(batch.kind.width, loop.lane_count(-(-size // count)))
+        size, count = len(batch.back), len(batch.devices) if engine == "fast" else 1
+        width = min(batch.kind.width, loop.lane_count(-(-size // count))) if engine == "fast" else size
+        block = loop.BLOCK[_platform(batch.devices)] if engine == "fast" else 1
         on_report(Report(
             runs=size,
             devices=count,
             lanes=width,
             rounds=int(np.asarray(runs.rounds, np.int64).max(-1).sum()),
             calls=int(calls.sum(dtype=np.int64)),
-            computed=int(blocks.sum(dtype=np.int64)) * loop.BLOCK[_platform(batch.devices)] * width,
+            computed=int(blocks.sum(dtype=np.int64)) * block * width,
             blocks=tuple(map(int, blocks)),
             seconds=time.perf_counter() - started,
-            fallbacks=_fallbacks(batch),
+            fallbacks=_fallbacks(batch) if engine == "fast" else (),
         ))
     return jax.tree.map(jnp.asarray, game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
@@ -272,6 +280,29 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
     ]
 
 
+def _play_plainly(batch: Batch) -> tuple[Run, np.ndarray, np.ndarray]:
+    """As `play`, with `bts_jax.plain`."""
+    own, common = jax.device_put((batch.own, batch.common), batch.devices[0])
+    record = jax.device_get(_plain_program(batch.kind._replace(quickly=False))(own, common))
+    record = jax.tree.map(lambda x: x[batch.back], record)
+    rounds = record.rounds.max(-1)
+    return game.finish(record, batch.checkpoints, batch.order, np), rounds, rounds.max(keepdims=True)
+
+
+@lru_cache(maxsize=64)
+def _plain_program(kind: Kind) -> Any:
+    """The program that plays runs along the first axis."""
+    def play_all(own: Any, common: list) -> Run:
+        own_leaves, *rest = own
+
+        def play_one(leaves: list, *rest: Any) -> Run:
+            return play_run(game.setting_of(*_assemble(kind, leaves, common), *rest))
+
+        return jax.vmap(play_one)(own_leaves, *rest)
+
+    return jax.jit(play_all)
+
+
 def _finish(batch: Batch, record: Run) -> Run:
     """The runs in their original order. In `record` they are in the order of the devices, along the last axis."""
     record = jax.tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0))[batch.back], record)
@@ -389,22 +420,24 @@ def _game(kind: Kind, own: Any, common: list) -> loop.Game:
     """The shard of a batch as an argument of `loop.play`."""
     own_leaves, *rest = own
 
-    def assemble(own: list, common: list) -> tuple[Policy, Bandit]:
-        parts = {True: iter(own), False: iter(common)}
-        return jax.tree.unflatten(kind.structure, [next(parts[varied]) for varied in kind.varies])
-
     def prepare(leaves, *rest):
-        return game.setting_of(*assemble(leaves, common), *rest)
+        return game.setting_of(*_assemble(kind, leaves, common), *rest)
 
     setting = jax.vmap(prepare)(own_leaves, *rest)
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
-    policy, bandit = assemble(own_leaves, [None] * len(common))
-    shared_policy, shared_bandit = assemble([None] * len(own_leaves), common)
+    policy, bandit = _assemble(kind, own_leaves, [None] * len(common))
+    shared_policy, shared_bandit = _assemble(kind, [None] * len(own_leaves), common)
     return loop.Game(
         setting._replace(policy=policy, bandit=bandit),
         jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
         kind.width,
     )
+
+
+def _assemble(kind: Kind, own: list, common: list) -> tuple[Policy, Bandit]:
+    """The policy and the bandit, from their leaves that differ from run to run and those that do not."""
+    parts = {True: iter(own), False: iter(common)}
+    return jax.tree.unflatten(kind.structure, [next(parts[varied]) for varied in kind.varies])
 
 
 def _width(runs: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:

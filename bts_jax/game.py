@@ -52,8 +52,8 @@ MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible
 
 # The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of these: the number of the
-# round, or for a pull of arm i the number of its earlier pulls and `_PULL` + i.
-_DECIDE, _UPDATE, _PULL = range(3)
+# round, or for a pull of arm i the number of its earlier pulls and `PULL` + i.
+DECIDE, UPDATE, PULL = range(3)
 
 
 @pytree
@@ -448,7 +448,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         exists = jnp.clip(arm, 0, num_arms - 1)
         pull = in_order(bandit.pull, platform)
         with checks.explained(f"{bandit_named}: pull"):
-            outcome = pull(random.derive(key, pulls[exists], _PULL + exists), exists)
+            outcome = pull(random.derive(key, pulls[exists], PULL + exists), exists)
         reward, cost = _pair(f"{bandit_named}: pull", "reward, cost", outcome)
         reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
         if [*cost.shape] != costs:
@@ -458,7 +458,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         if hides_time(policy, bandit):
             seen = seen[0], seen[1][0]
         with checks.explained(f"{named}: update"):
-            updated = policy.update(decided, arm, *seen, random.derive(key, rounds, _UPDATE))
+            updated = policy.update(decided, arm, *seen, random.derive(key, rounds, UPDATE))
         return Round(arm, reward, cost), _same(policy, "update", state, updated)
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
@@ -561,7 +561,7 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         broken = ~(setting.units.reward.possible & (costs.all() if costs.ndim else costs))
     return _Progress(
         policy=first_state(setting.policy, setting.bandit, setting.budget),
-        words=random.derived_words(setting.key, zero, _DECIDE),
+        words=random.derived_words(setting.key, zero, DECIDE),
         attempt=zero,
         kept=round.none(),
         calls=zero,
@@ -610,7 +610,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     reached = counts & (any_resource(spent.reaches(now.goal), cost.ndim == 1) | (rounds >= now.limit))
     return _Progress(
         policy=jax.tree.map(lambda new, old: jnp.where(counts, new, old), state, now.policy),
-        words=random.derived_words(setting.key, rounds, _DECIDE),
+        words=random.derived_words(setting.key, rounds, DECIDE),
         attempt=jnp.where(again, now.attempt + 1, jnp.where(counts, 0, now.attempt)),
         kept=attempt.keep(counts, again),
         calls=now.calls + active.astype(jnp.int32),

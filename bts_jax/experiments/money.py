@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import Dataset
 
-LEFT_OUT = ("oracle", "tempered-bts", "soft-elimination")  # a baseline, and policies to be learned
+LEFT_OUT = ("oracle", "tempered-bts", "soft-elimination", "matched-bts")  # a baseline, policies to be learned, "Gamma, Matched"
 ONE, BOTH = "B alone", "T and B"
 DECADES = 3.0  # over which expected costs are spread
 
