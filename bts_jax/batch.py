@@ -142,15 +142,6 @@ def simulate_batch(
     return jax.tree.map(jnp.asarray, game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
 
-def play_alone(policy, bandit, budget, key, checkpoints, max_rounds, device: Any) -> Run:
-    """Plays one run as a batch. Its arguments have been checked."""
-    varies = (False,) * len(jax.tree.leaves((policy, bandit)))
-    batch = lay_out(policy, bandit, budget, key, checkpoints=checkpoints, max_rounds=max_rounds, devices=[device],
-                    checked=(varies, 1))
-    runs, _, _ = play([batch])[0]
-    return jax.tree.map(lambda x: jnp.asarray(x[0]), game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
-
-
 def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
     """Why run number `place` of a batch is NaN."""
 
@@ -189,14 +180,14 @@ class Batch(NamedTuple):
 
 def lay_out(
     policy, bandit, budget, keys, *, checkpoints=None, budgets=None, max_rounds=None, limits=None, lanes=None, devices=None,
-    quickly=None, checked=None,
+    quickly=None,
 ) -> Batch:
     """Checks the arguments of `simulate_batch` and returns a batch.
 
     With `budgets`, in place of `checkpoints`, all resources have the same budgets: `budget` is a number or [N], and `budgets`
     are the checkpoints in units of cost. `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly`
     says whether to compile the program quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of
-    this kind so far. `checked` is the result of `_check`, if the arguments have been checked.
+    this kind so far.
     """
     max_rounds = max_rounds if limits is None else np.max(limits)
     d = num_resources(bandit)
@@ -205,7 +196,7 @@ def lay_out(
         checkpoints = budgets
     elif budgets is not None:
         budget, budgets = (np.repeat(np.expand_dims(x, -1), d, -1) for x in (budget, budgets))  # type: ignore
-    varies, size = checked or _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
+    varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
     leaves, structure = jax.tree.flatten(jax.tree.map(game.canonicalize, (policy, bandit)))
     budget, checkpoints = game.amounts_of(bandit, budget, checkpoints)
     if several and budgets is not None:

@@ -22,6 +22,7 @@ from bts_jax.contract import Bandit, Policy, Posterior, Problem, num_resources, 
 from bts_jax.engine.functions import functions_left
 from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.summation import left_to_xla
+from bts_jax.one_run import play_one
 from bts_jax.policies import BTS, Uniform
 
 _RUNS, _DRAWS = 12, 20_000
@@ -286,7 +287,7 @@ def _on_few_lanes(policy, bandit, budget, keys, checkpoints, max_rounds=None) ->
 
 def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=None) -> list[str]:
     """The errors that are found if runs alone differ from the runs of a batch."""
-    play = jax.jit(game.play_one)  # outside of `jit`, a run would be a batch, too
+    play = jax.jit(play_one)
     for i, key in enumerate(keys):
         alone = play(policy, bandit, budget, key, checkpoints, max_rounds)
         alone = replace(alone, bandit=None)  # `runs` have no fingerprint

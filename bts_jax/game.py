@@ -1,4 +1,4 @@
-"""One run of the game: `simulate`, and many of them at once under `jax.vmap`.
+"""The rules of the game: what happens in one run.
 
 The exact rules:
 
@@ -17,10 +17,9 @@ The exact rules:
    time: its costs are numbers, and its budget is that of the resource.
 
 A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
-only adds runs to this loop. This module defines what happens in one run.
+only adds runs to this loop. `bts_jax.plain` says the same in its simplest form.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -34,7 +33,6 @@ from jax.core import Tracer
 
 from bts_jax import checks, random
 from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
-from bts_jax.devices import default_platform
 from bts_jax.engine.dividing import divide
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
@@ -44,9 +42,9 @@ from bts_jax.engine.reproducible import reproducible
 from bts_jax.engine.rounding import round_product
 from bts_jax.engine.summation import over_last_axis
 from bts_jax.fingerprint import fingerprint
+from bts_jax.policies import ALL_POLICIES
 from bts_jax.pytrees import pytree
 from bts_jax.text import shown
-from bts_jax.typing import ArrayLike
 
 MOST_ROUNDS = 2**31 - 1
 MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible
@@ -138,83 +136,6 @@ class Round(NamedTuple):
     cost: jax.Array  # [] or [d] float32
 
 
-def simulate(
-    policy: Policy,
-    bandit: Bandit,
-    budget: ArrayLike,
-    key: jax.Array,
-    *,
-    checkpoints: ArrayLike | None = None,
-    max_rounds: ArrayLike | None = None,
-) -> Run:
-    """Plays one run of `policy` on `bandit` with `budget`. All random numbers are derived from `key`.
-
-    The function is pure. It is compiled once per class of policy and bandit, number of arms and number of checkpoints. Other
-    values of hyperparameters, arms, budget, checkpoints and key do not recompile it. (If it is called very often, it is
-    compiled once more, with full optimisation.) To map over one or several arguments, use `jax.vmap`. The runs are the same
-    bit for bit, and the whole batch plays in one loop.
-
-    To map over policies, map over their hyperparameters: `jax.vmap(lambda scale: simulate(KUBE(scale=scale), ...))(scales)`. A
-    run consists of discrete decisions. Its derivative with respect to any argument is zero, and is not computed.
-
-    Under `jit` and `vmap`, values cannot be checked. In the following cases, reward and cost are then NaN: a budget or
-    checkpoint is not a positive number; a checkpoint is above the budget; an arm's probability is outside [0, 1]; a reward or
-    cost is outside [0, `reward_scale`] or [0, `cost_scale`]; the policy chooses an arm that does not exist; a draw is rejected
-    65,536 times in a row. Outside of `jit` and `vmap`, a `RuntimeWarning` states the reason.
-
-    Args:
-        policy: the policy, such as `BTS()`; see `bts_jax.contract.Policy`.
-        bandit: the bandit, such as `Bernoulli(reward=..., cost=...)`; see `bts_jax.contract.Bandit`.
-        budget: the amount that may be spent, a positive number below 2³¹, in the unit of the bandit's costs. It may be
-            infinite if `max_rounds` is given. The run then ends after `max_rounds` rounds. If the bandit has d resources: one
-            number for all of them, or one for each [d].
-        key: a typed JAX key, such as `jax.random.key(0)`.
-        checkpoints: budgets up to `budget` at which the run is recorded, in any order [C]. The run ends at the largest one.
-            The default is the budget alone. If the bandit has several resources: fractions of the budget, above 0 and at most
-            1, and the run at checkpoint f is that with the budget f · budget, as float32.
-        max_rounds: the limit of rounds. By default, each checkpoint b has the limit (2b + 200) / (smallest positive expected
-            cost), with b and costs in multiples of `cost_scale`. If all arms have positive costs, a run exceeds this limit
-            with a probability below 10⁻²⁰. With several resources, b and costs are sums over the resources, and 200 is
-            multiplied by their number.
-            If you limit the rounds, give the limit to `regret`, too.
-
-    Returns:
-        The `Run`, with one entry per checkpoint.
-
-    Example:
-        >>> import jax
-        >>> from bts_jax import BTS, Bernoulli, simulate
-        >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
-        >>> keys = jax.random.split(jax.random.key(0), 100)
-        >>> runs = jax.vmap(lambda key: simulate(BTS(), bandit, 500, key, checkpoints=[100, 500]))(keys)
-        >>> runs.pulls.shape  # runs, checkpoints, arms
-        (100, 2, 3)
-    """
-    run = play_one(policy, bandit, budget, key, checkpoints, max_rounds)
-    if checks.is_concrete(run) and np.isnan(run.reward).any():
-        from bts_jax.trace import why_nan
-
-        warnings.warn(why_nan(policy, bandit, budget, key, int(np.max(run.rounds))), RuntimeWarning, stacklevel=2)
-    return run
-
-
-def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    """`simulate` without a warning."""
-    if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
-        checkpoints = jnp.stack(checkpoints)
-    checks.key(key)
-    check(policy, bandit, budget, checkpoints, max_rounds)
-    devices = checks.devices_of((policy, bandit, budget, key, checkpoints, max_rounds))
-    debugs = jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore
-    if len(devices) == 1 and not debugs:
-        from bts_jax.batch import play_alone  # its program compiles faster
-
-        return play_alone(policy, bandit, budget, key, checkpoints, max_rounds, devices.pop())
-    budget, checkpoints = amounts_of(bandit, budget, checkpoints)
-    policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
-    return _simulate(default_platform(), policy, bandit, fixed_point(budget), key, fixed_point(checkpoints), max_rounds)
-
-
 def canonicalize(leaf: Any) -> Any:
     """Converts a leaf to a 32-bit type, so that 0.1, np.float64(0.1) and jnp.float32(0.1) share one program."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
@@ -245,15 +166,6 @@ def fixed_point(amount: Any) -> tuple[jax.Array, Sum]:
     amount = xp.asarray(amount)
     with np.errstate(invalid="ignore", over="ignore"):
         return amount.astype(np.float32), Sum.of(amount, xp)
-
-
-@partial(jax.jit, static_argnums=0)
-def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
-    setting = prepare(policy, bandit, budget, key, checkpoints, max_rounds)
-    record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    run = finish(jax.tree.map(lambda x: x[..., 0], record), *in_one_run(budget, checkpoints, max_rounds))
-    return with_fingerprint(run, *_means(bandit))
 
 
 def with_fingerprint(run: Run, reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Run:
@@ -374,7 +286,7 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
     If no arm has a positive expected cost, μ is 1. With d resources, this holds for the sums of all budgets and costs, divided
     by d; and if one of them is time, it also limits the rounds.
     """
-    _, cost = _means(bandit)
+    _, cost = means(bandit)
     most = jnp.float32(2**31 - 128)
     if cost.ndim == 2:
         d, scale, per_unit = cost.shape[1], 1.0, UNIT
@@ -394,7 +306,7 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
 
 
 @cache
-def _play_on(platform: str) -> Any:
+def play_on(platform: str) -> Any:
     """A function that plays the runs on the last axis of every array in a setting, all at once."""
 
     def play_all(setting: Setting) -> Run:
@@ -505,7 +417,7 @@ def hides_time(policy: Any, bandit: Any) -> bool:
 
 def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
     """The policy's state before the first round."""
-    reward, cost = _means(bandit)
+    reward, cost = means(bandit)
     known, hidden = {}, hides_time(policy, bandit)
     if cost.ndim == 1 or hidden:
         known["best_arm"] = lax.argmax(ratio(reward, cost[:, 0] if hidden else cost), 0, jnp.int32)
@@ -546,7 +458,7 @@ def _revenue(bandit: Bandit, found: list[jax.Array] | None) -> jax.Array | None:
     return divide(jnp.asarray(revenue) * cost_scale, reward_scale)
 
 
-def _means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
+def means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
     """The expected rewards [K] and costs [K] or [K, d]."""
     with checks.explained(f"bandit {type(bandit).__name__}: reward_mean or cost_mean"):
         return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
@@ -709,8 +621,6 @@ def check_resources(policy: Any, bandit: Any) -> None:
     """Raises a `ValueError` unless the policy can play with the resources of the bandit."""
     d, named, hidden = num_resources(bandit), f"policy {type(policy).__name__}", hides_time(policy, bandit)
     if d is not None and not hidden and not getattr(policy, "several_resources", False):
-        from bts_jax.policies import ALL_POLICIES
-
         able = ", ".join(other.__name__ for other in ALL_POLICIES.values() if getattr(other, "several_resources", False))
         raise ValueError(f"{named} plays with one resource, or with one and a time limit, as in Timed(bandit), and bandit "
                          f"{type(bandit).__name__} has a vector of {d}: choose one of {able}; or, if the policy is yours and "

@@ -39,7 +39,7 @@ HASTY = {f"test_{name}" for name in """
 
 SLOW_EXAMPLES = {f"bts_jax.{name}" for name in """
     batch.simulate_batch conformance.check_bandit conformance.check_policy conformance.check_posterior comparison.compare
-    game.simulate learn.fitting.fit
+    one_run.simulate learn.fitting.fit
     learn.pathwise.pathwise_gradient learn.score.score_gradient learn.smoothed.smoothed_gradient plots plots.heatmaps.heatmap
     policies.knapsack_bts.KnapsackBTS policies.tempered_bts.TemperedBTS tables.regret_table trace.trace
     """.split()}

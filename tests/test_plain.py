@@ -38,7 +38,8 @@ def test_the_same_runs_of_policies(policy):
 
 @pytest.mark.parametrize("policy, bandit, budget", [
     (bj.UCBBwK(), TWO, [20, 12.5]), (bj.PrimalDualBwK(), bj.Timed(TWO), [20, 12.5, 30]),
-    (bj.KUBE(), bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5], [0.25]])), [10, 25])], ids=["two", "timed", "hidden time"])
+    (bj.KUBE(), bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5], [0.25]])), [10, 25])],
+    ids=["two", "timed", "hidden time"])
 def test_the_same_runs_with_several_resources(policy, bandit, budget):
     assert_same(policy, bandit, budget, checkpoints=[1, 0.5])
 
