@@ -81,7 +81,7 @@ def simulate_batch(
     on_report: Callable[["Report"], Any] | None = None,
     engine: str = "fast",
 ) -> Run:
-    """Plays many runs on all devices. Returns the same bits as `jax.vmap(simulate)`, and is faster.
+    """Plays many runs on all devices. Returns the same bits as `jax.vmap(simulate)`, and is faster (with the fast engine).
 
     Each of the first four arguments may be a batch of size N along its first axis: `keys` [N]; `budget` [N]; a bandit whose
     arrays have N as their first axis, as `jax.vmap` makes it; a policy with hyperparameters that are arrays [N]. Arguments
@@ -99,8 +99,9 @@ def simulate_batch(
             each CPU core only if `bts_jax` is imported before JAX starts.
         on_report: a function such as `print`. It is called at the end with a `Report` of how the batch was played: devices,
             lanes, utilisation.
-        engine: "fast", or "plain": a `while_loop` over the budget under `jax.vmap`, on one device (`bts_jax.plain`, which is a
-            page long and says what is the same).
+        engine: "fast" or "plain". The plain engine is a page of code, `bts_jax.plain`: a `while_loop` over the budget under
+            `jax.vmap`. It is slower, uses the first device, and needs no `lanes`. Policies that draw by rejection, such as
+            `BTS`, get other draws of the same distribution.
 
     Returns:
         The `Run`, with N as the first axis of every array. If a run is NaN (see `simulate`), a `RuntimeWarning` states why.
@@ -117,17 +118,21 @@ def simulate_batch(
     started = time.perf_counter()
     if engine not in ("fast", "plain"):
         raise ValueError(f"engine = {engine!r} is not known: give 'fast' or 'plain'")
-    batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices)
-    runs, calls, blocks = play([batch])[0] if engine == "fast" else _play_plainly(batch)
+    plain = engine == "plain"
+    if plain:
+        devices = (jax.local_devices() if devices is None else devices)[:1]
+    batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices,
+                    quickly=False if plain else None)
+    runs, calls, blocks = _play_plainly(batch) if plain else play([batch])[0]
     lost = np.flatnonzero(np.isnan(runs.reward).any(-1))
     if len(lost):
         reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
         warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
                       RuntimeWarning, stacklevel=3)
     if on_report is not None:
-        size, count = len(batch.back), len(batch.devices) if engine == "fast" else 1
-        width = min(batch.kind.width, loop.lane_count(-(-size // count))) if engine == "fast" else size
-        block = loop.BLOCK[_platform(batch.devices)] if engine == "fast" else 1
+        size, count = len(batch.back), len(batch.devices)
+        width = size if plain else min(batch.kind.width, loop.lane_count(-(-size // count)))
+        block = 1 if plain else loop.BLOCK[_platform(batch.devices)]
         on_report(Report(
             runs=size,
             devices=count,
@@ -137,7 +142,7 @@ def simulate_batch(
             computed=int(blocks.sum(dtype=np.int64)) * block * width,
             blocks=tuple(map(int, blocks)),
             seconds=time.perf_counter() - started,
-            fallbacks=_fallbacks(batch) if engine == "fast" else (),
+            fallbacks=() if plain else _fallbacks(batch),
         ))
     return jax.tree.map(jnp.asarray, game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
@@ -274,10 +279,10 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 def _play_plainly(batch: Batch) -> tuple[Run, np.ndarray, np.ndarray]:
     """As `play`, with `bts_jax.plain`."""
     own, common = jax.device_put((batch.own, batch.common), batch.devices[0])
-    record = jax.device_get(_plain_program(batch.kind._replace(quickly=False))(own, common))
+    record = jax.device_get(_plain_program(batch.kind._replace(width=0))(own, common))
     record = jax.tree.map(lambda x: x[batch.back], record)
     rounds = record.rounds.max(-1)
-    return game.finish(record, batch.checkpoints, batch.order, np), rounds, rounds.max(keepdims=True)
+    return game.finish(record, batch.checkpoints, batch.order, np), rounds, np.maximum(rounds.max(keepdims=True), 1)
 
 
 @lru_cache(maxsize=64)

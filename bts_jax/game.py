@@ -350,28 +350,12 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
         constants: Any, state: State, rounds: jax.Array, pulls: jax.Array, words: random.Words
     ) -> tuple[Round, State]:
         policy, bandit, key, units = constants
-        named, bandit_named = f"policy {type(policy).__name__}", f"bandit {type(bandit).__name__}"
-        with checks.explained(f"{named}: __call__"):
-            answer = policy(state, random.as_key(words))
-        arm, decided = _pair(f"{named}: __call__", "arm, state", answer)
-        arm = _checked_arm(policy, arm)
-        decided = _same(policy, "__call__", state, decided)
-        num_arms, *costs = jnp.shape(bandit.cost_mean)
-        exists = jnp.clip(arm, 0, num_arms - 1)
+        arm, decided = decision(policy, state, random.as_key(words))
+        exists = jnp.clip(arm, 0, pulls.shape[0] - 1)
         pull = in_order(bandit.pull, platform)
-        with checks.explained(f"{bandit_named}: pull"):
-            outcome = pull(random.derive(key, pulls[exists], PULL + exists), exists)
-        reward, cost = _pair(f"{bandit_named}: pull", "reward, cost", outcome)
-        reward, cost = (jnp.asarray(x, jnp.float32) for x in (reward, cost))
-        if [*cost.shape] != costs:
-            raise ValueError(f"{bandit_named}: pull returns a cost of shape {cost.shape}, and cost_mean has "
-                             f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
-        seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
-        if hides_time(policy, bandit):
-            seen = seen[0], seen[1][0]
-        with checks.explained(f"{named}: update"):
-            updated = policy.update(decided, arm, *seen, random.derive(key, rounds, UPDATE))
-        return Round(arm, reward, cost), _same(policy, "update", state, updated)
+        reward, cost = outcome(bandit, exists, random.derive(key, pulls[exists], PULL + exists), pull)
+        learnt = update(policy, bandit, units, decided, arm, reward, cost, random.derive(key, rounds, UPDATE))
+        return Round(arm, reward, cost), learnt
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
     pulls = jax.eval_shape(lambda bandit: jnp.zeros(jnp.shape(bandit.reward_mean), jnp.int32), setting.bandit)
@@ -384,6 +368,40 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
                          "batch: use the key that it is given, or create keys with jax.random.key(seed, "
                          'impl="threefry2x32")')
     return round
+
+
+def decision(policy: Policy, state: State, key: jax.Array) -> tuple[jax.Array, State]:
+    """The arm that the policy chooses, and its state. Raises a `ValueError` if they break the contract."""
+    named = f"policy {type(policy).__name__}: __call__"
+    with checks.explained(named):
+        answer = policy(state, key)
+    arm, decided = _pair(named, "arm, state", answer)
+    return _checked_arm(policy, arm), _same(policy, "__call__", state, decided)
+
+
+def outcome(bandit: Bandit, arm: jax.Array, key: jax.Array, pull: Callable) -> tuple[jax.Array, jax.Array]:
+    """Reward and cost of a pull by `pull`, the bandit's function or what the engine made of it."""
+    named, (num_arms, *costs) = f"bandit {type(bandit).__name__}: pull", jnp.shape(bandit.cost_mean)
+    with checks.explained(named):
+        answer = pull(key, arm)
+    reward, cost = (jnp.asarray(x, jnp.float32) for x in _pair(named, "reward, cost", answer))
+    if [*cost.shape] != costs:
+        raise ValueError(f"{named} returns a cost of shape {cost.shape}, and cost_mean has "
+                         f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
+    return reward, cost
+
+
+def update(
+    policy: Policy, bandit: Bandit, units: Units | None, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array,
+    key: jax.Array,
+) -> State:
+    """The state of the policy after a pull. It sees reward and cost in its own units."""
+    seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
+    if hides_time(policy, bandit):
+        seen = seen[0], seen[1][0]
+    with checks.explained(f"policy {type(policy).__name__}: update"):
+        updated = policy.update(state, arm, *seen, key)
+    return _same(policy, "update", state, updated)
 
 
 def _constants(setting: Setting) -> tuple:

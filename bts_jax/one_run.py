@@ -80,7 +80,7 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     checks.key(key)
     game.check(policy, bandit, budget, checkpoints, max_rounds)
     budget, checkpoints = game.amounts_of(bandit, budget, checkpoints)
-    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+    policy, bandit, max_rounds = jax.tree.map(game.canonicalize, (policy, bandit, max_rounds))
     amounts = game.fixed_point(budget), game.fixed_point(checkpoints)
     return _simulate(default_platform(), policy, bandit, amounts[0], key, amounts[1], max_rounds)
 

@@ -5,7 +5,8 @@ reference in the engine's tests: `simulate_batch(..., engine="plain")` plays wit
 
 A policy that does not draw by rejection makes the same decisions with both engines, as long as no rounding decides. (The fast
 engine fixes the order of sums and products of floats. XLA may choose another order here.) Thompson policies draw by rejection.
-The fast engine saves proposals that a round did not need, so its runs have other draws from the same distribution.
+The fast engine saves proposals that a round did not need, so its runs have other draws from the same distribution. It also
+notices draws that are always rejected, and makes such a run NaN. Here such draws are whatever the sampler returns.
 """
 
 from dataclasses import replace
@@ -18,7 +19,7 @@ from jax import lax
 from bts_jax import random
 from bts_jax.contract import State
 from bts_jax.engine.fixed_point import Sum, quantize
-from bts_jax.game import DECIDE, PULL, UPDATE, Run, Setting, any_resource, first_state, hides_time
+from bts_jax.game import DECIDE, PULL, UPDATE, Run, Setting, any_resource, decision, first_state, outcome, update
 
 
 class Now(NamedTuple):
@@ -45,14 +46,11 @@ def play_run(setting: Setting) -> Run:
         return random.derive(setting.key, index, purpose)
 
     def play_round(now: Now) -> Now:
-        # The policy decides, the arm is pulled, and the policy learns.
-        arm, state = policy(now.state, key(now.rounds, DECIDE))
+        # The policy decides, the arm is pulled, and the policy learns. These three call the methods of policy and bandit.
+        arm, state = decision(policy, now.state, key(now.rounds, DECIDE))
         exists = jnp.clip(arm, 0, num_arms - 1)
-        reward, cost = bandit.pull(key(now.pulls[exists], PULL + exists), exists)
-        seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
-        if hides_time(policy, bandit):
-            seen = seen[0], seen[1][0]
-        state = policy.update(state, arm, *seen, key(now.rounds, UPDATE))
+        reward, cost = outcome(bandit, exists, key(now.pulls[exists], PULL + exists), bandit.pull)
+        state = update(policy, bandit, units, state, arm, reward, cost, key(now.rounds, UPDATE))
         most = (1, 1) if units is None else (units.reward.scale, units.cost.scale)
         valid = (arm == exists) & (reward >= 0) & (reward <= most[0]) & ((cost >= 0) & (cost <= most[1])).all()
         # The books. In a run with a smaller budget, the same pull may be too expensive. It is then the last round.

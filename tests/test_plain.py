@@ -8,6 +8,7 @@ import pytest
 
 import bts_jax as bj
 from bts_jax.posteriors import Beta
+from bts_jax.pytrees import pytree
 
 KEYS = common.keys(30)
 TWO = bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25], [0.25, 0.5]])
@@ -76,6 +77,11 @@ def test_thompson_policies_earn_the_same_on_average(policy, bandit, budget):
     assert abs(rewards[0].mean() - rewards[1].mean()) < 5 * error
 
 
+def test_checkpoints_of_each_run_and_options():
+    bandit, checkpoints = common.INSTANCES["bernoulli"], np.stack([np.linspace(2, 9, 30), np.full(30, 10.0)], 1)
+    assert_same(bj.KUBE(), bandit, 10, checkpoints=checkpoints, lanes=4, devices=jax.local_devices()[:1])
+
+
 class NoSuchArm(bj.Uniform):
     def __call__(self, state, key):
         return jnp.int32(7), state
@@ -86,6 +92,32 @@ def test_invalid_runs_are_nan():
     with pytest.warns(RuntimeWarning, match="arm 7"):
         _, plain = both(NoSuchArm(), common.INSTANCES["bernoulli"], 10)
     assert np.isnan(plain.reward).all() and np.isnan(plain.cost).all()
+
+
+class Weak(bj.Uniform):
+    """Its state has weak types, as in `return 1`."""
+
+    def init(self, problem):
+        return {"last": jnp.float32(0)}
+
+    def __call__(self, state, key):
+        return jax.random.randint(key, (), 0, 5), state
+
+    def update(self, state, arm, reward, cost, key):
+        return {"last": 1}
+
+
+def test_the_contract_is_the_same():
+    jax.tree_util.register_static(Weak)
+    assert_same(Weak(), common.INSTANCES["bernoulli"], 5)
+    with pytest.raises(ValueError, match="NoCost: pull returns a cost of shape"):
+        bj.simulate_batch(bj.KUBE(), NoCost(reward=[0.5, 0.9], cost=[0.5, 0.9]), 5, KEYS, engine="plain")
+
+
+@pytree
+class NoCost(bj.Bernoulli):
+    def pull(self, key, arm):
+        return jnp.float32(0), jnp.zeros(2)
 
 
 def test_an_unknown_engine_is_refused():

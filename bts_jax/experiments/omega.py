@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import Dataset
 
-# Baselines, a policy that is BTS until it is trained, and policies that are younger than this study.
+# Baselines, a policy that is BTS until it is trained, and rivals that this study leaves out.
 LEFT_OUT = ("oracle", "uniform", "tempered-bts", "ucb-b1", "ucb-b2c", "irs-fh", "greedy-kube")
 FIRST = 3  # how many places of the order by mean are tested for stability
 TENTHS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)

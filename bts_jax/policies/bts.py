@@ -70,8 +70,8 @@ class MatchedBTS(BTS):
     - an arm whose rewards or costs vary less leaves less doubt: the trials of BTS throw this away;
     - costs may have any size.
 
-    On random problems with costs in [0, 1] it has a smaller median regret than BTS. It has a smaller mean, too, unless feedback
-    is 0 or 1, where trials lose nothing (notebook 07). If costs are amounts of money, it has far less regret (notebook 10).
+    On random problems with costs in [0, 1] it has a smaller median regret than BTS. It has a smaller mean, too, but this is
+    undecided on ten Bernoulli arms (notebook 07). If costs are amounts of money, it has far less regret (notebook 10).
 
     Reference: ours; see `MatchedBeta` and `Gamma` for the posteriors.
 

@@ -143,7 +143,7 @@ class PatientOmegaUCB(_Omega):
         ρ_i = ρ · (1 + (patience − 1) · spell / (C_i / η̂_i^c + spell)),
 
     where s² is the variance of the arm's n rewards or costs so far, C_i is what was paid for the arm, and η̂_i^c is the η̂ of its
-    costs.
+    costs. Where x̄ is 0 or 1, η̂ = 1.
 
     The ideas:
 
@@ -159,7 +159,7 @@ class PatientOmegaUCB(_Omega):
 
     Side information: none.
 
-    Guarantee: none. As for ω*-UCB with ρ = 1/4, regret may grow faster than logarithmically.
+    Guarantee: none. As for ω*-UCB with its default ρ, regret may grow faster than logarithmically.
 
     Largest cost: as for ω*-UCB. C_i is in multiples of the largest cost of one pull.
 
