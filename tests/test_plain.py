@@ -37,6 +37,7 @@ def test_the_same_runs_of_policies(policy):
     assert_same(policy, common.INSTANCES["bernoulli"], 40, checkpoints=[10, 40])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy, bandit, budget", [
     (bj.UCBBwK(), TWO, [20, 12.5]), (bj.PrimalDualBwK(), bj.Timed(TWO), [20, 12.5, 30]),
     (bj.KUBE(), bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5], [0.25]])), [10, 25])],
@@ -65,6 +66,7 @@ def test_a_pull_that_is_too_expensive_by_hand():
     assert np.asarray(runs.pulls[0]).sum(-1).tolist() == [2, 2] and not np.asarray(runs.truncated).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy, bandit, budget", [
     (bj.BTS(), common.INSTANCES["beta"], 30), (bj.TSUpdate(Beta(), Beta()), TWO, 20)], ids=["bts", "ts-update"])
 def test_thompson_policies_earn_the_same_on_average(policy, bandit, budget):
