@@ -107,7 +107,7 @@ def test_a_study_from_end_to_end(tmp_path, monkeypatch, capsys):
 @pytest.mark.with_care
 def test_the_settings_are_those_of_the_publications():
     size = STUDIES["omega"].sizes["full"]
-    assert size.arms == (10, 50, 100) and size.budgets[-1] == 150_000 and size.instances[0] >= 2000 and size.runs == 1
+    assert size.arms == (10, 100) and size.budgets[-1] == 150_000 and size.instances[0] >= 2000 and size.runs == 1
     settings = omega.settings(Size((10,), (1,), (2,), 1), 0)
     assert settings["policies"] == [name for name in bj.POLICIES if name not in omega.LEFT_OUT]
     assert {type(bandit) for bandit in settings["bandits"].values()} == {bj.Bernoulli, bj.Multinomial, bj.Beta}
