@@ -64,11 +64,8 @@ class BTS(LargestRatio):
 class MatchedBTS(BTS):
     """Matched BTS: `BTS(reward=MatchedBeta(), cost=Gamma())`, under its own name. Ours.
 
-    The rule is that of `BTS`. The draws have the means and the variances of the Bayesian bootstrap, in place of Bernoulli
-    trials. For the policy,
-
-    - an arm whose rewards or costs vary less leaves less doubt: the trials of BTS throw this away;
-    - costs may have any size.
+    The rule is that of `BTS`. In place of Bernoulli trials, the draws have the means and the variances of the Bayesian
+    bootstrap. So arms whose rewards and costs vary little are explored less, and costs may have any size.
 
     On random problems with costs in [0, 1] it has a smaller median regret than BTS. It has a smaller mean, too, but this is
     undecided on ten Bernoulli arms (notebook 07). If costs are amounts of money, it has far less regret (notebook 10).

@@ -32,11 +32,8 @@ class ThompsonLP(Thompson):
     def __call__(self, state: ThompsonLPState, key: jax.Array) -> tuple[jax.Array, ThompsonLPState]:
         key_draw, key_arm = jax.random.split(key)
         reward, costs = self.draw_means(state.beliefs, key_draw)
-        return self.best_mix(state, reward, costs).choose(random.bits(key_arm)[0], reward), state
-
-    def best_mix(self, state: ThompsonLPState, reward: jax.Array, costs: list[jax.Array]) -> resources.Mix:
-        """The solution of the linear program for these draws."""
-        return resources.solve(reward, jnp.stack(costs, -1), jnp.maximum(state.budget.amount, SMALLEST))
+        mix = resources.solve(reward, jnp.stack(costs, -1), jnp.maximum(state.budget.amount, SMALLEST))
+        return mix.choose(random.bits(key_arm)[0], reward), state
 
     def update(
         self, state: ThompsonLPState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
