@@ -23,7 +23,6 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
-from bts_jax.deprecated import renamed
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on, most_programs
 from bts_jax.game import Run
@@ -67,7 +66,6 @@ class Report:
         return self.calls / self.computed
 
 
-@renamed(report="on_report")
 def simulate_batch(
     policy: Policy,
     bandit: Bandit,
@@ -265,14 +263,9 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
     """
     program, inputs = _program_of(batches)
     played = jax.device_get(program(inputs))
-    if any(beyond.any() for *_, beyond in played):
-        _LOG.info("a policy draws with shapes below 1/2: its batch is played again by a program that supports such draws")
-        _GENERAL.update(batch.kind for batch in batches)
-        program, inputs = _program_of(batches)
-        played = jax.device_get(program(inputs))
     return [
         (_finish(batch, record), calls[batch.back], blocks)
-        for batch, (record, calls, blocks, _) in zip(batches, played, strict=True)
+        for batch, (record, calls, blocks) in zip(batches, played, strict=True)
     ]
 
 
@@ -343,8 +336,7 @@ def _key_of(batches: Sequence[Batch]) -> tuple[tuple, list]:
     """What identifies the program for these batches, and its arguments."""
     inputs = [(batch.own, batch.common) for batch in batches]
     kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
-    general = not _GENERAL.isdisjoint(kinds)
-    rest = devices, general, _shapes(inputs)
+    rest = devices, _shapes(inputs)
     carefully = tuple(map(_careful, kinds))
     return (carefully if (carefully, *rest) in _PROGRAMS.kept else kinds, *rest), inputs  # a faster one, if there is one
 
@@ -357,18 +349,17 @@ def forget(batches: Sequence[Batch]) -> None:
 _PROGRAMS = Programs(most_programs())
 _FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
 _PLAYED: Counter[Kind] = Counter()  # the total work of all batches of a kind so far
-_GENERAL: set[Kind] = set()  # kinds of batches with a run that needed draws of more than one proposal; see `engine.draws`
 
 
-def _program(kinds: tuple[Kind, ...], devices: tuple, general: bool, shapes: Any) -> Any:
+def _program(kinds: tuple[Kind, ...], devices: tuple, shapes: Any) -> Any:
     """The program that plays a shard of each batch on each device. It is compiled for the shapes of its arguments."""
 
     def play_shard(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         platform = _platform(devices)
-        played, fallbacks = loop.play(games, game.rules(platform, general), platform)
+        played, fallbacks = loop.play(games, game.rules(platform), platform)
         _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
-        return [(record, calls, blocks[None], beyond) for record, calls, blocks, beyond in played]
+        return [(record, calls, blocks[None]) for record, calls, blocks in played]
 
     # On one device nothing is divided, and the program takes less time to lower.
     play, device = (play_shard, devices[0]) if len(devices) == 1 else (_divided(play_shard, kinds, devices), None)
@@ -388,7 +379,7 @@ def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> C
         return Run(budget=None, reward=row, cost=cost, rounds=row, pulls=table, truncated=row)  # type: ignore
 
     return jax.shard_map(play_shard, mesh=Mesh(np.array(devices), ("device",)), in_specs=([(each, same)] * len(kinds),),
-                         out_specs=[(record(kind), each, each, each) for kind in kinds], check_vma=False)
+                         out_specs=[(record(kind), each, each) for kind in kinds], check_vma=False)
 
 
 def _careful(kind: Kind) -> Kind:

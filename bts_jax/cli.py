@@ -88,12 +88,11 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
     import jax
 
     from bts_jax.bandits import BANDITS, Bernoulli
-    from bts_jax.engine.programs import quick_jit
     from bts_jax.sweeps import classes
 
     if not -(2**31) <= arguments.seed < 2**31:
         raise ValueError(f"--seed = {arguments.seed} is too large: give a whole number below 2³¹")
-    key_bandit, key_runs = quick_jit(jax.random.split)(jax.random.key(arguments.seed))
+    key_bandit, key_runs = jax.random.split(jax.random.key(arguments.seed))
     if (arguments.reward is None) != (arguments.cost is None):
         raise ValueError("--reward and --cost describe the same arms: give both, or neither for a random bandit")
     name, arms = arguments.bandit or "bernoulli", arguments.arms
@@ -149,7 +148,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from bts_jax.comparison import alike, compare, no_better
     from bts_jax.contract import num_resources, ratio
-    from bts_jax.engine.programs import quick_jit
     from bts_jax.linear_program import lp_value
     from bts_jax.policies import ALL_POLICIES, POLICIES
     from bts_jax.sweeps import classes
@@ -164,7 +162,7 @@ def _run(arguments: argparse.Namespace) -> None:
     policies = {name: _default("--policy", name, classes.find(name, "policy", where="--policy")) if classes.is_name(name)
                 else ALL_POLICIES[name]() for name in dict.fromkeys(names)}
     budget = arguments.budget
-    keys = quick_jit(jax.random.split, static_argnums=(1,))(key_runs, arguments.seeds)
+    keys = jax.random.split(key_runs, arguments.seeds)
     rows = compare(policies, bandit, budget, keys, quiet=arguments.quiet)
     if several:
         optimum = float(lp_value(bandit, budget))

@@ -19,9 +19,9 @@ from bts_jax import batch, checks, game, limits, random
 from bts_jax.bandits import Bernoulli
 from bts_jax.bandits.arms import named_arms
 from bts_jax.contract import Bandit, Policy, Posterior, Problem, num_resources, scales, side_info
-from bts_jax.engine.functions import functions_left
 from bts_jax.engine.jaxprs import is_closed
-from bts_jax.engine.summation import left_to_xla
+from bts_jax.engine.passes.functions import functions_left
+from bts_jax.engine.passes.summation import left_to_xla
 from bts_jax.one_run import play_one
 from bts_jax.policies import BTS, Uniform
 
@@ -42,7 +42,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     (`bts_jax.contract.needs_cost_limit`). Another one names operations whose last bit XLA may compute differently in another
     batch: a convolution, which adds floats in an order that XLA chooses, or a function such as `sin`. Sums, matrix products,
     `exp`, `log`, `log1p`, `tanh` and normal draws are not among them, because runs compute them in a fixed way
-    (`bts_jax.engine.summation`, `functions`).
+    (`bts_jax.engine.passes.summation`, `functions`).
 
     Example:
         >>> import bts_jax as bj

@@ -4,7 +4,6 @@ Bandits and policies are pytrees whose leaves are numbers, so that `jax.vmap` an
 are written for **one run**, without a batch axis. `simulate` plays one run, and `jax.vmap(simulate)` plays many.
 """
 
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,6 +13,8 @@ import numpy as np
 
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
+
+SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23  # of rewards and costs: the limits of what can be counted exactly
 
 State = Any  # a policy's state: any pytree of arrays whose shapes and dtypes never change
 
@@ -247,9 +248,6 @@ def needs_cost_limit(policy: Any) -> bool:
 
 def side_info(policy: Any) -> tuple[str, ...]:
     """The side information of a policy and its posteriors, or of a class of policies, as names of fields of `Problem`."""
-    if hasattr(policy, "told") and not hasattr(policy, "requires"):
-        warnings.warn("the attribute `told` of a policy is now called `requires`: rename it", DeprecationWarning, stacklevel=2)
-        return tuple(policy.told)
     parts = [] if isinstance(policy, type) else posteriors_of(policy)
     return tuple(dict.fromkeys(name for part in (policy, *parts) for name in getattr(part, "requires", ())))
 

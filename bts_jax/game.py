@@ -32,15 +32,27 @@ from jax import lax
 from jax.core import Tracer
 
 from bts_jax import checks, random
-from bts_jax.contract import Bandit, Policy, Problem, State, is_timed, num_resources, ratio, scales, side_info
-from bts_jax.engine.dividing import divide
+from bts_jax.contract import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    Bandit,
+    Policy,
+    Problem,
+    State,
+    is_timed,
+    num_resources,
+    ratio,
+    scales,
+    side_info,
+)
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
-from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT, Resolution, Sum, quantize
-from bts_jax.engine.keys import depend_on_the_batch
+from bts_jax.engine.fixed_point import LARGEST, UNIT, Resolution, Sum, quantize
 from bts_jax.engine.loop import Game, Rules, play
+from bts_jax.engine.passes.dividing import divide
+from bts_jax.engine.passes.keys import depend_on_the_batch
+from bts_jax.engine.passes.rounding import round_product
+from bts_jax.engine.passes.summation import over_last_axis
 from bts_jax.engine.reproducible import reproducible
-from bts_jax.engine.rounding import round_product
-from bts_jax.engine.summation import over_last_axis
 from bts_jax.fingerprint import fingerprint
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.pytrees import pytree
@@ -125,7 +137,6 @@ class _Progress(NamedTuple):
     limit: jax.Array  # int32, its limit of rounds
     waiting: jax.Array  # bool: the run has reached its goal and waits for the end of the block, or it has ended
     broken: jax.Array  # bool: the bandit or the policy is invalid; see `simulate`
-    beyond: jax.Array  # bool: the run needs draws that this program does not support; see `engine.draws`
 
 
 class Round(NamedTuple):
@@ -311,7 +322,7 @@ def play_on(platform: str) -> Any:
 
     def play_all(setting: Setting) -> Run:
         game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
-        return play([game], rules(platform, True), platform)[0][0].record
+        return play([game], rules(platform), platform)[0][0].record
 
     return for_any_batch(play_all)
 
@@ -335,15 +346,12 @@ def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
 
 
 @cache
-def rules(platform: str, general: bool) -> Rules:
-    """The rules of the game on a platform, "cpu" or "gpu".
-
-    If `general`, draws may need more than one proposal (`engine.draws`).
-    """
-    return Rules(round=partial(_round, platform, general), start=_start, call=_call, blank=_blank, record=_record)
+def rules(platform: str) -> Rules:
+    """The rules of the game on a platform, "cpu" or "gpu"."""
+    return Rules(round=partial(_round, platform), start=_start, call=_call, blank=_blank, record=_record)
 
 
-def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
+def _round(platform: str, setting: Setting) -> Stepwise:
     """A round: the policy decides, the arm is pulled, and the policy is updated."""
 
     def play_round(
@@ -359,7 +367,7 @@ def _round(platform: str, general: bool, setting: Setting) -> Stepwise:
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
     pulls = jax.eval_shape(lambda bandit: jnp.zeros(jnp.shape(bandit.reward_mean), jnp.int32), setting.bandit)
-    round = Stepwise(platform, general, play_round, _constants(setting), state, jnp.int32(0), pulls, setting.key)
+    round = Stepwise(platform, play_round, _constants(setting), state, jnp.int32(0), pulls, setting.key)
     if depend_on_the_batch(round.closed.jaxpr):
         words = (jnp.uint32(0), jnp.uint32(0))
         pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(setting.bandit, random.as_key(words))
@@ -506,7 +514,6 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         limit=setting.limits[0],
         waiting=broken,
         broken=broken,
-        beyond=jnp.bool_(False),
     )
 
 
@@ -526,14 +533,13 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     """The progress of a run after an attempt."""
     (arm, reward, cost), state = attempt.outputs
     active = ~now.waiting
-    beyond = active & attempt.beyond
-    again = active & ~attempt.complete & ~beyond
+    again = active & ~attempt.complete
     hopeless = again & (now.attempt >= MOST_ATTEMPTS)
     most = (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
     low, high = (flags.all() if cost.ndim else flags for flags in (cost >= 0, cost <= most[1]))
     possible = (reward >= 0) & (reward <= most[0]) & low & high & (arm >= 0) & (arm < now.pulls.shape[0])
     counts = active & attempt.complete & possible
-    broken = (active & attempt.complete & ~possible) | hopeless | beyond
+    broken = (active & attempt.complete & ~possible) | hopeless
     count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)
     won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
@@ -555,7 +561,6 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
         limit=now.limit,
         waiting=now.waiting | reached | broken,
         broken=now.broken | broken,
-        beyond=now.beyond | beyond,
     )
 
 

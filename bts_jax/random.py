@@ -232,7 +232,7 @@ _QUARTIC = (-0.25000074, 0.20000692, -0.16652518, 0.14225139, -0.12873434, 0.125
 def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
     """Two independent standard normal draws from two random words (Box–Muller). The radius has 32 bits, the angle 21.
 
-    The lowest 11 bits of the second word are not used. They are the `spare_bits`, which are independent of the draws.
+    The lowest 11 bits of the second word are not used.
     """
     return _circle(exponential(words[0]), words[1])
 
@@ -250,11 +250,6 @@ def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     swap = (turn >> 30) & 1 == 1
     radius = jnp.where(turn >> 31 == 1, -radius, radius)
     return radius * jnp.where(swap, sin, cos), radius * jnp.where(swap, cos, sin)
-
-
-def spare_bits(words: Words) -> jax.Array:
-    """The 11 bits that `normal_pair` does not use, as a uint32 below 2048."""
-    return words[1] & jnp.uint32(0x7FF)
 
 
 def gumbel(word: jax.Array) -> jax.Array:
@@ -275,18 +270,15 @@ class Sampler(NamedTuple):
     `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine uses it for policies. It
     returns draws, and `NONE` where the proposal is rejected.
 
-    `advance(words, begun, *parameters)` exists if a draw needs more than one proposal for some parameters. For these
-    parameters, `propose` returns a negative number. `advance` returns a negative number for a draw that has begun. The next
-    call for the same parameters gets this number as `begun`. `begun` is `NONE` if no draw has begun. For other parameters,
-    `advance` returns the same as `propose`. The draws of such a sampler are not negative.
+    `mostly_accepted`: the engine then makes one proposal per call, also where it would make several (`draws.PROPOSALS`).
 
     `in_order` is for bandits: their draws must not depend on how often the policy was called. The engine then uses `numbered`.
     """
 
     numbered: Callable
     propose: Callable
-    advance: Callable | None = None
     hashes: int = 1
+    mostly_accepted: bool = False
     in_order: bool = False
 
 
@@ -401,7 +393,8 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
     """Exact Gamma(shape, 1) draws, one float32 for each element of `shape`. Shapes are from 10⁻⁶ to 10⁷, others give NaN.
 
-    In a policy, shapes above 10⁷ work, too. Draws that are too small for float32 become 0 or about 10⁻³⁸.
+    In a policy, a shape must be at least 1/2, and may be above 10⁷. For smaller shapes, use `jax.random.gamma` or
+    `jax.random.loggamma` there. Draws that are too small for float32 become 0 or about 10⁻³⁸.
 
     A draw x has a derivative with respect to its shape a. It is the derivative of the quantile, −(∂F(x; a)/∂a) / F′(x; a), so
     that the derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS
@@ -431,8 +424,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     """Exact Beta(a, b) draws, one float32 for each element of `a` and `b` (broadcast).
 
-    `a` and `b` are from 10⁻⁶ to 10⁷; other values give NaN. The derivatives of the draws are 0. If you need derivatives,
-    compute Beta draws from `gamma` draws.
+    `a` and `b` are from 10⁻⁶ to 10⁷; other values give NaN. In a policy they must be at least 1/2 (see `gamma`). The
+    derivatives of the draws are 0. If you need derivatives, compute Beta draws from `gamma` draws.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -538,20 +531,15 @@ def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     return rounded(d * (cube_root * cube_root * cube_root)), log_accept
 
 
-def _trial_bits(words: Words) -> jax.Array:
-    """A uniform number in (0, 1) with 22 bits: the 11 `spare_bits`, followed by the lowest 11 bits of the radius.
+@exact
+def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
+    """An acceptance trial with the 11 bits that `normal_pair` does not use, followed by the lowest 11 bits of the radius.
 
     The upper 11 bits decide all but one trial in 2,048. Only in such a trial does the outcome depend on the lowest bits of the
     radius. This changes the distribution of the draws by less than 2⁻³².
     """
     left = ((words[1] & jnp.uint32(0x7FF)) << 11) | (words[0] & jnp.uint32(0x7FF))
-    return (left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)
-
-
-@exact
-def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
-    """An acceptance trial with the bits that `normal_pair` does not use."""
-    return log(_trial_bits(words)) < log_accept
+    return log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_accept
 
 
 @exact
@@ -561,21 +549,7 @@ def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
     value, log_accept = propose_gamma(shape, _circle(energy, words[1])[0])
     closed = shape == 1
     value = jnp.where(closed | accepts(words, log_accept), jnp.where(closed, energy, value), NONE)
-    return jnp.where(shape >= 0.5, value, -1)
-
-
-@exact
-def _advance_gamma(words: Words, begun: jax.Array, shape: jax.Array) -> jax.Array:
-    """`_propose_gamma` for all shapes.
-
-    Below 1/2 there are two stages: a Gamma(shape + 1) draw, then its product with U^(1/shape).
-    """
-    energy = exponential(words[0])
-    value, log_accept = propose_gamma(shape + 1, _circle(energy, words[1])[0])
-    value = jnp.where(accepts(words, log_accept), -value, NONE)
-    value = jnp.where(begun < 0, rounded(-begun * _power(energy, 1 / shape)[0]), value)
-    value = jnp.where(shape >= 0.5, _propose_gamma(words, shape), value)
-    return jnp.where(shape >= SMALLEST_SHAPE, value, jnp.nan)
+    return jnp.where(shape >= 0.5, value, _refused(shape))
 
 
 @exact
@@ -592,29 +566,12 @@ def _propose_beta(words: Words, a: jax.Array, b: jax.Array) -> jax.Array:
     x, y = jnp.where(closed, jnp.where(a == 1, complement, power), x), jnp.where(closed, 1, x + y)
     accepted = closed | accepts(words, log_x + log_y)
     value = jnp.where(accepted, jnp.minimum(x / y, 1), NONE)  # a GPU's x / x may be 1 + 10⁻⁷
-    return jnp.where(jnp.minimum(a, b) >= 0.5, value, -1)
+    return jnp.where(jnp.minimum(a, b) >= 0.5, value, _refused(jnp.minimum(a, b)))
 
 
-@exact
-def _advance_beta(words: Words, begun: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    """`_propose_beta` for all shapes.
-
-    Below 1/2 there are two stages: x / (1 − x) for shapes raised by 1, then its product with U^(1/a) / V^(1/b).
-    """
-    energy = exponential(words[0])
-    normals = _circle(energy, words[1])
-    (x, log_x), (y, log_y) = propose_gamma(_raised(a), normals[0]), propose_gamma(_raised(b), normals[1])
-    # If a and b are below 1/2, the logarithm of U^(1/a) / V^(1/b) is positive with probability a / (a + b). Its absolute value
-    # is exponential, with rate b if it is positive and rate a otherwise. If only one of them is below 1/2, there is only one
-    # power.
-    divides = jnp.where(jnp.maximum(a, b) < 0.5, unit(words[1]) * (a + b) < a, b < a)
-    power, _ = _power(energy, 1 / jnp.where(divides, b, a))
-    u, v = rounded(jnp.where(divides, -begun, -begun * power)), jnp.where(divides, power, 1)
-    value = jnp.where(accepts(words, log_x + log_y), -x / y, NONE)
-    value = jnp.where(begun < 0, jnp.minimum(u / (u + v), 1), value)
-    least = jnp.minimum(a, b)
-    value = jnp.where(least >= 0.5, _propose_beta(words, a, b), value)
-    return jnp.where(least >= SMALLEST_SHAPE, value, jnp.nan)
+def _refused(shape: jax.Array) -> jax.Array:
+    """The proposal for a shape below 1/2. It is never accepted, so that the run ends as NaN, with a message that says why."""
+    return jnp.where(shape > 0, NONE, jnp.float32(jnp.nan))
 
 
 def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -624,8 +581,8 @@ def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array
     return scale + rest, (1 - scale) - rest
 
 
-GAMMA = Sampler(_numbered_gamma, _propose_gamma, _advance_gamma)
-BETA = Sampler(_numbered_beta, _propose_beta, _advance_beta)
+GAMMA = Sampler(_numbered_gamma, _propose_gamma, mostly_accepted=True)
+BETA = Sampler(_numbered_beta, _propose_beta, mostly_accepted=True)
 
 
 @exact

@@ -185,8 +185,8 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
                 value, most = (float(np.broadcast_to(x, bad.shape)[bad][0]) for x in (value, most))
                 return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {most:g}] from "
                         f"pull, or set another {name}_scale of the bandit; check_bandit tests the bandit")
-        return (f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: see check_policy and "
-                "check_bandit")
+        return (f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: in a policy, give "
+                "bts_jax.random.gamma and beta shapes of at least 1/2; see check_policy and check_bandit")
     return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
             " was never accepted: see check_policy and check_bandit")
 
@@ -235,7 +235,7 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
 @cache
 def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
     """A function that plays the runs on the last axis of every array in a setting, all at once, and records every round."""
-    usual = game.rules(platform, True)
+    usual = game.rules(platform)
     start = partial(_start, usual.start)
     rules = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
 

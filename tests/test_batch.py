@@ -21,9 +21,9 @@ from bts_jax import game, random
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.loop import BLOCK
+from bts_jax.engine.passes.summation import without_reductions
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops, most_programs
-from bts_jax.engine.step import Step
-from bts_jax.engine.summation import without_reductions
+from bts_jax.engine.step import STEPS
 from bts_jax.pytrees import pytree
 
 
@@ -164,14 +164,14 @@ def steps(function, out, part, *now):
         return state[0], function(part, *state[0])
 
     for platform in ("cpu", "gpu"):
-        step = Step(play, part, state, platform)
-        entered = step.enter(part, state)  # on a GPU after the first half of a step, because there is no flag for a rest
+        step = STEPS[platform](play, part, state)
+        entered = step.enter(part, state)  # on a GPU after the first half of a step
         yield step.leave(part, step(part, entered) if platform == "cpu" else entered)[1]
 
 
 def halves(function, part, now):
     """What the first half of a step on a GPU passes to the second half, and the result of the second half."""
-    step = Step(function, part, now, "gpu")
+    step = STEPS["gpu"](function, part, now)
     begun = jax.jit(step.enter)(part, now)
     return begun, jax.jit(step.leave)(part, begun)
 

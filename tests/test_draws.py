@@ -22,7 +22,6 @@ from jax import lax
 from scipy import stats
 
 import bts_jax as bj
-from bts_jax import batch as engine
 from bts_jax import random
 from bts_jax.engine.draws import PROPOSALS
 from bts_jax.pytrees import pytree
@@ -31,15 +30,10 @@ LEVEL = 1e-6  # the probability of a false failure, of each comparison
 RUNS, SAMPLES, REFERENCES = 1024, 192 * 1024, 2**20
 
 
-def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, small=False, make=bj.Bernoulli):
-    """How often each run pulled each arm; there are enough rounds for `samples` pulls in all runs together. [runs, num_arms]
-
-    `small`: shapes below 1/2 occur. The program with such draws is used at once, and not after another one finds them.
-    """
+def play(policy, num_arms, samples=SAMPLES, rewards=1.0, runs=RUNS, make=bj.Bernoulli):
+    """How often each run pulled each arm; there are enough rounds for `samples` pulls in all runs together. [runs, num_arms]"""
     bandit = make(reward=np.broadcast_to(rewards, num_arms), cost=np.ones(num_arms))
     budget = samples // runs
-    if small:
-        engine._GENERAL.add(engine.lay_out(policy, bandit, budget, keys(runs)).kind)
     played = bj.simulate_batch(policy, bandit, budget, keys(runs))
     assert (np.asarray(played.rounds) == budget).all()
     return np.asarray(played.pulls)[:, -1]
@@ -149,12 +143,12 @@ def test_a_gamma_whose_shape_is_a_beta_draw():
     def decide(key):
         first, second = jax.random.split(key)
         beta = random.beta(first, *PRIOR)
-        return 4 * place(beta, BETA_BOUNDS) + place(random.gamma(second, shape_of(beta)), GAMMA_BOUNDS)
+        return 4 * place(beta, BETA_BOUNDS) + place(jax.random.gamma(second, shape_of(beta)), GAMMA_BOUNDS)
 
     rng = np.random.default_rng(2)
     beta = rng.beta(*PRIOR, REFERENCES)
     outcomes = 4 * np.searchsorted(BETA_BOUNDS, beta) + np.searchsorted(GAMMA_BOUNDS, rng.gamma(shape_of(beta)))
-    check_law(play(stateless(decide)(), 16, small=True), outcomes)
+    check_law(play(stateless(decide)(), 16), outcomes)
 
 
 # Draws in `update`. A run consists of episodes of STEPS rounds, and the state is reset after each. The arm of an episode's last
@@ -438,20 +432,15 @@ MAPPED = np.array([0.3, 0.6, 2.5], np.float32)
 
 @pytest.mark.slow
 def test_vmap_over_keys_and_shapes():
-    """Independent draws. The outcome is which of them is the largest, and the quantile of the first.
-
-    Here the small shape is not announced: the first program finds it, and another one plays the runs again.
-    """
+    """Independent draws. The outcome is which of them is the largest, and the quantile of the first."""
     bounds = quantiles(stats.gamma(MAPPED[0]), 3)
 
     def decide(key):
-        draws = jax.vmap(random.gamma)(jax.random.split(key, 3), MAPPED)
+        draws = jax.vmap(jax.random.gamma)(jax.random.split(key, 3), MAPPED)
         return 3 * jnp.argmax(draws / MAPPED) + place(draws[0], bounds)
 
     draws = np.random.default_rng(7).gamma(MAPPED, size=(REFERENCES, 3))
-    general = len(engine._GENERAL)
     check_law(play(stateless(decide)(), 9), 3 * (draws / MAPPED).argmax(1) + np.searchsorted(bounds, draws[:, 0]))
-    assert len(engine._GENERAL) == general + 1
 
 
 @pytest.mark.slow
@@ -513,7 +502,7 @@ def test_draws_in_a_scan():
     x = np.full(REFERENCES, 0.5)
     for _ in range(3):
         x = rng.gamma(0.3 + x)
-    check_law(play(stateless(decide)(), 5, small=True), np.searchsorted(bounds, x))
+    check_law(play(stateless(decide)(), 5), np.searchsorted(bounds, x))
 
 
 @pytest.mark.slow
@@ -535,3 +524,12 @@ def test_draws_in_a_loop():
         count += more
         total += more * rng.gamma(0.6, size=REFERENCES)
     check_law(play(stateless(decide)(), 12), 2 * count - 2 + (total > 2))
+
+
+def test_shapes_below_one_half_are_reported():
+    """In a policy, `random.gamma` and `random.beta` accept none of them: the run is NaN, and the warning says what to do."""
+    for draw in (lambda key: random.gamma(key, 0.3), lambda key: random.beta(key, 2.0, 0.3)):
+        policy = stateless(lambda key, draw=draw: (draw(key) > 0.5).astype(jnp.int32))()
+        with pytest.warns(RuntimeWarning, match=r"shapes of at least 1/2"):
+            run = bj.simulate_batch(policy, bj.Bernoulli(reward=[0.5, 0.5], cost=[1, 1]), 5, keys(2))
+        assert np.isnan(run.reward).all()

@@ -13,8 +13,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
-from bts_jax.engine.rounding import round_product, round_products
-from bts_jax.engine.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
+from bts_jax.engine.passes.rounding import round_product, round_products
+from bts_jax.engine.passes.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
 from bts_jax.pytrees import pytree
 
 
@@ -125,7 +125,7 @@ def test_a_product_is_rounded_before_it_is_added():
 
 def test_what_is_returned_is_rounded():
     """The caller of the method may add the result to something."""
-    closed = round_products(jax.make_jaxpr(lambda a, b: (a * b, a + b))(1.5, 2.5))
+    closed = round_all_products(jax.make_jaxpr(lambda a, b: (a * b, a + b))(1.5, 2.5))
     assert [equation.primitive.name for equation in closed.jaxpr.eqns].count("min") == 1
 
 

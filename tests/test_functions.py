@@ -8,9 +8,9 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from scipy import special
 
-from bts_jax.engine import functions
-from bts_jax.engine.functions import FUNCTIONS, LEFT
-from bts_jax.engine.rounding import round_products
+from bts_jax.engine.passes import functions
+from bts_jax.engine.passes.functions import FUNCTIONS, LEFT
+from bts_jax.engine.passes.rounding import round_products
 
 pytestmark = pytest.mark.with_care
 

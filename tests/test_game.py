@@ -12,7 +12,6 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax.contract import side_info
 from bts_jax.policies import ALL_POLICIES
 
 KEY = jax.random.key(0)
@@ -364,15 +363,6 @@ class NoUpdate:
 @chex.dataclass(frozen=True)
 class Curious(Always):
     requires = ("everything",)
-
-
-def test_the_old_name_of_side_information_works_with_a_warning():
-    class Old:
-        told = ("budget",)
-
-    with pytest.warns(DeprecationWarning, match="`told` of a policy is now called `requires`"):
-        assert side_info(Old()) == ("budget",)
-    assert side_info(bj.EpsilonFirst) == ("budget",) and side_info(Always) == ()
 
 
 @pytest.mark.parametrize(("arguments", "options", "named"), [

@@ -403,22 +403,9 @@ def calls_of(policies, bandits, budget, missing=lambda chunk: True):
     return calls
 
 
-def test_a_gpu_has_a_batch_for_each_kind_of_bandit(monkeypatch):
-    monkeypatch.setattr(schedule, "_on_cpu", lambda grid: False)
-    assert sorted(call.kinds for call in calls_of(["uniform"], FAMILIES, 20)) == [(0,), (1,), (2,), (3,)]
-
-
-def test_policies_of_one_class_have_the_same_kinds():
-    """Also if they lack different chunks, and if only all of them together have long runs."""
-    policies = {f"{scale}": bj.KUBE(scale=scale) for scale in (1.0, 2.0, 3.0)}
-    some = calls_of(policies, FAMILIES, 20, lambda chunk: chunk.policy != chunk.bandit)
-    assert {call.kinds for call in some} == {(0, 1, 2, 3)}
-
-    def is_mixed(policies, budget):
-        return all(len(call.kinds) > 1 for call in calls_of(policies, FAMILIES, budget))
-
-    budget = next(2**i for i in range(8, 30) if not is_mixed({"KUBE": bj.KUBE()}, 2 ** (i + 1)))
-    assert is_mixed({"KUBE": bj.KUBE()}, budget) and not is_mixed(policies, budget)
+def test_each_kind_of_bandit_has_a_batch():
+    calls = calls_of(["uniform"], FAMILIES, 20)
+    assert sorted({chunk.bandit for chunk in call.chunks} for call in calls) == [{0}, {1}, {2}, {3}]
 
 
 # Groups of bandits.
@@ -455,19 +442,6 @@ def few(monkeypatch):
 @pytest.fixture(scope="module")
 def ungrouped():
     return bj.sweep(**MANY_GRID)
-
-
-@pytest.mark.with_care
-@pytest.mark.slow
-def test_kinds_of_bandits_in_a_batch_do_not_matter(monkeypatch):
-    """UCB-BV1 uses the smallest expected cost, which a batch computes from the parameters. The other policy uses the budget."""
-    sizes, policies = [], {"ucb-bv1": bj.UCBBV1(), "told": Told()}
-    monkeypatch.setattr(playing, "play", lambda batches: sizes.append(len(batches[0].back)) or play(batches))
-    together = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
-    monkeypatch.setattr(schedule, "MAX_MIXED", 1)
-    apart = bj.sweep(policies, FAMILIES, BUDGETS, SEEDS, seed=4)
-    assert sorted(sizes) == [SEEDS] * 4 + [3 * SEEDS] * 4 + [4 * SEEDS, 12 * SEEDS]
-    assert_same(together.drop_attrs(), apart.drop_attrs())
 
 
 def group_of(bandits, seeds, **options):

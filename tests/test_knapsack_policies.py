@@ -17,7 +17,6 @@ from scipy.optimize import linprog
 
 import bts_jax as bj
 from bts_jax import Problem
-from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import resources
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.policies.thompson import Beliefs, Thompson
@@ -492,7 +491,7 @@ def seen(policy, pulls, rewards, costs, budget, time=None):
     """The state of a policy with confidence bounds after so many pulls of each arm, with these totals."""
     pulls, rewards, costs = np.int32(pulls), np.float32(rewards), np.float32(costs)
     start = initial(policy, *costs.shape, time, np.float32(budget))
-    arms = ArmStatistics(pulls=pulls, totals=(Sum.of(rewards, np), Sum.of(costs, np)), rounds=pulls.sum())
+    arms = ArmStatistics(pulls=pulls, totals=(np.float32(rewards), np.float32(costs)), rounds=pulls.sum())
     return start._replace(bounds=start.bounds._replace(arms=arms))
 
 

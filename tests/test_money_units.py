@@ -9,15 +9,16 @@ same.
 
 import json
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from common import Constant, assert_same_bits, keys
+from jax import lax
 
 import bts_jax as bj
-from bts_jax.bandits.one_of import OneOf
 from bts_jax.contract import needs_cost_limit, scales, side_info
 from bts_jax.limits import share_of
 from bts_jax.policies import ALL_POLICIES
@@ -54,8 +55,24 @@ def families(unit):
 
 
 @pytree
-class Chosen(OneOf):
+class Chosen:
     """One of several bandits with units, so that all of them are played by one program."""
+
+    bandits: tuple[Any, ...]
+    which: Any
+
+    def _chosen(self, values):
+        which = jnp.asarray(self.which)
+        which = which.reshape(which.shape + (1,) * (values[0].ndim - which.ndim))
+        return lax.select_n(jnp.broadcast_to(which, values[0].shape), *values)
+
+    @property
+    def reward_mean(self):
+        return self._chosen([bandit.reward_mean for bandit in self.bandits])
+
+    @property
+    def cost_mean(self):
+        return self._chosen([bandit.cost_mean for bandit in self.bandits])
 
     @property
     def reward_scale(self):
@@ -64,6 +81,10 @@ class Chosen(OneOf):
     @property
     def cost_scale(self):
         return self._chosen([jnp.asarray(scales(bandit)[1], jnp.float32) + 0 * self.which for bandit in self.bandits])
+
+    def pull(self, key, arm):
+        rewards, costs = zip(*(bandit.pull(key, arm) for bandit in self.bandits), strict=True)
+        return self._chosen(rewards), self._chosen(costs)
 
 
 NAMES = tuple(families(DOLLARS))

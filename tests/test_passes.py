@@ -1,6 +1,5 @@
 """Each pass of the engine alone: it does not change results, and has its intended effect."""
 
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +10,20 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import bts_jax as bj
 from bts_jax import game, random
-from bts_jax.engine import storing
-from bts_jax.engine.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_index
-from bts_jax.engine.carrying import ahead, cache_rows
-from bts_jax.engine.dividing import divide_truly
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
-from bts_jax.engine.folding import fold_constants
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
-from bts_jax.engine.keys import write_out_keys
 from bts_jax.engine.lanes import lanes
 from bts_jax.engine.loop import Game, _Lanes
-from bts_jax.engine.masking import mask_scatters
-from bts_jax.engine.ordering import compare_integers
-from bts_jax.engine.rotation import in_two
-from bts_jax.engine.rounding import round_products
-from bts_jax.engine.spreading import spread_updates
-from bts_jax.engine.step import Step, _clean, optimised
+from bts_jax.engine.passes import storing
+from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_index
+from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
+from bts_jax.engine.passes.dividing import divide_truly
+from bts_jax.engine.passes.halving import halves
+from bts_jax.engine.passes.keys import write_out_keys
+from bts_jax.engine.passes.masking import mask_scatters
+from bts_jax.engine.passes.rounding import round_products
+from bts_jax.engine.pipeline import clean, rewritten
+from bts_jax.engine.step import STEPS
 
 
 def names(jaxpr):
@@ -155,7 +152,7 @@ def test_quotients_that_are_divided_again_are_rounded():
 
 
 def stored(function, *arguments):
-    closed = optimised(jax.make_jaxpr(function)(*arguments))
+    closed = rewritten(jax.make_jaxpr(function)(*arguments), "cpu")
     found = [var for level in storing.levels(closed.jaxpr) for var in level.stored]
     count = sum(len(level.equations) for level in storing.levels(closed.jaxpr))
     assert count == len(closed.jaxpr.eqns), "every operation is evaluated once"
@@ -204,10 +201,10 @@ def test_what_changes_with_the_pulled_arm_alone():
 
 def played(function, constant, state, steps):
     """The states of `state = function(constant, state)`, and those of the same steps with carried values."""
-    closed = optimised(jax.make_jaxpr(function)(constant, state))
+    closed = rewritten(jax.make_jaxpr(function)(constant, state), "cpu")
     structure, parts = jax.tree.structure(state), len(jax.tree.leaves(constant))
     found = {}
-    for find in (ahead, cache_rows):
+    for find in (compute_ahead, cache_rows):
         step, first = find(closed, parts)
         found[find.__name__] = [var.aval.str_short() for var in first.jaxpr.outvars]
         fixed, now = jax.tree.leaves(constant), jax.tree.leaves(state)
@@ -267,7 +264,7 @@ CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3)
 def test_steps_carry_what_the_next_one_needs():
     """Words of keys that arrays are made of; rows of the arm that was pulled."""
     found = played(example_step, CONSTANT_PART, example_state(), 12)
-    assert found["ahead"] == ["uint32[1]"] * 2 + ["bool[]"], "the words of one key, and what is made of the other"
+    assert found["compute_ahead"] == ["uint32[1]"] * 2 + ["bool[]"], "the words of one key, and what is made of the other"
     assert found["cache_rows"] == ["float32[8]"], "the spread, which is dear"
 
 
@@ -278,19 +275,16 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
     runs = [example_state(seed) for seed in range(4)]
     now = jax.tree.map(lambda *leaves: jnp.stack(leaves, -1), *runs)
     part = jax.tree.map(lambda x: jnp.stack([x] * 4, -1), CONSTANT_PART)
-    step = Step(example_step, part, now, platform)
-    closed = optimised(jax.make_jaxpr(example_step)(CONSTANT_PART, runs[0]), platform)
+    step = STEPS[platform](example_step, part, now)
+    closed = rewritten(jax.make_jaxpr(example_step)(CONSTANT_PART, runs[0]), platform)
 
     @jax.jit
     def play(part, now):
-        # On a GPU, `enter` computes the first half of the first step, because there is no flag for a rest.
+        # On a GPU, `enter` computes the first half of the first step.
         calls = 5 if platform == "cpu" else 4
         return step.leave(part, lax.fori_loop(0, calls, lambda _, state: step(part, state), step.enter(part, now)))
 
     ours = play(part, now)
-    if platform == "cpu":
-        names = [sorted(now)[i] for i in step.columns]
-        assert names == ["high", "more", "unread"], "of which the pulled arm's entry alone is read and written"
     for i, run in enumerate(runs):
         leaves = jax.tree.leaves(run)
         for _ in range(5):
@@ -307,7 +301,7 @@ def test_the_index_behind_a_mask():
         masked, chosen = (jnp.where(go, index, lax.full_like(index, other)) for other in (5, 0))
         return masked, chosen, index
 
-    closed = optimised(jax.make_jaxpr(update)(jnp.zeros(5), jnp.int32(1), jnp.bool_(True)))
+    closed = rewritten(jax.make_jaxpr(update)(jnp.zeros(5), jnp.int32(1), jnp.bool_(True)), "cpu")
     maker = {var: equation for equation in closed.jaxpr.eqns for var in equation.outvars}
     masked, chosen, index = closed.jaxpr.outvars
     arm = closed.jaxpr.invars[1]
@@ -321,27 +315,12 @@ def test_quotients_are_divided():
     def function(x, one):
         return x / one, x / each, x / jnp.sqrt(each * one), x / x[0]
 
-    closed = _clean(divide_truly(_clean(jax.make_jaxpr(function)(x, one))))
+    closed = clean(divide_truly(clean(jax.make_jaxpr(function)(x, one))))
     ours = jax.jit(jaxpr_as_fun(closed))(x, one)
     for mine, theirs in zip(ours, (x / one, x / each, x / np.sqrt(each * one), x / x[0]), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     plain = jax.jit(function)(x, one)
     assert any((np.asarray(a) != b).any() for a, b in zip(ours, plain, strict=True)), "without the pass, XLA multiplies"
-
-
-@pytest.mark.slow
-def test_updates_are_spread_over_all_arms():
-    """What is read and written at one index has no index any more; what is read at another stays."""
-
-    def update(x, y, arm, other, amount):
-        return x.at[arm].set(x[arm] * 2 + amount), y.at[arm].set(jnp.stack([amount, 1.0]) + y[arm]), x.at[arm].set(x[other])
-
-    for arm in (0, 3, -1, 7, -9):
-        arguments = jnp.array(numbers(5)), jnp.array(numbers(5, 2, seed=1)), jnp.int32(arm), jnp.int32(2), jnp.float32(0.3)
-        closed = optimised(jax.make_jaxpr(update)(*arguments))
-        spread = merged(retrace(spread_updates(closed)).jaxpr)
-        assert_same(spread_updates(closed), jaxpr_as_fun(closed), *arguments)
-        assert names(spread).count("scatter") == 1 and names(spread).count("dynamic_slice") == 1
 
 
 def test_nothing_is_cached_that_is_cheap_or_changes_in_other_ways():
@@ -352,22 +331,7 @@ def test_nothing_is_cached_that_is_cheap_or_changes_in_other_ways():
         return n.at[arm].add(dear.sum()), jnp.roll(x, 1)
 
     found = played(step, jnp.float32(1), (jnp.zeros(5), jnp.array(numbers(5))), 3)
-    assert found == {"ahead": [], "cache_rows": []}
-
-
-def test_the_largest_of_integers_is_the_largest_of_floats():
-    special = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, -np.nan, 1.0, -1.0, 3e38]
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.choice(np.float32(special), (3000, 4)), rng.normal(size=(500, 4)).astype(np.float32)])
-
-    def function(x):
-        return jnp.argmax(x), jnp.argmin(x)
-
-    closed = compare_integers(jax.make_jaxpr(function)(rows[0]))
-    ours = jax.jit(jax.vmap(jaxpr_as_fun(closed)))(rows)
-    np.testing.assert_array_equal(ours[0], np.argmax(rows, 1))
-    np.testing.assert_array_equal(ours[1], np.argmin(rows, 1))
-    assert all(one.invars[0].aval.dtype == jnp.int32 for one in closed.jaxpr.eqns if one.primitive.name.startswith("arg"))
+    assert found == {"compute_ahead": [], "cache_rows": []}
 
 
 def test_halves_pass_no_comparison():
@@ -378,8 +342,8 @@ def test_halves_pass_no_comparison():
         return jnp.where((x > 0) & (arm == 2), y, x), y + part, n + arm
 
     arguments = np.float32(1), numbers(5), numbers(5, seed=1), np.int32(0)
-    closed = optimised(jax.make_jaxpr(step)(*arguments))
-    first, last, passed = in_two(closed.jaxpr, 1)
+    closed = rewritten(jax.make_jaxpr(step)(*arguments), "cpu")
+    first, last, passed = halves(closed.jaxpr, 1)
     assert not any(var.aval.dtype == bool and var.aval.shape == (5,) for var in passed)
     env = dict(zip(closed.jaxpr.invars, arguments, strict=True)) | dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
@@ -410,7 +374,7 @@ def test_draws_know_what_they_depend_on():
         return (arm, other), {"good": state["good"].at[arm].add(1), "bad": state["bad"].at[arm].add(2)}
 
     state = {"good": jnp.zeros(3), "bad": jnp.zeros(3)}
-    step = Stepwise("cpu", False, play, jnp.float32(1), state, jax.random.key(0))
+    step = Stepwise("cpu", play, jnp.float32(1), state, jax.random.key(0))
     assert step.needs == [[], [0], [], [0, 1]]
     assert step.kinds == [ARMWISE, OTHER, CONSTANT, OTHER]
     assert step.saved == [True, False, True, False], "two draws have the same key"
@@ -458,7 +422,7 @@ def test_draws_know_what_they_depend_on():
 def test_draws_with_the_same_random_words_are_not_saved(decide, saved):
     """They are saved for a later round only if no other draw of the round depends on the same words."""
     state = np.zeros(3, np.float32)
-    step = Stepwise("cpu", False, lambda constants, state, key: (decide(key), state), 0.0, state, jax.random.key(0))
+    step = Stepwise("cpu", lambda constants, state, key: (decide(key), state), 0.0, state, jax.random.key(0))
     assert step.saved == saved
 
 
@@ -485,7 +449,7 @@ def test_random_gamma_of_jax_is_replaced():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in bj.POLICIES if name != "greedy-kube"])  # which sorts, and has a loop
 def test_built_in_policies_are_vectorised_by_rules(name):
-    """None of their operations is mapped by `jax.vmap`. On a GPU, the loop has the first half of a step once."""
+    """None of their operations is mapped by `jax.vmap`."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])
 
     def play():
@@ -494,74 +458,13 @@ def test_built_in_policies_are_vectorised_by_rules(name):
         setting = game.prepare(policy, bandit, budget, jax.random.key(0), checkpoints, None)
         own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
         for platform in ("cpu", "gpu"):
-            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules(platform, False), platform)
+            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules(platform), platform)
             step, now = played.step, played.fresh(own)
             after = step.leave(own, step(own, step.enter(own, now)))
             assert jax.tree.structure(after) == jax.tree.structure(now) and not step.vector.fallbacks
-        assert step.rest is not None
         return after
 
     jax.eval_shape(play)
-
-
-@pytest.mark.parametrize("always", [(), ("n",), ("last", "other")])
-def test_a_loop_on_a_gpu_starts_with_a_step_that_changes_nothing(always):
-    """An array may change `always`, or two scalars are the same. Then `enter` computes the first half of the first step."""
-
-    def step(part, now):
-        arm = jnp.argmax(now["mean"] + part)
-        go = ~now["rests"] & (part > 0)
-        new = {"n": now["n"].at[arm].add(1), "mean": now["mean"] * jnp.float32(0.5), "last": arm, "other": arm}
-        new = {name: x if name in always else jnp.where(go, x, now[name]) for name, x in new.items()}
-        words = jnp.stack(random.threefry(tuple(now["words"]), (jnp.uint32(3), jnp.uint32(4))))
-        return new | {"rests": now["rests"] | (part > 2), "words": words, "fixed": now["fixed"]}
-
-    def assert_same(ours, theirs):
-        for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_array_equal(mine, other)
-
-    now = {"n": np.arange(5, dtype=np.int32), "mean": numbers(5), "last": np.int32(3), "other": np.int32(1),
-           "fixed": np.float32(7), "rests": np.bool_(False), "words": np.arange(2, dtype=np.uint32)}
-    part, now = np.float32([1, 2, -1, 3]), jax.tree.map(lambda x: np.stack([x] * 4, -1), now)
-    plain, ours = Step(step, part, now, "cpu"), Step(step, part, now, "gpu", lambda now: now["rests"])
-    assert (ours.rest is None) == bool(always)
-
-    @jax.jit
-    def play(part, now):
-        mine, theirs = [ours.enter(part, now)], [plain.enter(part, now)]
-        for _ in range(2):
-            mine, theirs = [*mine, ours(part, mine[-1])], [*theirs, plain(part, theirs[-1])]
-        return [ours.leave(part, x) for x in mine], [plain.leave(part, x) for x in theirs]
-
-    mine, theirs = play(part, now)
-    if always:
-        assert_same(mine[:-1], theirs[1:])
-    else:
-        assert_same(mine, theirs)
-
-
-@pytest.mark.parametrize("known, function", [
-    (True, lambda x: (x + 1, x * 2 > 3, ~(x > 2), 1 - x < 0, x[:, None], jnp.maximum(x, 2).astype(jnp.uint8))),
-    (True, lambda x: (jnp.where(x > -1, x, 7), jnp.where(x > 9, x, jnp.full((2, 3), 7)), lax.select(x > 2, x * 0, x * 0))),
-    (True, lambda x: ((x * 10**9).astype(jnp.int8), x * 10**9, jnp.where(x > 9, 1.5, jnp.full((2, 3), jnp.inf)))),
-    (True, lambda x: (lax.broadcasted_iota(jnp.uint8, (2, 3), 1), lax.broadcast_in_dim(x, (4, 2, 3), (1, 2)), x.reshape(6))),
-    (False, lambda x: (lax.reshape(x, (6,), (1, 0)), lax.select_n(x[0] % 2, x[1], x[0], x[1]), jnp.sort(x))),
-    (False, lambda x: (jnp.where(x > 2, x, 7), x[:0] > 0, (x * jnp.inf).astype(jnp.int32), (x * 10**6).astype(jnp.float16))),
-])
-def test_constants_are_folded(known, function):
-    """Where the result is `known`, it is that of JAX."""
-    x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    closed = _clean(jax.make_jaxpr(function)(x))
-    values = {closed.jaxpr.invars[0]: x}
-    with warnings.catch_warnings(action="error"):
-        for equation in closed.jaxpr.eqns:
-            fold_constants(equation, values)
-    for var, theirs in zip(closed.jaxpr.outvars, function(jnp.asarray(x)), strict=True):
-        if var in values:
-            assert values[var].dtype == theirs.dtype
-            np.testing.assert_array_equal(values[var], theirs)
-        else:
-            assert not known or not var.aval.size
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from scipy.stats import truncnorm
 
 import bts_jax as bj
 from bts_jax import Problem
-from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import ALL_POLICIES
+from bts_jax.policies.epsilon_first import KahanSum
 from bts_jax.policies.index import ArmStatistics, choose
 from bts_jax.policies.kl_ucb_sc import largest_gain
 from bts_jax.policies.omega_ucb import interval
@@ -55,7 +55,7 @@ def test_all_built_in_classes_suggest_fields(kind):
 def statistics(pulls, *totals, side_info=()):
     """After so many pulls of each arm, with these totals: of rewards, costs, and of r(1 − r), c(1 − c) if they are summed."""
     pulls, totals = np.array(pulls, np.int32), np.array(totals, np.float32)
-    totals = tuple(Sum.of(total, np) for total in totals)  # by NumPy: JAX would compile each operation
+    totals = tuple(np.asarray(total, np.float32) for total in totals)  # by NumPy: JAX would compile each operation
     return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(dtype=np.int32), side_info=side_info))
 
 
@@ -485,7 +485,7 @@ def test_epsilon_first_commits_to_an_arm_that_has_earned():
         policy = bj.EpsilonFirst()
         state = policy.init(Problem(num_arms=3, budget=jnp.float32(10)))
         arms = statistics([4, 4, 4], rewards, costs)
-        found, state = called(policy, state._replace(arms=arms, spent=Sum.of(np.float32(sum(costs) + 1), np)))
+        found, state = called(policy, state._replace(arms=arms, spent=KahanSum(np.float32(sum(costs) + 1), np.float32(0))))
         assert int(found) == int(state.committed) == arm, (rewards, costs)
 
 
@@ -518,7 +518,7 @@ def as_statistics(seen, policy, side_info=()):
     totals = [seen.reward, seen.cost]
     if getattr(policy, "variances", False):
         totals += [seen.reward - seen.reward_square, seen.cost - seen.cost_square]
-    totals = tuple(Sum.of(np.array(total, np.float32), np) for total in totals)
+    totals = tuple(np.array(total, np.float32) for total in totals)
     return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(1, dtype=np.int32), side_info=side_info))
 
 
@@ -538,7 +538,8 @@ def test_decisions_agree_with_the_reference_after_random_histories(name, options
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if name == "epsilon-first":
             start = policy.init(Problem(num_arms=5, budget=jnp.float32(1)))
-            commit = jax.vmap(lambda arms: policy(start._replace(arms=arms, spent=Sum.of(jnp.float32(1))), KEY)[0])
+            start = start._replace(spent=KahanSum(jnp.float32(1), jnp.float32(0)))
+            commit = jax.vmap(lambda arms: policy(start._replace(arms=arms), KEY)[0])
             np.testing.assert_array_equal(jax.jit(commit)(state), reference.commitment(seen))
             return
         values = reference.INDICES[name](seen, {"min_cost": np.float32(floors)[:, None].astype(float)}, **options)

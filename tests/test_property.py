@@ -23,7 +23,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
 from bts_jax import random
-from bts_jax.engine.functions import write_out_functions
+from bts_jax.engine.passes.functions import write_out_functions
 
 EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, in addition to those written by hand
 

@@ -129,11 +129,10 @@ MILLION = 1_000_000
 @partial(jax.jit, static_argnums=0)
 def again(sampler, attempt, draws, words, *parameters):
     """One more proposal for those that have no draw yet, and whether all have one then."""
-    begun = jnp.where(draws < 0, draws, random.NONE)
     place = jnp.arange(MILLION, dtype=jnp.uint32)
-    proposed = sampler.advance(random.words_of(sampler, attempt, words, place), begun, *parameters)
-    draws = jnp.where((draws >= 0) & (draws < random.NONE), draws, proposed)
-    return draws, ((draws >= 0) & (draws < random.NONE)).all()
+    proposed = sampler.propose(random.words_of(sampler, attempt, words, place), *parameters)
+    draws = jnp.where(draws < random.NONE, draws, proposed)
+    return draws, (draws < random.NONE).all()
 
 
 def by_proposals(sampler, key, *parameters):
@@ -152,7 +151,8 @@ def by_proposals(sampler, key, *parameters):
 def test_gamma_draws_have_their_law(shape):
     shapes = np.full(MILLION, shape, np.float32)
     check_law(random.gamma(jax.random.key(11), shapes), stats.gamma(shape))
-    check_law(by_proposals(random.GAMMA, jax.random.key(11), shapes), stats.gamma(shape))
+    if shape >= 0.5:  # the smallest shape in a policy
+        check_law(by_proposals(random.GAMMA, jax.random.key(11), shapes), stats.gamma(shape))
 
 
 # Equal shapes, 1 on either side, far apart. (Left out: draws that crowd below 1, where float32 has few numbers;
@@ -166,8 +166,9 @@ PAIRS = [(0.2, 3), (0.4, 0.45), (0.1, 1), (0.5, 0.5), (0.5, 1e7), (1, 1), (1, 1e
 def test_beta_draws_have_their_law(a, b):
     a, b = np.float32(a), np.float32(b)
     check_law(random.beta(jax.random.key(12), np.full(MILLION, a), b), stats.beta(float(a), float(b)))
-    check_law(by_proposals(random.BETA, jax.random.key(12), np.full(MILLION, a), np.full(MILLION, b)),
-              stats.beta(float(a), float(b)))
+    if min(a, b) >= 0.5:
+        check_law(by_proposals(random.BETA, jax.random.key(12), np.full(MILLION, a), np.full(MILLION, b)),
+                  stats.beta(float(a), float(b)))
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.001, 0.002), (0.01, 2), (3, 0.02), (1e-6, 1e-6)])
@@ -281,10 +282,10 @@ def test_gamma_log_acceptance_is_right_to_float32():
 @jax.jit
 @partial(jax.vmap, out_axes=-1)
 def proposals(key):
-    """Proposals of Beta draws, by both forms of the sampler."""
+    """Proposals of Beta draws."""
     a, b = jnp.linspace(1, 50, 10).at[5].set(1), jnp.geomspace(0.5, 1e6, 10).at[7].set(1).at[0].set(0.5)
     words = random.bits(key, a.shape)
-    return random.BETA.propose(words, a, b), random.BETA.advance(words, jnp.full(a.shape, random.NONE), a, b)
+    return random.BETA.propose(words, a, b)
 
 
 @pytest.mark.slow
@@ -292,9 +293,7 @@ def proposals(key):
 def test_draws_keep_their_bits_in_any_batch(batch):
     """Real-valued draws, not only the decisions made from them. They must not depend on the compiler's choices."""
     keys = jax.random.split(jax.random.key(9), 500)
-    whole = [np.asarray(x) for x in proposals(keys)]
-    parts = [proposals(keys[i : i + batch]) for i in range(0, 500 - 500 % batch, batch)]
-    assert whole[0].tobytes() == whole[1].tobytes(), "the general sampler gives the same draws for shapes of 1/2 and more"
-    for i, name in enumerate(("propose", "advance")):
-        joined = np.concatenate([np.asarray(part[i]) for part in parts], -1)
-        assert joined.tobytes() == np.ascontiguousarray(whole[i][:, : joined.shape[1]]).tobytes(), name
+    whole = np.asarray(proposals(keys))
+    parts = [np.asarray(proposals(keys[i : i + batch])) for i in range(0, 500 - 500 % batch, batch)]
+    joined = np.concatenate(parts, -1)
+    assert joined.tobytes() == np.ascontiguousarray(whole[:, : joined.shape[1]]).tobytes()

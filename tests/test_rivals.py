@@ -17,7 +17,6 @@ from test_knapsack_policies import pick
 
 import bts_jax as bj
 from bts_jax import Problem
-from bts_jax.engine.fixed_point import Sum
 from bts_jax.policies import binomial
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.posteriors import Beta, Gamma, Known, Normal
@@ -164,7 +163,7 @@ def test_irs_fh_has_less_regret_than_bts_with_small_budgets(budget):
 
 def statistics(pulls, *totals, side_info=()):
     pulls = np.array(pulls, np.int32)
-    totals = tuple(Sum.of(np.array(total, np.float32), np) for total in totals)
+    totals = tuple(np.array(total, np.float32) for total in totals)
     return jax.device_put(ArmStatistics(pulls=pulls, totals=totals, rounds=pulls.sum(dtype=np.int32), side_info=side_info))
 
 
@@ -387,7 +386,7 @@ def test_the_pacer_by_hand():
     policy = bj.BudgetPacer()
     start = policy.init(Problem(num_arms=3, num_resources=2, budget=np.float32([10, 50]), time_cost=np.float32(0.5)))
     np.testing.assert_allclose(start.target, [0.1])
-    totals = Sum.of(np.float32([3, 2, 0]), np), Sum.of(np.float32([[3, 1.5], [0.3, 1.5], [3e-4, 1.5]]), np)
+    totals = np.float32([3, 2, 0]), np.float32([[3, 1.5], [0.3, 1.5], [3e-4, 1.5]])
     arms = start.arms._replace(pulls=np.int32([3, 3, 3]), totals=totals, rounds=np.int32(9))
     scores = jax.jit(lambda policy, state: policy.scores(state))
     state = jax.device_put(start._replace(arms=arms))
@@ -399,7 +398,7 @@ def test_the_pacer_by_hand():
     np.testing.assert_allclose(after.spending, [0.95 + 0.05 * 3], rtol=1e-6)
     np.testing.assert_allclose(after.prices, [0.05 * 0.1], rtol=1e-5)
     # Arms of equal cost are all above the ceiling: then all are allowed.
-    equal = Sum.of(np.float32([[0.3, 1.5]] * 3), np)
+    equal = np.float32([[0.3, 1.5]] * 3)
     arms = state.arms._replace(totals=(state.arms.totals[0], jax.device_put(equal)))
     same = state._replace(arms=arms, prices=jnp.float32([1]))
     np.testing.assert_allclose(scores(policy, same), [0.25, 0, -0.5], atol=1e-5)

@@ -7,7 +7,6 @@ from bts_jax.bandits.correlated import Correlated
 from bts_jax.bandits.empirical import Empirical
 from bts_jax.bandits.fixed_price import FixedPrice
 from bts_jax.bandits.multinomial import Multinomial
-from bts_jax.bandits.one_of import OneOf  # noqa: F401  names of stored programs depend on the modules that are imported
 from bts_jax.bandits.pricing import Pricing
 from bts_jax.bandits.scaled import Scaled
 from bts_jax.bandits.timed import Timed

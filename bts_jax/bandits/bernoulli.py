@@ -9,7 +9,6 @@ import numpy as np
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
-from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
@@ -140,7 +139,7 @@ class Bernoulli(Arms):
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)
 
 
-@partial(quick_jit, static_argnums=(1, 2))  # one program instead of one for each operation
+@partial(jax.jit, static_argnums=(1, 2))  # one program instead of one for each operation
 def random_means(key: jax.Array, arms: tuple, resources: tuple, reward_range: Any, cost_range: Any) -> tuple:
     """Expected rewards and costs, uniform in their ranges. `arms`: (K,); `resources`: () or (d,)"""
     key_reward, key_cost = jax.random.split(key)

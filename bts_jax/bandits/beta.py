@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range
-from bts_jax.engine.programs import quick_jit
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
@@ -67,6 +66,6 @@ class Beta(Arms):
         return cls(*_random_shapes(key, num_arms, shape_range))
 
 
-@partial(quick_jit, static_argnums=(1,))
+@partial(jax.jit, static_argnums=(1,))
 def _random_shapes(key: jax.Array, num_arms: int, shape_range: Any) -> tuple[jax.Array, ...]:
     return tuple(jnp.maximum(jax.random.uniform(key, (4, num_arms), jnp.float32, *shape_range), random.SMALLEST_SHAPE))

@@ -7,8 +7,7 @@ import numpy as np
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_correlation, check_num_arms, largest_of
 from bts_jax.bandits.beta import Beta
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
-from bts_jax.engine.summation import over_last_axis
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
@@ -76,11 +75,11 @@ class Copula(Arms):
 
     @property
     def reward_mean(self) -> jax.Array:
-        return over_last_axis(jnp.asarray(self.reward)) / jnp.shape(self.reward)[-1]
+        return jnp.asarray(self.reward).mean(-1)
 
     @property
     def cost_mean(self) -> jax.Array:
-        return over_last_axis(jnp.asarray(self.cost)) / jnp.shape(self.cost)[-1]
+        return jnp.asarray(self.cost).mean(-1)
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         one, other = random.normal_pair(random.bits(key))

@@ -17,8 +17,7 @@ import numpy as np
 
 from bts_jax import checks, files, random
 from bts_jax.bandits.arms import Arms, check_num_arms, largest_of, named_arms
-from bts_jax.deprecated import renamed
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE, Resolution
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 from bts_jax.text import counted, shown
 from bts_jax.typing import ArrayLike
@@ -130,7 +129,6 @@ class Empirical(Arms):
         return cls(reward=table[0], cost=table[1], reward_scale=1, cost_scale=1)
 
     @classmethod
-    @renamed(report="on_report")
     def load(
         cls,
         table: Any,
@@ -237,11 +235,11 @@ class Loaded:
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """Returns the mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
-    resolution = Resolution.of(scale[..., None, None])
-    whole = jnp.where(there, resolution.quantize(values), 0)
-    high, low = (whole >> 12).sum(-1, dtype=jnp.int32), (whole & 0xFFF).sum(-1, dtype=jnp.int32)
+    # Values are added as integers, in multiples of 2⁻²³ of the scale: a float32 sum of half a million rows is inexact.
+    parts = jnp.where(there, jnp.round(values / scale[..., None, None] * 2**23), 0).astype(jnp.int32)
+    high, low = (parts >> 12).sum(-1, dtype=jnp.int32), (parts & 0xFFF).sum(-1, dtype=jnp.int32)
     total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
-    return total / (rows.astype(jnp.float32) * resolution.per_unit[..., 0])
+    return total * 2**-23 / rows.astype(jnp.float32) * scale[..., None]
 
 
 def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:

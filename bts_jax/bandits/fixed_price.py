@@ -9,7 +9,7 @@ import numpy as np
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms, check_range, named_arms
 from bts_jax.bandits.bernoulli import random_means, trial
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 

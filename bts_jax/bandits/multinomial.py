@@ -10,8 +10,7 @@ from jax import lax
 
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
-from bts_jax.engine.programs import quick_jit
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
@@ -156,7 +155,7 @@ class Multinomial(Arms):
 # the batch. Functions that are also called outside of a game are compiled as one program, not one for each operation.
 
 
-@partial(quick_jit, static_argnums=(1, 2, 3))
+@partial(jax.jit, static_argnums=(1, 2, 3))
 def _random_rows(key: jax.Array, count: int, num_arms: int, num_points: int) -> tuple[jax.Array, ...]:
     """Returns rows [K, M] for the rewards, and for the cost of each resource."""
     weights = jax.random.exponential(key, (count, num_arms, num_points), jnp.float32)

@@ -10,9 +10,7 @@ import numpy as np
 from bts_jax import checks, random
 from bts_jax.bandits.arms import Arms, check_num_arms
 from bts_jax.bandits.bernoulli import trial
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
-from bts_jax.engine.programs import quick_jit
-from bts_jax.engine.summation import over_last_axis
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
@@ -73,7 +71,7 @@ class Pricing(Arms):
     @property
     def reward_scale(self) -> jax.Array:
         """The largest revenue of one round, or 1 if all prices are 0."""
-        largest = over_last_axis(jnp.asarray(self.prices)).max(-1)
+        largest = jnp.asarray(self.prices).sum(-1).max(-1)
         return jnp.where(largest > 0, largest, 1)
 
     @property
@@ -83,7 +81,7 @@ class Pricing(Arms):
 
     @property
     def reward_mean(self) -> jax.Array:
-        return over_last_axis(jnp.asarray(self.prices) * jnp.asarray(self.demand))
+        return (jnp.asarray(self.prices) * jnp.asarray(self.demand)).sum(-1)
 
     @property
     def cost_mean(self) -> jax.Array:
@@ -97,7 +95,7 @@ class Pricing(Arms):
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         demand = jnp.asarray(self.demand)[arm]
         sold = trial(random.several_bits(key, len(demand)), demand)
-        return over_last_axis(jnp.asarray(self.prices)[arm] * sold), sold / jnp.asarray(self.inventory)
+        return (jnp.asarray(self.prices)[arm] * sold).sum(), sold / jnp.asarray(self.inventory)
 
     @classmethod
     def random(
@@ -114,7 +112,7 @@ class Pricing(Arms):
         return cls(prices=prices, demand=demand, inventory=inventory)
 
 
-@partial(quick_jit, static_argnums=(1, 2))
+@partial(jax.jit, static_argnums=(1, 2))
 def _random_shop(key: jax.Array, num_arms: int, num_products: int) -> tuple[jax.Array, jax.Array]:
     key_price, key_size, key_slope = jax.random.split(key, 3)
     prices = jax.random.uniform(key_price, (num_arms, num_products), jnp.float32, 0.1, 1)

@@ -9,8 +9,7 @@ import numpy as np
 from bts_jax import checks
 from bts_jax.bandits.arms import Wrapper
 from bts_jax.bandits.bernoulli import Bernoulli
-from bts_jax.contract import num_resources, scales
-from bts_jax.engine.fixed_point import LARGEST_SCALE, SMALLEST_SCALE
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE, num_resources, scales
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 

@@ -19,9 +19,6 @@ wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
 On a GPU, a call takes a few microseconds whatever it computes. So a draw by `random.rejection`, whose proposals are often
 rejected, makes several proposals per call there, and takes the first accepted one (`PROPOSALS`).
 
-Some draws need more than one proposal, such as Gamma draws of shapes below 1/2. The first program does not support them,
-because it is faster without. If a run needs such a draw, the batch is played again by a program that supports them.
-
 The draws of a bandit depend only on the key of the pull, so that all policies have common random numbers. On a CPU they are
 loops. On a GPU, where loops are slow, each call makes one proposal, and the round is attempted again if it is rejected
 (`_InOrder`). The number of rejected proposals is stored. So a draw is always the first accepted proposal, as in a loop.
@@ -41,8 +38,8 @@ from jax import lax
 from jax.extend import core
 
 from bts_jax import random
-from bts_jax.engine.armwise import ARMWISE, OTHER, Changes
 from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, merged, read, retrace, variables
+from bts_jax.engine.passes.armwise import ARMWISE, OTHER, Changes
 from bts_jax.random import NONE
 
 PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a policy's draw by `random.rejection`; see `engine/README.md`
@@ -52,7 +49,7 @@ OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposal
 class Kept(NamedTuple):
     """The saved draws of one `draw` operation of a policy: accepted and not yet used. For a bandit, see `_InOrder`."""
 
-    value: jax.Array  # `NONE` where there is no draw; negative where a draw has begun
+    value: jax.Array  # `NONE` where there is no draw
     parameters: tuple[jax.Array, ...]  # the parameters of the draws; empty if they change only for the pulled arm
 
 
@@ -61,7 +58,6 @@ class Attempt(NamedTuple):
 
     outputs: Any  # of the function; invalid unless complete
     complete: jax.Array  # bool: all draws were accepted
-    beyond: jax.Array  # bool: a draw needs more than one proposal, and this program does not support such draws
     keep: Callable  # `keep(counts, again)`: the draws to save if the round counts, or if there is another attempt
 
 
@@ -115,9 +111,9 @@ class Stepwise:
     The round is a function `(constants, state, *others) -> (outputs, state)`.
     """
 
-    def __init__(self, platform: str, general: bool, function: Callable, constants: Any, state: Any, *others: Any):
-        """Traces the function for arguments of these shapes. If `general`, draws may need more than one proposal."""
-        self.general, self.proposals = general, PROPOSALS[platform]
+    def __init__(self, platform: str, function: Callable, constants: Any, state: Any, *others: Any):
+        """Traces the function for arguments of these shapes."""
+        self.proposals = PROPOSALS[platform]
         closed, out = jax.make_jaxpr(function, return_shape=True)(constants, state, *others)
         closed = retrace(replace_random_gamma(closed), opaque=is_exact)
         self.closed = core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
@@ -162,9 +158,9 @@ class Stepwise:
             i = len(made)
             before = [made[j] for j in self.needs[i]]
             sampler = equation.params["sampler"]
-            count = self.proposals if sampler.advance is None else 1
+            count = 1 if sampler.mostly_accepted else self.proposals
             made.append(_InOrder(sampler, kept[i], inputs, before) if sampler.in_order else
-                        _Draw(sampler, self.general, count, kept[i], self.kinds[i], attempt, inputs, before))
+                        _Draw(sampler, count, kept[i], self.kinds[i], attempt, inputs, before))
             return [made[-1].value]
 
         env = evaluate_env(self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact)
@@ -175,15 +171,15 @@ class Stepwise:
         def keep(counts: jax.Array, again: jax.Array) -> list[Kept]:
             return [draw.keep(counts, again, index, saved) for draw, saved in zip(made, self.saved, strict=True)]
 
-        worst = _worst([one.lacks for one in made])
-        return Attempt(jax.tree.unflatten(self.structure, outputs), worst == 0, worst == 2, keep)
+        complete = ~_any([one.lacks for one in made])
+        return Attempt(jax.tree.unflatten(self.structure, outputs), complete, keep)
 
 
 class _Draw:
     """One attempt at the draws of one `draw` operation."""
 
     def __init__(
-        self, sampler: random.Sampler, general: bool, count: int, kept: Kept, kind: int, attempt: jax.Array,
+        self, sampler: random.Sampler, count: int, kept: Kept, kind: int, attempt: jax.Array,
         operands: Sequence, before: Sequence["_Draw | _InOrder"],
     ):
         key, place, parameters = tuple(operands[:2]), operands[2], tuple(operands[3:])
@@ -192,25 +188,16 @@ class _Draw:
         if kind == OTHER:
             same = [_bits(new) == _bits(old) for new, old in zip(parameters, kept.parameters, strict=True)]
             self.known = jnp.where(_both(same), self.known, NONE)
-        staged = general and sampler.advance is not None
-        if staged:
-            self.proposed = sampler.advance(random.words_of(sampler, attempt, key, place),  # type: ignore
-                                            jnp.where(self.known < 0, self.known, NONE), *parameters)
-        else:
-            words = [random.words_of(sampler, attempt * count + i, key, place) for i in range(count)]
-            self.proposed = sampler.propose(words[-1], *parameters)
-            for one in reversed(words[:-1]):
-                value = sampler.propose(one, *parameters)
-                self.proposed = jnp.where(value == NONE, self.proposed, value)
+        words = [random.words_of(sampler, attempt * count + i, key, place) for i in range(count)]
+        self.proposed = sampler.propose(words[-1], *parameters)
+        for one in reversed(words[:-1]):
+            value = sampler.propose(one, *parameters)
+            self.proposed = jnp.where(value == NONE, self.proposed, value)
         if before:
-            self.proposed = jnp.where(_worst([one.lacks for one in before]) == 0, self.proposed, NONE)
-        self.has = (self.known >= 0) & (self.known < NONE) if staged else self.known != NONE
+            self.proposed = jnp.where(_any([one.lacks for one in before]), NONE, self.proposed)
+        self.has = self.known != NONE
         self.value = jnp.where(self.has, self.known, self.proposed)
-        # What is missing. 0: nothing, also if the value is NaN. 1: an accepted proposal. 2: a program that supports draws with
-        # more than one proposal.
-        self.lacks = (self.value == NONE).astype(jnp.int8)
-        if sampler.advance is not None:
-            self.lacks = jnp.where(self.value < 0, jnp.int8(1 if staged else 2), self.lacks)
+        self.lacks = self.value == NONE
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
         """The draws to save: those that the round did not need if it counts, all draws so far if there is another attempt."""
@@ -233,12 +220,12 @@ class _InOrder:
         value, accepted = proposal(self.rejected)
         value = jnp.where(accepted, value, 1)  # `update` gets a valid number, although the round will be attempted again
         self.value = jnp.where(valid, value, jnp.nan)
-        self.lacks = (valid & ~accepted).astype(jnp.int8)
-        self.ready = _worst([one.lacks for one in before]) == 0  # the parameters are known
+        self.lacks = valid & ~accepted
+        self.ready = ~_any([one.lacks for one in before])  # the parameters are known
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
         """The number of rejected proposals: 0 before the next round."""
-        rejected = self.rejected + (again & self.ready & (self.lacks > 0)).astype(jnp.uint32)
+        rejected = self.rejected + (again & self.ready & self.lacks).astype(jnp.uint32)
         return Kept(jnp.where(counts, jnp.uint32(0), rejected), ())
 
 
@@ -253,15 +240,15 @@ def _both(conditions: Sequence[jax.Array]) -> jax.Array:
     return result
 
 
-def _worst(lacks: Sequence[jax.Array]) -> jax.Array:
-    """The maximum of all entries. Arrays of the same shape are combined first."""
+def _any(flags: Sequence[jax.Array]) -> jax.Array:
+    """Whether any entry is true. Arrays of the same shape are combined first."""
     shapes: dict[tuple, jax.Array] = {}
-    for one in lacks:
-        shapes[one.shape] = jnp.maximum(shapes[one.shape], one) if one.shape in shapes else one
-    worst = jnp.int8(0)
+    for one in flags:
+        shapes[one.shape] = shapes[one.shape] | one if one.shape in shapes else one
+    result = jnp.bool_(False)
     for one in shapes.values():
-        worst = jnp.maximum(worst, one.max(initial=0))
-    return worst
+        result = result | one.any()
+    return result
 
 
 def _dependencies(jaxpr: Any, draws: Sequence) -> list[list[int]]:

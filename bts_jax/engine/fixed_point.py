@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bts_jax.engine.rounding import round_product
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
+from bts_jax.engine.passes.rounding import round_product
 
 UNIT = 15_120_000
 LARGEST = 2**31 - 2  # the largest whole part that a sum can hold and still take one more pull
@@ -92,8 +93,6 @@ def _integers(value: Any, xp: Any) -> Any:
 
 
 # Sums of amounts whose maximum is not 1.
-
-SMALLEST_SCALE, LARGEST_SCALE = 1e-6, 2**23
 
 
 class Resolution(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend import core
 
 from bts_jax import random
@@ -180,6 +181,22 @@ def read(atom: Any, env: dict) -> Any:
 def variables(atoms: Sequence) -> list:
     """The atoms that are variables, not literals."""
     return [atom for atom in atoms if isinstance(atom, core.Var)]
+
+
+def is_one_entry(equation: Any) -> bool:
+    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)` for a scalar i. An index out of range changes nothing."""
+    if equation.primitive.name not in ("scatter", "scatter-add"):
+        return False
+    if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:  # `x.at[i].apply(f)`
+        return False
+    operand, indices, _ = (atom.aval for atom in equation.invars)
+    one = lax.ScatterDimensionNumbers(tuple(range(operand.ndim - 1)), (0,), (0,))
+    params = equation.params
+    return (
+        indices.shape == (1,)
+        and params["dimension_numbers"] == one
+        and params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    )
 
 
 def is_float(var: Any) -> bool:

@@ -18,8 +18,8 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, read
-from bts_jax.engine.summation import in_fixed_order
+from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, is_one_entry, read
+from bts_jax.engine.pipeline import rewritten_once
 
 # The parameters of these operations name axes, counted from the front. Lanes on the last axis do not change them.
 SAME_AXES = """
@@ -39,6 +39,7 @@ def lanes(function: Callable, platform: str = "cpu") -> Callable:
 
     def mapped(*arguments: Any) -> Any:
         closed, out, count = traced(function, arguments)
+        closed = rewritten_once(closed, platform)
         vector = Vectoriser(count, platform)
         results = vector.evaluate(closed.jaxpr, closed.consts, [Lanes(leaf) for leaf in jax.tree.leaves(arguments)])
         return jax.tree.unflatten(out, [vector.spread(x) for x in results])
@@ -51,7 +52,7 @@ def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
     leaves, structure = jax.tree.flatten(arguments)
     single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
     closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-    return in_fixed_order(closed), jax.tree.structure(out), leaves[0].shape[-1]
+    return closed, jax.tree.structure(out), leaves[0].shape[-1]
 
 
 class Lanes:
@@ -252,22 +253,6 @@ def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: An
     return [Lanes(x.reshape(-1).at[place[None]].get(mode="promise_in_bounds"))]
 
 
-def is_one_entry(equation: Any) -> bool:
-    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)` for a scalar i. An index out of range changes nothing."""
-    if equation.primitive.name not in ("scatter", "scatter-add"):
-        return False
-    if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:  # `x.at[i].apply(f)`
-        return False
-    operand, indices, _ = (atom.aval for atom in equation.invars)
-    one = lax.ScatterDimensionNumbers(tuple(range(operand.ndim - 1)), (0,), (0,))
-    params = equation.params
-    return (
-        indices.shape == (1,)
-        and params["dimension_numbers"] == one
-        and params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
-    )
-
-
 def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
     """Sets one entry of every lane, or adds to it. In place on a CPU only: a GPU would start a kernel for each such array."""
     if not is_one_entry(equation):
@@ -287,7 +272,22 @@ def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
 def _argmax(vector: Vectoriser, equation: Any, x: Any) -> list | None:
     if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:  # bools have no smallest number
         return None
-    return [Lanes(largest(x.array, vector.platform)[1].astype(equation.params["index_dtype"]))]
+    values = x.array
+    if vector.platform == "cpu" and values.dtype == jnp.float32:
+        values = in_order(values)
+    return [Lanes(largest(values, vector.platform)[1].astype(equation.params["index_dtype"]))]
+
+
+def in_order(x: jax.Array) -> jax.Array:
+    """Integers in the order of the floats. −0 equals 0, and NaN is the largest.
+
+    XLA's CPU compiler does not vectorise a search for the largest float well, because each comparison must treat NaN. With 100
+    arms, a search for the largest integer takes a fifth of the time (jaxlib 0.10.2, 2 Arm cores).
+    """
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    key = bits ^ (lax.shift_right_arithmetic(bits, jnp.int32(31)) & jnp.int32(0x7FFFFFFF))
+    key = jnp.where(key == -1, 0, key)  # −0
+    return jnp.where((bits & jnp.int32(0x7FFFFFFF)) > jnp.int32(0x7F800000), jnp.int32(0x7FFFFFFF), key)
 
 
 def _reduce_arms(vector: Vectoriser, equation: Any, x: Any) -> list | None:

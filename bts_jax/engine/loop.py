@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from bts_jax.engine.lanes import lanes as in_lanes
-from bts_jax.engine.step import Step
-from bts_jax.engine.storing import behind_a_branch
+from bts_jax.engine.passes.storing import behind_a_branch
+from bts_jax.engine.step import STEPS
 
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, calls are
 # taken two at a time (`programs.Graphed`). So their number is even.
@@ -61,7 +61,6 @@ class Played(NamedTuple):
     record: Any  # of every run
     calls: jax.Array  # [runs] int32, the number of attempts at rounds
     blocks: jax.Array  # int32, the number of blocks
-    beyond: jax.Array  # [runs] bool: the run needs a program that supports all draws
 
 
 class _Batch(NamedTuple):
@@ -79,7 +78,6 @@ class _Queue(NamedTuple):
     line: jax.Array  # int32, the next run
     stored: Any  # records of the runs that have ended
     calls: jax.Array  # [runs] int32, of the runs that have ended
-    beyond: jax.Array  # [runs] bool, of the runs that have ended
 
 
 def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
@@ -172,8 +170,8 @@ class _Lanes:
         part = self.own
         if self.queues:
             part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], self.width), x.dtype), self.own)
-        self.step = Step(lambda part, now: rules.call(self.round, self.setting(part), now), part,
-                         jax.eval_shape(self.fresh, part), platform, lambda now: now.waiting)
+        self.step = STEPS[platform](lambda part, now: rules.call(self.round, self.setting(part), now), part,
+                                    jax.eval_shape(self.fresh, part))
 
     def setting(self, part: Any) -> Any:
         return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)
@@ -186,8 +184,7 @@ class _Lanes:
             return _Batch(None, *self.entered(self.own), jnp.int32(0))
         run = jnp.arange(self.width, dtype=jnp.int32)
         part = self.take(run)
-        queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32),
-                       jnp.zeros(self.runs, bool))
+        queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32))
         return _Batch(part, *self.entered(part), jnp.int32(0), queue)
 
     def fresh(self, part: Any) -> Any:
@@ -219,30 +216,29 @@ class _Lanes:
 
     def refill(self, batch: _Batch) -> _Batch:
         """Stores the runs that have ended, and refills their lanes with the next runs."""
-        record, (run, line, stored, calls, beyond) = batch.record, batch.queue
+        record, (run, line, stored, calls) = batch.record, batch.queue
         now = self.now(batch)
         ended = now.waiting & (run < self.runs)
         place = jnp.where(ended, run, self.runs)  # out of range: dropped
         stored = jax.tree.map(lambda all, one: all.at[..., place].set(one, mode="drop"), stored, record)
         calls = calls.at[place].set(now.calls, mode="drop")
-        beyond = beyond.at[place].set(now.beyond, mode="drop")
         run = jnp.where(ended, line + jnp.cumsum(ended, dtype=jnp.int32) - 1, run)
         line = line + ended.sum(dtype=jnp.int32)
         part = self.take(jnp.minimum(run, self.runs - 1))
         anew = ended & (run < self.runs)
         state, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.entered(part), (batch.state, record))
-        return batch._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls, beyond))
+        return batch._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls))
 
     def goes_on(self, batch: _Batch) -> jax.Array:
         return (batch.queue.run < self.runs).any() if self.queues else ~self.now(batch).waiting.all()
 
     def result(self, batch: _Batch) -> Played:
         queue, now = batch.queue, self.now(batch)
-        played = (queue.stored, queue.calls, queue.beyond) if self.queues else (batch.record, now.calls, now.beyond)
+        played = (queue.stored, queue.calls) if self.queues else (batch.record, now.calls)
         if self.runs > self.count:
             played = jax.tree.map(lambda x: x[..., : self.count], played)
-        record, calls, beyond = played
-        return Played(record, calls, batch.blocks, beyond)
+        record, calls = played
+        return Played(record, calls, batch.blocks)
 
 
 def _repeated(tree: Any, times: int) -> Any:

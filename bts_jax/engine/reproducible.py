@@ -7,9 +7,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from bts_jax.devices import default_platform
-from bts_jax.engine.functions import write_out_functions
-from bts_jax.engine.rounding import round_products
-from bts_jax.engine.summation import without_reductions
+from bts_jax.engine.pipeline import rewritten_once
 
 
 def reproducible(function: Callable) -> Callable:
@@ -17,7 +15,7 @@ def reproducible(function: Callable) -> Callable:
 
     def rewritten(*arguments: Any) -> Any:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        closed = without_reductions(round_products(write_out_functions(closed, default_platform())))
+        closed = rewritten_once(closed, default_platform())
         outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from bts_jax import plots
-from bts_jax.engine.programs import quick_jit
 from bts_jax.intervals import Interval, interval, ratio_interval, step_down, tail
 from bts_jax.statistics import by_kind, mean_interval, measured, multiples, paired, ranking, sample, unseen_excess
 from bts_jax.text import ALLOWANCE, counted, table
@@ -40,14 +39,14 @@ class Instance:
     coords: dict[str, float] = field(default_factory=dict)  # further ones; the same names for all instances of a study
 
 
-_fold_in_each = quick_jit(jax.vmap(jax.random.fold_in, (None, 0)))
+_fold_in_each = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
 
 
 def draw(make: Callable[[jax.Array], Any], kind: str, arms: int, count: int, seed: int, place: int) -> list[Instance]:
     """Draws random bandits. Each depends on the seed, the index of its kind and its number, but not on `count`."""
     key = jax.random.fold_in(jax.random.key(seed), place)
     keys = _fold_in_each(key, np.arange(count))
-    batch = jax.tree.map(np.asarray, quick_jit(jax.vmap(make))(keys))
+    batch = jax.tree.map(np.asarray, jax.jit(jax.vmap(make))(keys))
     return [Instance(jax.tree.map(lambda x, i=i: x[i], batch), arms, kind, i + 1) for i in range(count)]
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from bts_jax import checks, progress, statistics
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy
-from bts_jax.deprecated import renamed
 from bts_jax.intervals import Interval, check_level, interval
 from bts_jax.learn.estimates import check_arguments, check_objective, horizon, outcomes
 from bts_jax.learn.pathwise import pathwise_gradient
@@ -51,7 +50,6 @@ class Fit:
                 f"{verdict}")
 
 
-@renamed(bandits="sample_bandit")
 def fit(
     policy: Policy,
     sample_bandit: Callable[[jax.Array], Bandit],

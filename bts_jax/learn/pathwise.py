@@ -8,12 +8,10 @@ import jax.numpy as jnp
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
-from bts_jax.deprecated import renamed
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values, with_values
 
 
-@renamed(bandits="bandit_batch")
 def pathwise_gradient(
     policy: Policy,
     bandit_batch: Bandit,

@@ -9,13 +9,11 @@ from jax import lax
 
 from bts_jax import checks, game, random
 from bts_jax.contract import Bandit, Policy
-from bts_jax.deprecated import renamed
 from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values, with_values
 
 
-@renamed(bandits="bandit_batch")
 def score_gradient(
     policy: Policy,
     bandit_batch: Bandit,

@@ -8,12 +8,10 @@ import numpy as np
 
 from bts_jax.batch import simulate_batch
 from bts_jax.contract import Bandit, Policy
-from bts_jax.deprecated import renamed
 from bts_jax.learn.estimates import Estimate, check_arguments, estimated, outcomes
 from bts_jax.learn.space import Ranges, Space
 
 
-@renamed(bandits="bandit_batch")
 def smoothed_gradient(
     policy: Policy,
     bandit_batch: Bandit,

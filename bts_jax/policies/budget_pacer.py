@@ -111,7 +111,7 @@ class BudgetPacer:
     def scores(self, state: BudgetPacerState) -> jax.Array:
         """The score of each arm; the lowest number for arms above a ceiling. [K]"""
         pulls = state.arms.pulls.astype(jnp.float32)
-        bound = state.arms.totals[0].value() / (pulls + 1) + self.exploration / jnp.sqrt(pulls + 1)
+        bound = state.arms.totals[0] / (pulls + 1) + self.exploration / jnp.sqrt(pulls + 1)
         cost = state.arms.cost_mean[:, :-1]
         largest = cost.max(0)
         share = jnp.where(largest > 0, cost / jnp.where(largest > 0, largest, 1), 1)  # [K, d − 1]

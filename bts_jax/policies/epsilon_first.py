@@ -4,20 +4,30 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.policies.index import ArmStatistics
 from bts_jax.pytrees import pytree
 from bts_jax.typing import ArrayLike
 
 
+class KahanSum(NamedTuple):
+    """A float32 sum with the error of its last rounding (Kahan, 1965). So ten costs of 0.1 are 1, after any number of costs."""
+
+    total: jax.Array
+    excess: jax.Array  # how much `total` is too large
+
+    def add(self, amount: jax.Array) -> "KahanSum":
+        less = amount - self.excess
+        total = self.total + less
+        return KahanSum(total, (total - self.total) - less)
+
+
 class EpsilonFirstState(NamedTuple):
     arms: ArmStatistics  # of the exploration phase; frozen at the commitment
-    spent: Sum  # during the exploration
-    allowance: Sum  # εB
+    spent: "KahanSum"  # during the exploration
+    allowance: jax.Array  # εB
     committed: jax.Array  # the arm of the commitment; −1 during exploration
 
 
@@ -65,20 +75,20 @@ class EpsilonFirst:
     def init(self, problem: Problem) -> EpsilonFirstState:
         return EpsilonFirstState(
             arms=ArmStatistics.zeros(problem.num_arms),
-            spent=Sum.zeros(),
+            spent=KahanSum(jnp.float32(0), jnp.float32(0)),
             # Slightly less than εB: rounding must not make 0.3 · 50 larger than 15.
-            allowance=Sum.of(jnp.float32(self.epsilon * problem.required("budget")) * jnp.float32(1 - 2**-21)),
+            allowance=jnp.float32(self.epsilon * problem.required("budget")) * jnp.float32(1 - 2**-21),
             committed=jnp.int32(-1),
         )
 
     def __call__(self, state: EpsilonFirstState, key: jax.Array) -> tuple[jax.Array, EpsilonFirstState]:
         arms, num_arms = state.arms, state.arms.pulls.shape[0]
         # The arms are pulled in turn, so each was pulled at least once after K rounds.
-        explored = state.spent.reaches(state.allowance) & (arms.rounds >= num_arms)
+        explored = (state.spent.total >= state.allowance) & (arms.rounds >= num_arms)
         # The ratio. For an arm without costs it is 10³⁸ r̄, which is above every finite ratio unless r̄ = 0.
         costs = arms.cost_mean > 0
         ratio = jnp.where(costs, arms.reward_mean / jnp.where(costs, arms.cost_mean, 1), arms.reward_mean * jnp.float32(1e38))
-        best = lax.argmax(ratio, 0, jnp.int32)
+        best = jnp.argmax(ratio).astype(jnp.int32)
         committed = jnp.where((state.committed < 0) & explored, best, state.committed)
         return jnp.where(committed < 0, arms.rounds % num_arms, committed), state._replace(committed=committed)
 
@@ -89,5 +99,5 @@ class EpsilonFirst:
         arms = state.arms.record(arm, reward, cost)
         return state._replace(
             arms=jax.tree.map(lambda new, old: jnp.where(exploring, new, old), arms, state.arms),
-            spent=state.spent.add(jnp.where(exploring, quantize(cost), 0)),
+            spent=state.spent.add(jnp.where(exploring, cost, 0)),
         )

@@ -4,20 +4,21 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from bts_jax import checks
 from bts_jax.contract import Problem
-from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.typing import ArrayLike
 
 
 class ArmStatistics(NamedTuple):
-    """The number of pulls of each arm, and the sums of its rewards and costs."""
+    """The number of pulls of each arm, and the sums of its rewards and costs.
+
+    Sums are float32. Sums of zeros and ones are exact up to 2²⁴ pulls of an arm.
+    """
 
     pulls: jax.Array  # [K] int32
     # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c); for covariances also of rc.
-    totals: tuple[Sum, ...]
+    totals: tuple[jax.Array, ...]
     rounds: jax.Array  # int32, total number of pulls; t − 1 in round t
     side_info: Any = ()  # what the index needs from the side information
 
@@ -27,8 +28,7 @@ class ArmStatistics(NamedTuple):
     ) -> "ArmStatistics":
         """The statistics before the first pull. `resources` is (d,) if costs are vectors. `products` needs `variances`."""
         shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1) + [(num_arms,)] * products
-        totals = tuple(Sum.zeros(shape) for shape in shapes)
-        return cls(jnp.zeros(num_arms, jnp.int32), totals, jnp.int32(0))
+        return cls(jnp.zeros(num_arms, jnp.int32), tuple(map(jnp.zeros, shapes)), jnp.int32(0))
 
     @property
     def n(self) -> jax.Array:
@@ -61,7 +61,7 @@ class ArmStatistics(NamedTuple):
         return self._average(4)
 
     def _average(self, i: int) -> jax.Array:
-        total, n = self.totals[i].value(), self.n
+        total, n = self.totals[i], self.n
         return total / (n if total.ndim == n.ndim else n[..., None])
 
     def record(self, arm: jax.Array, reward: jax.Array, cost: jax.Array) -> "ArmStatistics":
@@ -72,11 +72,7 @@ class ArmStatistics(NamedTuple):
         if len(self.totals) > 4:
             amounts.append(reward * cost)
 
-        def added(total: Sum, amount: jax.Array) -> Sum:
-            new = Sum(total.whole[arm], total.rest[arm]).add(quantize(amount))
-            return Sum(total.whole.at[arm].set(new.whole), total.rest.at[arm].set(new.rest))
-
-        totals = tuple(added(total, amount) for total, amount in zip(self.totals, amounts, strict=True))
+        totals = tuple(total.at[arm].add(amount) for total, amount in zip(self.totals, amounts, strict=True))
         return self._replace(pulls=self.pulls.at[arm].add(1), totals=totals, rounds=self.rounds + 1)
 
 
@@ -142,10 +138,6 @@ def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
     Arms that were never pulled and arms with an infinite index are explored first; among these, the arm with the fewest pulls
     is chosen. So every arm is pulled once, in the order of the arms' numbers, before any finite index is used.
     """
-    # Each arm gets one integer rank, so that one argmax over the arms decides. Finite indices have the order of their bits as
-    # floats. Arms to explore rank above all finite indices, ordered by their pulls. More than 2²³ pulls count as 2²³.
-    bits = lax.bitcast_convert_type(index, jnp.int32)
-    ordered = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
     explore = (pulls == 0) | ~(index < jnp.inf)
-    rank = jnp.where(explore, jnp.int32(0x7FFFFFFF) - jnp.minimum(pulls, jnp.int32(0x7FFFFF)), ordered)
-    return lax.argmax(rank, 0, jnp.int32)
+    first = jnp.float32(1e38) / (1 + pulls.astype(jnp.float32))  # larger for fewer pulls, and always above 10²⁸
+    return jnp.argmax(jnp.where(explore, first, jnp.minimum(index, jnp.float32(1e28)))).astype(jnp.int32)

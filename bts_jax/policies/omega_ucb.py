@@ -189,7 +189,7 @@ class PatientOmegaUCB(_Omega):
         checks.hyperparameter(self, "doubt", 0, 1e6, low_excluded=True)
 
     def widths(self, state: ArmStatistics) -> ArrayLike:
-        known = over(state.totals[1].value(), self.eta(state, state.cost_mean, state.cost_rest))
+        known = over(state.totals[1], self.eta(state, state.cost_mean, state.cost_rest))
         return self.rho * (1 + (jnp.asarray(self.patience) - 1) * self.spell / (known + self.spell))
 
     def sides(self, state: ArmStatistics) -> tuple[Side, Side]:

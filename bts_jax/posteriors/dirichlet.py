@@ -60,7 +60,8 @@ class Dirichlet:
 
     def draw(self, state: tuple[jax.Array, ...], key: jax.Array) -> jax.Array:
         shapes = jnp.stack(state, -1).astype(jnp.float32) + jnp.asarray(self.prior, jnp.float32)
-        weights = random.gamma(key, shapes)  # [K, M]
+        logs = jax.random.loggamma(key, shapes)  # [K, M]; of small shapes, all draws may be too small for float32
+        weights = jnp.exp(logs - logs.max(-1, keepdims=True))
         parts = [weights[:, j] for j in range(len(state))]
         worth = [weight * value for weight, value in zip(parts, self.values, strict=True)]
         return reduce(jnp.add, worth) / reduce(jnp.add, parts)

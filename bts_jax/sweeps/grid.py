@@ -13,8 +13,7 @@ import numpy as np
 from bts_jax import checks, game
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
-from bts_jax.bandits.arms import Wrapper, named_arms
-from bts_jax.bandits.one_of import OneOf
+from bts_jax.bandits.arms import named_arms
 from bts_jax.batch import best_cost
 from bts_jax.contract import Bandit, Means, Policy, num_resources, scales, side_info
 from bts_jax.engine.fixed_point import LARGEST, UNIT
@@ -26,7 +25,6 @@ from bts_jax.sweeps.specification import check_coords, entry_of, increasing, is_
 from bts_jax.sweeps.store import FORMAT
 from bts_jax.text import counted, shown
 
-MOST_PER_ARM = 64  # parameters of a bandit, see `Grid.mixes`
 RUN_KEY = "fold_in(fold_in(jax.random.key(seed), crc32(bandit name)), seed index)"
 
 
@@ -201,25 +199,9 @@ class Grid:
     def bandit(self, place: int) -> Bandit:
         return self._bandits[place]
 
-    def mixes(self, place: int) -> bool:
-        """Whether this bandit can be in a batch with bandits of other kinds that have the same number of arms.
-
-        In such a batch, each run has a copy of the parameters of all kinds. So there must not be many.
-        """
-        bandit, means = self._bandits[place], self.means[place]
-        ours = is_ours(bandit, BANDITS) and not isinstance(bandit, Wrapper) and scales(bandit) is None
-        few = sum(map(np.size, jax.tree.leaves(bandit))) <= MOST_PER_ARM * len(means.reward_mean)
-        return ours and few and num_resources(means) is None
-
-    def batch(self, places: Sequence[int] | np.ndarray, kinds: Sequence[int]) -> Bandit:
-        """A batch of bandits. They are of these kinds, in ascending order."""
-        own, rows = np.array([kind for kind, _ in self.kinds])[places], self._rows[places]
-        # Where a run has a bandit of another kind, the first of this kind takes its place.
-        batches = [self._batch_of(kind, np.where(own == kind, rows, 0)) for kind in kinds]
-        return batches[0] if len(kinds) == 1 else OneOf(bandits=tuple(batches), which=np.searchsorted(kinds, own))
-
-    def _batch_of(self, kind: int, rows: np.ndarray) -> Bandit:
+    def batch(self, places: Sequence[int] | np.ndarray) -> Bandit:
         """A batch of bandits of one kind."""
+        kind, rows = self.kinds[places[0]][0], self._rows[places]
         if kind not in self._stacks:
             self._stacks[kind] = _stacked([self._bandits[place] for place in self._members[kind]])
         return jax.tree.map(lambda leaf: leaf[rows], self._stacks[kind])

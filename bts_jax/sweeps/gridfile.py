@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "grid.toml"
 MOST_BYTES = 2**21  # tomllib reads about a megabyte in a second
 MOST_INSTANCES = 100_000
 KINDS = {"policy": ALL_POLICIES, "bandit": BANDITS, "posterior": POSTERIORS}
-RENAMED = {"seeds": "num_seeds", "relative": "relative_to_min_cost"}  # since version 0.2; to be removed in 0.3
 # The memory of tomllib grows with the square of the number of parts in a dotted key (Python 3.11.7, 3.12.1 and 3.13.0): 385 MB
 # for 10,000 parts, 1.5 GB for 20,000. To see whether this is still needed, measure tomllib.loads("a." * 10_000 + "b = 1").
 LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+){100}""")
@@ -52,7 +50,6 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = error if isinstance(error, ValueError) else "nested too deeply"
         raise ValueError(f"{str(path)!r} is not TOML ({reason}): see bts-jax sweep --example") from None
-    table = _renamed(table)
     needed = ("num_seeds", "rounds" if "rounds" in table else "budgets", "policies", "bandits")
     known = ("seed", "num_seeds", "budgets", "relative_to_min_cost", "max_rounds", "rounds", "policies", "bandits")
     _known("", table, known, needed)
@@ -70,18 +67,6 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
                 raise ValueError(f"there are two bandits {label!r}, one of them a random instance: change the name of {where}")
             bandits[label] = bandit
     return {**table, "policies": policies, "bandits": bandits}
-
-
-def _renamed(table: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the old names of keys by those of version 0.2."""
-    old = [name for name in RENAMED if name in table]
-    for name in old:
-        if RENAMED[name] in table:
-            raise ValueError(f"the keys {RENAMED[name]!r} and {name!r}, its old name, are both given: remove {name!r}")
-    if old:
-        names = ", ".join(f"{name!r} is now called {RENAMED[name]!r}" for name in old)
-        warnings.warn(f"keys have new names: {names}", FutureWarning, stacklevel=3)
-    return {RENAMED.get(name, name): value for name, value in table.items()}
 
 
 def _posteriors(where: str, value: Any, folder: Path) -> Any:

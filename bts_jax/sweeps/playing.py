@@ -269,7 +269,7 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
         budget = checkpoints.ravel()
         checkpoints = budget[:, None]
     keys = _run_keys(grid.key, words, seeds.astype(np.int32), repeats)
-    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats), call.kinds)
+    bandit = grid.bandit(places[0]) if call.alike else grid.batch(np.repeat(places, chunk_size * repeats))
     # An array among the hyperparameters of a user-defined policy is the same in all runs. It is not a batch.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))

@@ -27,7 +27,6 @@ from bts_jax import checks, limits, progress
 from bts_jax.bandits import BANDITS
 from bts_jax.batch import on_the_host
 from bts_jax.contract import Bandit, Policy
-from bts_jax.deprecated import renamed
 from bts_jax.devices import check_fork
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.sweeps import executors
@@ -42,7 +41,6 @@ from bts_jax.sweeps.specification import arguments
 from bts_jax.text import counted
 
 
-@renamed(seeds="num_seeds", relative="relative_to_min_cost", chunk="chunk_size", memory="memory_bytes")
 def sweep(
     policies: Mapping[str, Policy] | Sequence[str],
     bandits: Mapping[str, Bandit],

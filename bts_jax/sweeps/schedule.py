@@ -4,13 +4,13 @@ A chunk is one policy on one bandit with a range of seeds. If there are many ban
 consecutive bandits of the same kind instead: otherwise there would be as many chunks as runs, and saving them would take longer
 than playing. `group_size` chooses how many bandits a group has.
 
-Chunks of the same policy and kind of bandit form a batch (`Call`). Small batches share a program: on a GPU batches of several
-policies are fused, and on a CPU a batch may have several kinds of bandits.
+Chunks of the same policy and kind of bandit form a batch (`Call`). Small batches share a program: on a GPU, those of several
+policies are fused.
 """
 
 import heapq
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from bts_jax.sweeps.grid import Grid, kind_of
 from bts_jax.sweeps.results import Chunk, Results
 
 MAX_FUSED = 6  # batches in a program: a program with more takes long to compile
-MAX_MIXED = 4  # kinds of bandits in a batch
 LARGEST_GROUP = 256  # bandits in a chunk
 CPU_SPEED, GPU_SPEED = 1e8, 1.5e10  # pulls times arms a second of one device, roughly: of BTS on a core, and on an H200
 FEWEST_TASKS_CPU, FEWEST_TASKS_GPU = 64, 16  # for an executor, if there are that many chunks
@@ -30,8 +29,7 @@ FEWEST_GROUPS = 16  # of bandits, so that there are enough chunks to divide, and
 class Call(NamedTuple):
     """A batch of runs. Calls of the same program have the same shapes."""
 
-    chunks: list[Chunk]  # with the same policy
-    kinds: tuple[int, ...]  # the kinds of the bandits in that program, in ascending order
+    chunks: list[Chunk]  # with the same policy and the same kind of bandit
     size: int  # how many chunks the program is compiled for: the rest is filled with repeats
     alike: bool  # whether all chunks of that program have the same bandit
     program: Any  # identifies the program
@@ -77,32 +75,6 @@ def _alike(grid: Grid, results: Results, chunks: list[Chunk]) -> dict[Any, list[
     for chunk in _longest_first(grid, results, chunks):
         alike.setdefault((chunk.policy, *grid.kinds[results.bandits(chunk)[0]], results.gap(chunk).budgets), []).append(chunk)
     return alike
-
-
-def _mixed(grid: Grid, results: Results, lists: dict[Any, list[Chunk]]) -> dict[Any, list[Chunk]]:
-    """Unites lists of chunks on different kinds of bandits, if a common program costs less time than it saves.
-
-    A pull in such a program computes a result for each kind. The keys of the new lists have tuples of kinds.
-    """
-    settings: dict[Any, Any] = {}  # by the key of a list: lists with the same setting can share a program
-    times: dict[Any, defaultdict[int, float]] = {}  # by setting and kind
-    for key, chunks in lists.items():
-        _, kind, alone, budgets = key
-        place = results.bandits(chunks[0])[0]
-        mix = None if _on_cpu(grid) and grid.mixes(place) else kind
-        settings[key] = kind_of(grid.policy(chunks[0])), len(grid.means[place].reward_mean), mix, alone, budgets
-        times.setdefault(settings[key], defaultdict(float))[kind] += time_of(grid, results, chunks)
-    together: dict[Any, tuple[int, ...]] = {}  # by setting and kind: the kinds that share a program
-    for setting, of_kinds in times.items():
-        kinds = sorted(of_kinds)
-        for some in (tuple(kinds[start : start + MAX_MIXED]) for start in range(0, len(kinds), MAX_MIXED)):
-            little = batch.is_little(sum(of_kinds[kind] for kind in some))
-            together.update({(setting, kind): some if little else (kind,) for kind in some})
-    found: dict[Any, list[Chunk]] = {}
-    for key, chunks in lists.items():
-        policy, kind, alone, budgets = key
-        found.setdefault((policy, together[settings[key], kind], alone, budgets), []).extend(chunks)
-    return {key: _longest_first(grid, results, chunks) for key, chunks in found.items()}
 
 
 def time_of(grid: Grid, results: Results, chunks: list[Chunk]) -> float:
@@ -181,21 +153,21 @@ def calls(grid: Grid, results: Results, chunks: list[Chunk], most: int, widest: 
     If the chunks are one task of several, `widest` is how many chunks of a policy a task has at most. Then the calls of all
     tasks have the same shapes, and a worker compiles each program once.
     """
-    lists = _mixed(grid, results, _alike(grid, results, chunks))
-    bandits = Counter(((kind,), alone) for kind, alone in grid.kinds)
+    lists = _alike(grid, results, chunks)
+    bandits = Counter(grid.kinds)
     largest, groups = {}, {}
     for (_, *rest), alike in lists.items():
         largest[tuple(rest)] = max(largest.get(tuple(rest), 1), len(alike))
         groups.setdefault(tuple(rest), set()).update(chunk.bandit for chunk in alike)
     calls = []
     for (_, *rest), alike in lists.items():
-        kinds, alone, budgets = rest
+        kind, alone, budgets = rest
         size = min(max(most // results.runs, 1), largest[tuple(rest)] if widest is None else widest)
-        one_bandit = results.group == 1 and (len(groups[tuple(rest)]) if widest is None else bandits[kinds, alone]) == 1
+        one_bandit = results.group == 1 and (len(groups[tuple(rest)]) if widest is None else bandits[kind, alone]) == 1
         for start in range(0, len(alike), size):
             part = alike[start : start + size]
-            program = kind_of(grid.policy(part[0])), kinds, len(budgets), size
-            calls.append(Call(part, kinds, size, one_bandit, program))
+            program = kind_of(grid.policy(part[0])), kind, len(budgets), size
+            calls.append(Call(part, size, one_bandit, program))
     return sorted(calls, key=lambda call: -sum(work_of(grid, results, chunk) for chunk in call.chunks))
 
 

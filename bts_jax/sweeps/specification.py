@@ -21,7 +21,8 @@ import numpy as np
 
 from bts_jax import checks, game
 from bts_jax.checks import LONGEST_NAME
-from bts_jax.engine.fixed_point import LARGEST, LARGEST_SCALE, SMALLEST_SCALE, UNIT
+from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
+from bts_jax.engine.fixed_point import LARGEST, UNIT
 from bts_jax.posteriors import POSTERIORS
 from bts_jax.pytrees import Names
 from bts_jax.sweeps import classes
@@ -60,8 +61,6 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     if isinstance(found, dict) and isinstance(found.get("policies"), dict):
         for entry in found["policies"].values():
-            if isinstance(entry, dict) and "told" in entry:  # in version 0.1, `requires` was `told`
-                entry["requires"] = entry.pop("told")
             if isinstance(entry, dict):
                 _with_posteriors(entry)
     return found

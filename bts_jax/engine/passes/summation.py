@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend import core
 
 from bts_jax.engine.jaxprs import bind, is_exact, is_float, retrace
-from bts_jax.engine.rounding import round_product
+from bts_jax.engine.passes.rounding import round_product
 
 # The number of terms of a matrix product that are added as a tree. Trees are added one after the other. 4 and 8 terms are
 # equally fast. With all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).

@@ -11,8 +11,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import Builder, new_atom
-from bts_jax.engine.lanes import is_one_entry
+from bts_jax.engine.jaxprs import Builder, is_one_entry, new_atom
 
 
 def mask_scatters(closed: Any) -> Any:

@@ -21,7 +21,7 @@ from jax.extend import core
 from jaxlib.version import __version_info__ as jaxlib_version
 
 from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, retrace
-from bts_jax.engine.rounding import round_product
+from bts_jax.engine.passes.rounding import round_product
 
 NEEDED = jaxlib_version >= (0, 11)  # on CPUs
 # Functions of XLA that are not written out, because policies rarely use them. `check_policy` names them.
@@ -32,9 +32,9 @@ LEFT = """
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
-def write_out_functions(closed: Any, platform: str) -> Any:
-    """The same closed jaxpr, on a CPU without the functions in `FUNCTIONS`. Those of other floats than float32 stay."""
-    return _written_out(closed) if NEEDED and platform == "cpu" else closed
+def write_out_functions(closed: Any) -> Any:
+    """The same closed jaxpr without the functions in `FUNCTIONS`. Those of other floats than float32 stay."""
+    return _written_out(closed) if NEEDED else closed
 
 
 def functions_left(jaxpr: Any) -> set[str]:

@@ -4,30 +4,26 @@ The first half computes the scalars of a run, such as the pulled arm and the out
 depend on these scalars and on which no scalar depends, such as the statistics of the arms. In a loop of `begin(end(begun))`, a
 GPU needs only one kernel for the last arrays of a step and the first arrays of the next.
 
-The loop carries a step whose first half is done. At the start this is a step that changes nothing (`at_rest`). So the program
-has the first half only once, and compiles faster.
+The loop carries a step whose first half is done.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.extend import core
-
-from bts_jax.engine.folding import fold_constants
-from bts_jax.engine.jaxprs import MOVES, is_hash, is_number, variables
-from bts_jax.engine.lanes import RULES
+from bts_jax.engine.jaxprs import MOVES, is_number, variables
 
 COMPARISONS = "eq ne lt le gt ge".split()
-PLAIN = {*RULES, "iota"} - {"cond"}  # neither loops nor functions of a user
 
 
-def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
-    """The operations of the first half, those of the second half, and the variables to pass from the first to the second.
+class Halves(NamedTuple):
+    """The operations of the first half, those of the second half, and the variables to pass from the first to the second."""
 
-    The first `parts` inputs of the jaxpr are available in both halves.
-    """
+    first: list
+    last: list
+    passed: list
+
+
+def halves(jaxpr: Any, parts: int) -> Halves:
+    """Splits a step. The first `parts` inputs of the jaxpr are available in both halves."""
     first, last = _halves(jaxpr)
     at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
     wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
@@ -42,7 +38,7 @@ def in_two(jaxpr: Any, parts: int) -> tuple[list, list, list]:
         return not is_number(equation.outvars[0]) and at_hand.issuperset(variables(equation.invars))
 
     again = [one for one in first if one.outvars and one.outvars[0] in passed and cheap(one)]
-    return first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)]
+    return Halves(first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)])
 
 
 def _halves(jaxpr: Any) -> tuple[list, list]:
@@ -74,29 +70,3 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
 
 def _makes_numbers(equation: Any) -> bool:
     return all(map(is_number, equation.outvars))
-
-
-def at_rest(jaxpr: Any, parts: int, first: list, last: list, passed: list, flag: int) -> list | None:
-    """What to pass to the second half, so that it changes nothing. `None` if this function does not find it.
-
-    It is found in what the first half computes if input number `flag` is true: that of a run that rests. The result has an
-    entry for each variable in `passed`: the number of an input of the step, or a constant. Where the value does not matter, it
-    is 0. A loop might never end with it, and a function of a user might fail, so the second half must not have any.
-    """
-    if not all(is_hash(one) or one.primitive.name in PLAIN for one in last):
-        return None
-    known: dict[Any, Any] = {jaxpr.invars[flag]: np.array(True)}
-    for equation in first:
-        fold_constants(equation, known)
-    known = {var: known[var] for var in passed if isinstance(known.get(var), np.ndarray) and var not in jaxpr.outvars}
-    values: dict[Any, Any] = {var: i for i, var in enumerate(jaxpr.invars)} | known
-    for equation in last:
-        fold_constants(equation, known)
-    for i, new in enumerate(jaxpr.outvars, parts):
-        same = known.get(new, new) if isinstance(new, core.Var) else None
-        if not isinstance(same, core.Var) or same not in passed or values.setdefault(same, i) != i:
-            return None
-    free = [var for var in passed if var not in values]
-    if any(jnp.issubdtype(var.aval.dtype, jax.dtypes.extended) for var in free):  # keys, of which there is no zero
-        return None
-    return [np.zeros(var.aval.shape, var.aval.dtype) if var in free else values[var] for var in passed]

@@ -3,9 +3,9 @@
 These passes find values that a step computes at its beginning, from the outputs of the previous step. The previous step
 computes them instead, and the loop carries them. Two kinds of values are worth it:
 
-- *Numbers ahead* (`ahead`): random words that all arms share, such as those of `jax.random.split(key)`. They depend only on
-  scalars of the run, and are computed together with the other scalars at the end of the previous step. This saves a kernel on
-  a GPU.
+- *Numbers ahead* (`compute_ahead`, for GPUs): random words that all arms share, such as those of `jax.random.split(key)`. They
+  depend only on scalars of the run, and are computed together with the other scalars at the end of the previous step. This
+  saves a kernel.
 - *Rows* (`cache_rows`, for CPUs), the arm cache: values that are computed arm by arm from the statistics of the arms, such as
   means and their reciprocal roots. They change only for the pulled arm (`armwise`), and are recomputed only for that arm.
 """
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from bts_jax.engine.armwise import ARMWISE, CONSTANT, Changes, plain_index
 from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_number, merged, new_atom, read, variables
-from bts_jax.engine.storing import weight_of
+from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, Changes, plain_index
+from bts_jax.engine.passes.storing import weight_of
 
 CACHE = 60  # the weight of updating the rows of one cached array, in the units of `storing.WEIGHTS`
 LOAD = 2  # the weight of reading an entry of it
@@ -34,7 +34,7 @@ class Carried(NamedTuple):
     first: Any  # closed jaxpr that computes the carried values from the other inputs of the step
 
 
-def ahead(closed: Any, parts: int) -> Carried:
+def compute_ahead(closed: Any, parts: int) -> Carried:
     """Carries the random words that depend only on scalars, and that are used with arrays.
 
     The first `parts` inputs of a step are the same in all steps. Its outputs are the other inputs of the next step.
@@ -74,7 +74,7 @@ def _words_ahead(jaxpr: Any, parts: int) -> list:
 
 
 def cache_rows(closed: Any, parts: int) -> Carried:
-    """Carries values that change only for the pulled arm, if that is worth it. Inputs and outputs are as for `ahead`."""
+    """Carries values that change only for the pulled arm, if that is worth it; as `compute_ahead`."""
     jaxpr = closed.jaxpr
     changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
     chosen = _worth_caching(changes)

@@ -37,12 +37,12 @@ def round_product(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(lax.min(bits, jnp.array(jnp.iinfo(integers).max - 1, integers)), x.dtype)
 
 
-def round_products(closed: Any, returned: bool = True) -> Any:
+def round_products(closed: Any, returned: bool = False) -> Any:
     """The same closed jaxpr, with every float product that reaches an addition rounded first. Calls are inlined.
 
-    Outputs may be added to something outside, and count as added unless `returned` is false.
+    If `returned`, outputs may be added to something outside, and count as added.
     """
-    closed = retrace(closed, _has_products, lambda equation, inputs: bind(equation, inputs, round_products), is_exact)
+    closed = retrace(closed, _has_products, lambda equation, inputs: bind(equation, inputs, round_all_products), is_exact)
     added = _reaching_additions(closed.jaxpr, returned) | _quotients_divided_again(closed.jaxpr)
 
     def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
@@ -50,6 +50,11 @@ def round_products(closed: Any, returned: bool = True) -> Any:
         return [round_product(x) if var in added else x for var, x in outputs]
 
     return retrace(closed, lambda equation: not added.isdisjoint(equation.outvars), rule, is_exact) if added else closed
+
+
+def round_all_products(closed: Any) -> Any:
+    """`round_products`, also for products that are returned."""
+    return round_products(closed, returned=True)
 
 
 def _has_products(equation: Any) -> bool:

@@ -10,8 +10,7 @@ from typing import Any
 
 from jax.extend import core
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, is_exact, is_hash, variables
-from bts_jax.engine.lanes import is_one_entry
+from bts_jax.engine.jaxprs import ELEMENTWISE, is_exact, is_hash, is_one_entry, variables
 
 CONSTANT, ARMWISE, OTHER = range(3)
 # Operations that compute each entry along the first axis independently of the others, if they preserve that axis.

@@ -1,0 +1,1 @@
+"""The passes that `bts_jax.engine.pipeline` lists, one per file."""

@@ -1,0 +1,100 @@
+"""The passes, in order: how the engine rewrites what policies and bandits compute.
+
+A pass is a function from a program to a program (a closed jaxpr). It either makes the bits the same everywhere, or makes the
+program faster. `bts-jax bench --ablate` measures what each pass of the second kind buys on this machine. A pass that buys less
+than 5% for the policies that people run is deleted.
+
+`BTS_JAX_PASSES=-storing,-rows` in the environment switches passes off. Without `rounding`, `summation`, `division` or
+`functions`, a run may depend on the batch that it is in.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from jax.extend import core
+
+from bts_jax.engine.jaxprs import is_hash, merged, retrace
+from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
+from bts_jax.engine.passes.dividing import divide_truly
+from bts_jax.engine.passes.functions import write_out_functions
+from bts_jax.engine.passes.halving import halves
+from bts_jax.engine.passes.keys import write_out_keys
+from bts_jax.engine.passes.masking import mask_scatters
+from bts_jax.engine.passes.rounding import round_all_products, round_products
+from bts_jax.engine.passes.storing import levels
+from bts_jax.engine.passes.summation import in_fixed_order, without_reductions
+
+VARIABLE = "BTS_JAX_PASSES"
+CPU, GPU = ("cpu",), ("gpu",)
+ALL = CPU + GPU
+
+
+class Pass(NamedTuple):
+    """One pass."""
+
+    name: str
+    apply: Callable  # its arguments depend on `does`
+    platforms: tuple[str, ...]
+    does: str  # "rewrite": closed -> closed; "carry": closed, parts -> Carried; "arrange": see `step`
+    buys: str
+    after: tuple[str, ...] = ()  # passes that must precede it
+    once: Callable | None = None  # the same for what is computed once per run or checkpoint, outside of the step
+
+
+PASSES = (
+    Pass("keys", write_out_keys, ALL, "rewrite", "the other passes see integers instead of keys"),
+    Pass("functions", write_out_functions, CPU, "rewrite", "same bits: exp, log, …", once=write_out_functions),
+    Pass("rounding", round_products, ALL, "rewrite", "same bits: products", ("functions",), once=round_all_products),
+    Pass("summation", without_reductions, ALL, "rewrite", "same bits: sums", ("rounding",), once=in_fixed_order),
+    Pass("division", divide_truly, ALL, "rewrite", "same bits: quotients", ("summation",)),
+    Pass("masking", mask_scatters, ALL, "rewrite", "no copies of statistics"),
+    Pass("ahead", compute_ahead, GPU, "carry", "one kernel less"),
+    Pass("rows", cache_rows, CPU, "carry", "values of other arms are not computed again", ("masking",)),
+    Pass("storing", levels, CPU, "arrange", "values with several uses are computed once"),
+    Pass("halving", halves, GPU, "arrange", "one kernel less"),
+)
+
+
+@cache
+def switched_off() -> frozenset[str]:
+    """The names of the passes that `BTS_JAX_PASSES` switches off."""
+    value = os.environ.get(VARIABLE, "")
+    names = [one.strip() for one in value.split(",") if one.strip()]
+    known = {one.name for one in PASSES}
+    for name in names:
+        if name[:1] != "-" or name[1:] not in known:
+            raise ValueError(f"{VARIABLE} = {value!r} has {name!r}: give names of passes to switch off, such as -storing; "
+                             f"the passes are {', '.join(one.name for one in PASSES)}")
+    return frozenset(name[1:] for name in names)
+
+
+def passes(platform: str, does: str) -> list[Pass]:
+    """The passes of one kind on a platform, "cpu" or "gpu", in order."""
+    return [one for one in PASSES
+            if platform in one.platforms and one.does == does and one.name not in switched_off()]
+
+
+def rewritten(closed: Any, platform: str) -> Any:
+    """A step of the loop after all rewriting passes. Only hashes remain calls."""
+    opaque = True  # functions that round their own products stay calls until `summation` is done
+    for one in passes(platform, "rewrite"):
+        if opaque and one.name in ("division", "masking"):
+            closed, opaque = clean(closed), False
+        closed = one.apply(closed)
+    return clean(closed)
+
+
+def rewritten_once(closed: Any, platform: str) -> Any:
+    """What is computed outside of the step, such as the first state and the records, with the same bits everywhere."""
+    for one in passes(platform, "rewrite"):
+        if one.once is not None:
+            closed = one.once(closed)
+    return closed
+
+
+def clean(closed: Any) -> Any:
+    """Inlines calls except hashes, and removes unused and repeated operations."""
+    closed = retrace(closed, opaque=is_hash)
+    return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
