@@ -56,7 +56,6 @@ from bts_jax.comparison import compare
 from bts_jax.conformance import check_bandit, check_policy, check_posterior
 from bts_jax.contract import Bandit, Policy, Posterior, Problem
 from bts_jax.devices import claim_cores
-from bts_jax.game import Run
 from bts_jax.intervals import interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.one_run import simulate
@@ -101,6 +100,7 @@ from bts_jax.policies import (
     UCBSCPlus,
     Uniform,
 )
+from bts_jax.rules import Run
 from bts_jax.statistics import paired, ranking
 from bts_jax.trace import Trace, trace
 

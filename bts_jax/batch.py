@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bts_jax import checks, game, random
+from bts_jax import arguments, random, rules
+from bts_jax.arguments import Arguments, BatchArguments, Ends
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.engine import loop
 from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on, most_programs
-from bts_jax.game import Run
 from bts_jax.plain import play_run
+from bts_jax.rules import Run
 from bts_jax.text import counted
 from bts_jax.trace import why_nan
 from bts_jax.typing import ArrayLike
@@ -119,14 +120,14 @@ def simulate_batch(
     plain = engine == "plain"
     if plain:
         devices = (jax.local_devices() if devices is None else devices)[:1]
-    batch = lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=lanes, devices=devices,
-                    quickly=False if plain else None)
+    given = arguments.of_batch(policy, bandit, budget, keys, checkpoints, max_rounds)
+    batch = lay_out(given, lanes=lanes, devices=devices, quickly=False if plain else None)
     runs, calls, blocks = _play_plainly(batch) if plain else play([batch])[0]
     lost = np.flatnonzero(np.isnan(runs.reward).any(-1))
     if len(lost):
         reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
         warnings.warn(f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: {reason}",
-                      RuntimeWarning, stacklevel=3)
+                      RuntimeWarning, stacklevel=2)
     if on_report is not None:
         size, count = len(batch.back), len(batch.devices)
         width = size if plain else min(batch.kind.width, loop.lane_count(-(-size // count)))
@@ -142,7 +143,7 @@ def simulate_batch(
             seconds=time.perf_counter() - started,
             fallbacks=() if plain else _fallbacks(batch),
         ))
-    return jax.tree.map(jnp.asarray, game.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
+    return jax.tree.map(jnp.asarray, rules.with_fingerprint(runs, bandit.reward_mean, bandit.cost_mean, np))
 
 
 def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
@@ -177,49 +178,31 @@ class Batch(NamedTuple):
     common: list  # the arrays that all runs share
     back: np.ndarray  # [N], the position of each run in `own`
     devices: tuple
-    checkpoints: game.Checkpoints  # [N, C], in ascending order; the runs are in their original order
-    order: Any  # [N, C], the original position of each checkpoint
+    ends: Ends  # of the runs in their original order
 
 
 def lay_out(
-    policy, bandit, budget, keys, *, checkpoints=None, budgets=None, max_rounds=None, limits=None, lanes=None, devices=None,
-    quickly=None,
+    given: BatchArguments, *, lanes: int | None = None, devices: Sequence[Any] | None = None, quickly: bool | None = None
 ) -> Batch:
-    """Checks the arguments of `simulate_batch` and returns a batch.
+    """Arranges runs for the devices.
 
-    With `budgets`, in place of `checkpoints`, all resources have the same budgets: `budget` is a number or [N], and `budgets`
-    are the checkpoints in units of cost. `limits` are limits of rounds in ascending order, one per checkpoint [C]. `quickly`
-    says whether to compile the program quickly (`programs.OnCPU`). By default, this depends on the total work of all batches of
-    this kind so far.
+    `quickly` says whether to compile the program quickly (`programs.OnCPU`). By default, this depends on the total work of all
+    batches of this kind so far.
     """
-    max_rounds = max_rounds if limits is None else np.max(limits)
-    d = num_resources(bandit)
-    several = d is not None
-    if budgets is not None and not several:
-        checkpoints = budgets
-    elif budgets is not None:
-        budget, budgets = (np.repeat(np.expand_dims(x, -1), d, -1) for x in (budget, budgets))  # type: ignore
-    varies, size = _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes)
-    leaves, structure = jax.tree.flatten(jax.tree.map(game.canonicalize, (policy, bandit)))
-    budget, checkpoints = game.amounts_of(bandit, budget, checkpoints)
-    if several and budgets is not None:
-        checkpoints = budgets
+    policy, bandit, ends, keys, varies = given
+    if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
+        raise ValueError(f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of at least 1")
+    size, several, checkpoints = len(ends.order), ends.budget.ndim > 1, ends.checkpoints
     devices = tuple(jax.local_devices() if devices is None else devices)[:size]
     if not devices:
         raise ValueError("devices is empty: give some of jax.local_devices(), or None for all")
-
-    def rows(x: Any, axes: int) -> np.ndarray:
-        """`x` with N as its first axis, repeated if all runs share it. NumPy does not compile anything for a new shape."""
-        x = np.asarray(x)
-        return x if x.ndim > axes else np.broadcast_to(x, (size, *x.shape))
-
     # The longest runs come first. Every second row is reversed, so that the devices get similar amounts of work. Copies of the
     # last run fill up the rows, so that all devices get the same number of runs.
-    longest = np.asarray(checkpoints, np.float64)
-    longest = longest.min(-1) if several else longest  # the run ends with the first budget that is used up
-    lengths = np.max(rows(longest, 1), axis=1) / best_cost(bandit)
-    if max_rounds is not None:
-        lengths = np.minimum(lengths, rows(max_rounds, 0))
+    amounts = checkpoints.amounts.astype(np.float64)
+    amounts = amounts.min(-1) if several else amounts  # the run ends with the first budget that is used up
+    lengths = amounts.max(1) / best_cost(bandit)
+    if checkpoints.limits is not None:
+        lengths = np.minimum(lengths, checkpoints.limits.max(1))
     longest = np.argsort(-lengths, kind="stable")
     per_device = -(-size // len(devices))
     at_once = np.ceil(lengths.sum() / (lengths.max() * len(devices)) - 1e-6)
@@ -228,32 +211,17 @@ def lay_out(
     order = spread.T.ravel()
     back = np.empty(size, np.int64)
     back[order] = np.arange(len(order))
-    if limits is None and max_rounds is not None:
-        limits = np.expand_dims(max_rounds, -1)
-    amount = jax.tree.map(lambda x: rows(x, several), game.fixed_point(budget))
-    goals, places = game.ordered(amount, jax.tree.map(lambda x: rows(x, 1 + several), game.fixed_point(checkpoints)),
-                                 None if limits is None else rows(limits, 1), several, np)
+    leaves, structure = jax.tree.flatten((policy, bandit))
     own_leaves = [np.asarray(leaf) for leaf, varied in zip(leaves, varies, strict=True) if varied]
-    own = jax.tree.map(lambda x: x[order], (own_leaves, amount[0], _key_words(keys, size), goals))
+    own = jax.tree.map(lambda x: x[order], (own_leaves, ends._replace(order=None), keys))
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     num_arms, platform = np.prod(np.shape(bandit.cost_mean)[np.ndim(bandit.reward_mean) - 1 :]), devices[0].platform
-    width = lanes or _width(per_device, int(at_once), int(num_arms), goals.valid.shape[-1], platform)
+    width = lanes or _width(per_device, int(at_once), int(num_arms), checkpoints.valid.shape[-1], platform)
     kind = Kind(structure, varies, several, loop.lane_count(int(width)), False)
     if quickly is None:
         _PLAYED[kind] += work_of(lengths.sum(), num_arms)
         quickly = is_little(_PLAYED[kind])
-    kind = kind._replace(quickly=platform == "cpu" and quickly)
-    return Batch(kind, own, common, back, devices, goals, places)
-
-
-def _key_words(keys: jax.Array, size: int) -> random.Words:
-    """The words of the keys of all runs. [N] each"""
-    data = np.asarray(jax.random.key_data(keys))
-    words = np.moveaxis(data, -1, 0) if data.shape[-1] == 2 else jax.device_get(_hashed_words(keys))
-    return tuple(np.broadcast_to(word, size) for word in words)  # type: ignore
-
-
-_hashed_words = jax.jit(random.key_words)  # for keys of more than two words
+    return Batch(kind._replace(quickly=platform == "cpu" and quickly), own, common, back, devices, ends)
 
 
 def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
@@ -275,19 +243,17 @@ def _play_plainly(batch: Batch) -> tuple[Run, np.ndarray, np.ndarray]:
     record = jax.device_get(_plain_program(batch.kind._replace(width=0))(own, common))
     record = jax.tree.map(lambda x: x[batch.back], record)
     rounds = record.rounds.max(-1)
-    return game.finish(record, batch.checkpoints, batch.order, np), rounds, np.maximum(rounds.max(keepdims=True), 1)
+    return arguments.finish(record, batch.ends, np), rounds, np.maximum(rounds.max(keepdims=True), 1)
 
 
 @lru_cache(maxsize=64)
 def _plain_program(kind: Kind) -> Any:
     """The program that plays runs along the first axis."""
     def play_all(own: Any, common: list) -> Run:
-        own_leaves, *rest = own
+        def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
+            return play_run(rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key))
 
-        def play_one(leaves: list, *rest: Any) -> Run:
-            return play_run(game.setting_of(*_assemble(kind, leaves, common), *rest))
-
-        return jax.vmap(play_one)(own_leaves, *rest)
+        return jax.vmap(play_one)(*own)
 
     return jax.jit(play_all)
 
@@ -295,7 +261,7 @@ def _plain_program(kind: Kind) -> Any:
 def _finish(batch: Batch, record: Run) -> Run:
     """The runs in their original order. In `record` they are in the order of the devices, along the last axis."""
     record = jax.tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0))[batch.back], record)
-    return game.finish(record, batch.checkpoints, batch.order, np)
+    return arguments.finish(record, batch.ends, np)
 
 
 def lower(batches: Sequence[Batch]) -> Any:
@@ -357,7 +323,7 @@ def _program(kinds: tuple[Kind, ...], devices: tuple, shapes: Any) -> Any:
     def play_shard(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         platform = _platform(devices)
-        played, fallbacks = loop.play(games, game.rules(platform), platform)
+        played, fallbacks = loop.play(games, rules.rules(platform), platform)
         _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
         return [(record, calls, blocks[None]) for record, calls, blocks in played]
 
@@ -405,12 +371,10 @@ def _shapes(batches: list) -> Any:
 
 def _game(kind: Kind, own: Any, common: list) -> loop.Game:
     """The shard of a batch as an argument of `loop.play`."""
-    own_leaves, *rest = own
+    def prepare(leaves: list, ends: Ends, key: random.Words) -> rules.Setting:
+        return rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key)
 
-    def prepare(leaves, *rest):
-        return game.setting_of(*_assemble(kind, leaves, common), *rest)
-
-    setting = jax.vmap(prepare)(own_leaves, *rest)
+    own_leaves, setting = own[0], jax.vmap(prepare)(*own)
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
     policy, bandit = _assemble(kind, own_leaves, [None] * len(common))
     shared_policy, shared_bandit = _assemble(kind, [None] * len(own_leaves), common)
@@ -448,45 +412,3 @@ def _width(runs: int, at_once: int, num_arms: int, num_checkpoints: int, platfor
         return min(most, busy - busy % (16 if busy < 128 else 64), runs)
     width = -(-runs // -(-runs // most))  # the last turn has as many runs as the others
     return min(-(-width // 4) * 4, runs)
-
-
-def _check(policy, bandit, budget, keys, checkpoints, max_rounds, lanes) -> tuple[tuple[bool, ...], int]:
-    """Checks the arguments. Returns whether each leaf of policy and bandit varies from run to run, and the number of runs."""
-    game.check_contracts(policy, bandit)
-    checks.key(keys, batch=True)
-    if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
-        raise ValueError("simulate_batch was called under jit, vmap or grad: call it with values, or map over simulate")
-    game.check_finite(policy, bandit, budget)
-    game.check_values(bandit, budget, checkpoints, max_rounds)
-    num_arms, d = np.shape(bandit.reward_mean)[-1], num_resources(bandit)
-    if d is not None and np.ndim(budget) and np.shape(budget)[-1] != d:
-        raise ValueError(f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: give one number for all of "
-                         f"them, {d} numbers, or {d} numbers for each run [N, {d}]")
-    if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
-        raise ValueError(f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of at least 1")
-    sizes = {}
-    of_budget = 0 if d is None else min(np.ndim(budget), 1)
-    for name, axes, value in (("keys", 0, keys), ("budget", of_budget, budget), ("bandit", 1, bandit.reward_mean),
-                              ("checkpoints", 1, checkpoints), ("max_rounds", 0, max_rounds)):
-        if value is None or np.ndim(value) == axes:
-            continue
-        if np.ndim(value) != axes + 1:
-            raise ValueError(f"{name} has shape {np.shape(value)}: give one for all runs, or one per run along the first axis")
-        sizes[name] = np.shape(value)[0]
-    for path, leaf in jax.tree.leaves_with_path(policy):
-        if np.ndim(leaf):
-            sizes[f"policy{jax.tree_util.keystr(path)}"] = np.shape(leaf)[0]
-    if len(set(sizes.values())) > 1 or 0 in sizes.values():
-        named = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ValueError(f"the batches differ in length, or are empty ({named}): give one entry per run in each")
-    size = next(iter(sizes.values()), 1)
-    if not hasattr(policy, "_check") and any(np.ndim(x) == 1 for x in jax.tree.leaves(policy)) and size == num_arms:
-        raise ValueError(f"there are as many runs as arms, {size}, so that a hyperparameter of policy {type(policy).__name__} "
-                         "with that many entries is ambiguous: give another number of runs, or map over simulate with jax.vmap")
-    varies = [bool(np.ndim(leaf)) for leaf in jax.tree.leaves(policy)]
-    for path, leaf in jax.tree.leaves_with_path(bandit):
-        varies.append("bandit" in sizes and np.ndim(leaf) > 0)
-        if varies[-1] and np.shape(leaf)[0] != size:
-            raise ValueError(f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, but the first axis must have the "
-                             f"{size} runs: repeat it for every run, as jax.vmap does")
-    return tuple(varies), size

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from bts_jax import reference_implementations
+from bts_jax.arguments import of_batch
 from bts_jax.bandits import Bernoulli
 from bts_jax.batch import Report, lay_out, lower, simulate_batch
 from bts_jax.bench_policies import PlainKUBE, PlainThompson, PlainThompsonJax
@@ -151,7 +152,8 @@ def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs:
 
     def compiled(policy: Policy) -> float:
         started = time.perf_counter()
-        batch = lay_out(policy, bandit, budget, jax.random.split(jax.random.key(0), runs), quickly=False)
+        keys = jax.random.split(jax.random.key(0), runs)
+        batch = lay_out(of_batch(policy, bandit, budget, keys, None, None), quickly=False)
         lower([batch]).compile()  # `simulate_batch` uses this program for all budgets
         return time.perf_counter() - started
 

@@ -134,7 +134,7 @@ def _default(option: str, name: str, kind: type) -> Any:
 
 def _can_play(policy: type, bandit: Any) -> bool:
     """Whether a class of policies can play with the resources of the bandit."""
-    from bts_jax.game import check_resources
+    from bts_jax.arguments import check_resources
 
     try:
         check_resources(policy(), bandit)

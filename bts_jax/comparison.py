@@ -13,15 +13,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bts_jax import checks, game, limits, progress
+from bts_jax import arguments, checks, limits, progress, rules
 from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play, work_of
 from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, num_resources, ratio
-from bts_jax.game import Run
 from bts_jax.intervals import Interval, interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.names import named
 from bts_jax.policies import ALL_POLICIES
+from bts_jax.rules import Run
 from bts_jax.statistics import lost_run, with_and_without
 from bts_jax.text import counted
 
@@ -83,7 +83,7 @@ def compare(
     if keys.ndim != 1 or not len(keys):
         raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
     for policy in policies.values():
-        game.check(policy, bandit, budget, None, None)
+        arguments.check(policy, bandit, budget, None, None)
     limits.warn_of_small_costs(policies, lambda: {"bandit": limits.share_of(bandit)}, stacklevel=2)
     return _compared(policies, bandit, budget, keys, level, quiet)
 
@@ -129,7 +129,7 @@ def _compared(
     little = is_little(work_of(np.min(budget) / float(best_cost(bandit)) * count, len(cost_mean)))
 
     def batch(policy: Policy, keys: jax.Array) -> Batch:
-        return lay_out(policy, bandit, budget, keys, quickly=little)
+        return lay_out(arguments.of_batch(policy, bandit, budget, keys, None, None), quickly=little)
 
     with compiling(first_alone=True) as programs:
         waiting, ahead = iter(policies.items()), deque()
@@ -150,7 +150,7 @@ def _compared(
                     advance(min(size, count - chunk * size), name)
                 ended = time.perf_counter()
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
-            runs = game.with_fingerprint(runs, reward_mean, cost_mean, np)
+            runs = rules.with_fingerprint(runs, reward_mean, cost_mean, np)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
                 warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
                               "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "

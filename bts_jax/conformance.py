@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from bts_jax import batch, checks, game, limits, random
+from bts_jax import arguments, batch, checks, limits, random, rules
 from bts_jax.bandits import Bernoulli
 from bts_jax.bandits.arms import named_arms
-from bts_jax.contract import Bandit, Policy, Posterior, Problem, num_resources, scales, side_info
+from bts_jax.contract import Bandit, Policy, Posterior, Problem, hides_time, num_resources, scales, side_info
 from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.passes.functions import functions_left
 from bts_jax.engine.passes.summation import left_to_xla
@@ -50,7 +50,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     """
     name, wrong = f"policy {type(policy).__name__}", []
     keys = jax.random.split(jax.random.key(0), _RUNS)
-    game.check_contracts(policy, bandit)
+    arguments.check_contracts(policy, bandit)
     limits.warn_of_small_costs({name: policy}, lambda: {"bandit": limits.share_of(bandit)}, stacklevel=2)
     several = num_resources(bandit) is not None
     budget = np.asarray(budget) if several else budget  # type: ignore
@@ -67,7 +67,7 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
         half = _on_few_lanes(policy, bandit, budget / 2, keys, end)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append("a run with half the budget is not the first half of the run, but it does not require the budget")
-    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
+    policy, bandit = jax.tree.map(arguments.canonicalize, (policy, bandit))
     state = jax.eval_shape(partial(_first_state, budget=budget), policy, bandit)
     if not _repeats(_decide, policy, state, keys[0]):
         wrong.append("two calls with the same state and key give different results: take all randomness from the key, and "
@@ -98,12 +98,12 @@ def _pull(bandit: Bandit, key: jax.Array, arm: Any) -> Any:
 
 def _seen_costs(policy: Any, bandit: Bandit) -> tuple[int, ...]:
     """The shape of the costs that the policy sees: () or (d,)."""
-    return () if game.hides_time(policy, bandit) else np.shape(bandit.cost_mean)[1:]
+    return () if hides_time(policy, bandit) else np.shape(bandit.cost_mean)[1:]
 
 
 def _first_state(policy: Policy, bandit: Bandit, budget: float) -> Any:
-    amounts, _ = game.amounts_of(bandit, jnp.float32(budget), None)
-    return game.first_state(policy, bandit, jnp.asarray(amounts))
+    amounts, _ = arguments.amounts_of(bandit, jnp.float32(budget), None)
+    return rules.first_state(policy, bandit, jnp.asarray(amounts))
 
 
 def check_bandit(bandit: Bandit) -> None:
@@ -120,7 +120,7 @@ def check_bandit(bandit: Bandit) -> None:
         >>> bj.check_bandit(bj.Bernoulli(reward=[0.3, 0.6], cost=[0.6, 0.5]))
     """
     name, wrong = f"bandit {type(bandit).__name__}", []
-    game.check_contracts(Uniform(), bandit)
+    arguments.check_contracts(Uniform(), bandit)
     means = {"reward": np.asarray(bandit.reward_mean), "cost": np.asarray(bandit.cost_mean)}
     several = num_resources(bandit) is not None
     if means["reward"].ndim != 1 or means["cost"].shape[: means["cost"].ndim - several] != means["reward"].shape or len(
@@ -132,7 +132,7 @@ def check_bandit(bandit: Bandit) -> None:
     named_arms(getattr(bandit, "arms", None) or (), len(means["cost"]))
     budget = 20 * float(most["cost"].max())
     keys, arms = jax.random.split(jax.random.key(0), _DRAWS), np.arange(len(means["cost"]), dtype=np.int32)
-    traced = jax.tree.map(game.canonicalize, bandit)
+    traced = jax.tree.map(arguments.canonicalize, bandit)
     drawn = jax.jit(jax.vmap(jax.vmap(_pull, (None, 0, None)), (None, None, 0)))(traced, keys, arms)
     for kind, draws in zip(means, drawn, strict=True):
         shape = means[kind].shape[1:]
@@ -280,8 +280,8 @@ def _error(mean: float) -> float:
 
 def _on_few_lanes(policy, bandit, budget, keys, checkpoints, max_rounds=None) -> Any:
     """The runs with these keys, in a batch on one device with fewer lanes than runs."""
-    few = batch.lay_out(policy, bandit, budget, keys, checkpoints=checkpoints, max_rounds=max_rounds, lanes=4,
-                        devices=jax.local_devices()[:1])
+    given = arguments.of_batch(policy, bandit, budget, keys, checkpoints, max_rounds)
+    few = batch.lay_out(given, lanes=4, devices=jax.local_devices()[:1])
     return batch.play([few])[0][0]
 
 

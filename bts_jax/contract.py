@@ -252,6 +252,16 @@ def side_info(policy: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in (policy, *parts) for name in getattr(part, "requires", ())))
 
 
+def hides_time(policy: Any, bandit: Any) -> bool:
+    """Whether a policy for one resource plays on a bandit with one resource and time.
+
+    The policy then sees the cost of the resource as a number, and its budget. It does not see the time, which only ends the
+    run.
+    """
+    one = not getattr(policy, "several_resources", False) and "time_cost" not in side_info(policy)
+    return one and is_timed(bandit) and num_resources(bandit) == 2
+
+
 def ratio(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
     """ρ, the ratio of expected reward to expected cost. If the cost is 0: infinite for a positive reward, 0 otherwise.
 

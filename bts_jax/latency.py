@@ -44,11 +44,12 @@ PROGRAM = """
 import json, time
 import jax
 import bts_jax
+from bts_jax.arguments import of_batch
 from bts_jax.batch import lay_out, lower
 
 bts_jax.enable_cache()
 bandit, keys = bts_jax.Bernoulli.random(jax.random.key(0), 10), jax.random.split(jax.random.key(1), 100)
-batch = lay_out(bts_jax.BTS(), bandit, 1000, keys)
+batch = lay_out(of_batch(bts_jax.BTS(), bandit, 1000, keys, None, None))
 started = time.perf_counter()
 lowered = lower([batch])
 traced = time.perf_counter()

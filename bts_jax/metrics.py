@@ -9,7 +9,7 @@ import numpy as np
 from bts_jax import checks, linear_program, theory
 from bts_jax.contract import Bandit, Means, num_resources, ratio
 from bts_jax.fingerprint import differs, fingerprint
-from bts_jax.game import Run
+from bts_jax.rules import Run
 
 
 def regret(run: Run, bandit: Bandit, *, optimum: str = "linear", max_rounds: Any = None) -> Any:

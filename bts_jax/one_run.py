@@ -4,14 +4,14 @@ import warnings
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bts_jax import checks, game
+from bts_jax import arguments, checks, random, rules
+from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy
 from bts_jax.devices import default_platform
-from bts_jax.game import Run
+from bts_jax.rules import Run
 from bts_jax.trace import why_nan
 from bts_jax.typing import ArrayLike
 
@@ -75,20 +75,15 @@ def simulate(
 
 def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
     """`simulate` without a warning."""
-    if isinstance(checkpoints, (list, tuple)) and not checks.is_concrete(checkpoints):
-        checkpoints = jnp.stack(checkpoints)
     checks.key(key)
-    game.check(policy, bandit, budget, checkpoints, max_rounds)
-    budget, checkpoints = game.amounts_of(bandit, budget, checkpoints)
-    policy, bandit, max_rounds = jax.tree.map(game.canonicalize, (policy, bandit, max_rounds))
-    amounts = game.fixed_point(budget), game.fixed_point(checkpoints)
-    return _simulate(default_platform(), policy, bandit, amounts[0], key, amounts[1], max_rounds)
+    given = arguments.of_run(policy, bandit, budget, checkpoints, max_rounds)
+    return _simulate(default_platform(), given, key)
 
 
 @partial(jax.jit, static_argnums=0)
-def _simulate(platform: str, policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
-    policy, bandit, budget, checkpoints = lax.stop_gradient((policy, bandit, budget, checkpoints))
-    setting = game.prepare(policy, bandit, budget, key, checkpoints, max_rounds)
-    record = game.play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
-    run = game.finish(jax.tree.map(lambda x: x[..., 0], record), *game.in_one_run(budget, checkpoints, max_rounds))
-    return game.with_fingerprint(run, *game.means(bandit))
+def _simulate(platform: str, given: Arguments, key: jax.Array) -> Run:
+    given = lax.stop_gradient(given)
+    setting = rules.setting_of(given, random.key_words(key))
+    record = rules.play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
+    run = arguments.finish(jax.tree.map(lambda x: x[..., 0], record), given.ends)
+    return rules.with_fingerprint(run, *rules.means(given.bandit))

@@ -19,7 +19,7 @@ from jax import lax
 from bts_jax import random
 from bts_jax.contract import State
 from bts_jax.engine.fixed_point import Sum, quantize
-from bts_jax.game import DECIDE, PULL, UPDATE, Run, Setting, any_resource, decision, first_state, outcome, update
+from bts_jax.rules import DECIDE, PULL, UPDATE, Run, Setting, any_resource, decision, first_state, outcome, update
 
 
 class Now(NamedTuple):

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bts_jax import checks, game
+from bts_jax import arguments, checks, random, rules
+from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.engine.loop import Game, Rules, follow
-from bts_jax.game import Round, Setting
 from bts_jax.pytrees import Names, pytree
+from bts_jax.rules import Round, Setting
 from bts_jax.text import shown
 from bts_jax.typing import ArrayLike
 
@@ -59,7 +60,7 @@ class Trace:
 class _Now(NamedTuple):
     """The state of a run."""
 
-    progress: Any  # `game._Progress`
+    progress: Any  # `rules._Progress`
     last: Round  # the last round whose draws were complete
 
     @property
@@ -131,15 +132,13 @@ def trace(
         (0.0, [0, 0, 0])
     """
     checks.key(key)
-    game.check(policy, bandit, budget, None, rounds)
     if record is not None and not isinstance(record, bool) and not callable(record):
         raise ValueError(f"record = {shown(record)} is not allowed: give a function of the policy's state, or True to store "
                          "the state itself")
-    rounds = _default_rounds(bandit, budget) if rounds is None else checks.whole("rounds", rounds, 1)
-    keeps = record is not None and record is not False
-    arguments = policy, bandit, budget, key
-    found, states, last = _play(rounds, keeps, *arguments)
-    if checks.is_concrete((arguments, found)) and np.isnan(found.remaining[-1]).any():
+    rounds = _default_rounds(policy, bandit, budget) if rounds is None else checks.whole("rounds", rounds, 1)
+    given = arguments.of_run(policy, bandit, budget, None, rounds)
+    found, states, last = _trace(default_platform(), rounds, record is not None and record is not False, given, key)
+    if checks.is_concrete((given, key, found)) and np.isnan(found.remaining[-1]).any():
         warnings.warn(_reason(policy, bandit, int(found.length), last), RuntimeWarning, stacklevel=2)
     if callable(record):
         with checks.explained("record"):
@@ -167,7 +166,8 @@ def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) 
     last = None
     if rounds < MOST_DEFAULT_ROUNDS:
         enough = max(64, 1 << rounds.bit_length())  # a power of 2, so that few programs are compiled
-        _, _, last = _play(enough, False, policy, bandit, budget, key)
+        given = arguments.of_run(policy, bandit, budget, None, enough)
+        _, _, last = _trace(default_platform(), enough, False, given, key)
     return _reason(policy, bandit, rounds, last)
 
 
@@ -185,41 +185,33 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
                 value, most = (float(np.broadcast_to(x, bad.shape)[bad][0]) for x in (value, most))
                 return (f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, {most:g}] from "
                         f"pull, or set another {name}_scale of the bandit; check_bandit tests the bandit")
-        return (f"{named}{where}, a draw by rejection was rejected {game.MOST_ATTEMPTS:,} times in a row: in a policy, give "
+        return (f"{named}{where}, a draw by rejection was rejected {rules.MOST_ATTEMPTS:,} times in a row: in a policy, give "
                 "bts_jax.random.gamma and beta shapes of at least 1/2; see check_policy and check_bandit")
     return (f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost beyond its scale, or a draw"
             " was never accepted: see check_policy and check_bandit")
 
 
-def _default_rounds(bandit: Bandit, budget: Any) -> int:
+def _default_rounds(policy: Policy, bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError("rounds = None is not allowed if bandit or budget are traced (under jit, vmap or grad), because "
                          "arrays need a length: give a whole number, such as rounds=1000")
-    budget, _ = game.amounts_of(bandit, budget, None)
-    bandit, (amount, total) = jax.tree.map(game.canonicalize, bandit), game.fixed_point(budget)
-    rounds = int(game.default_limits(amount, bandit, game.units_of(bandit, total, jnp.bool_(False))))
+    given = arguments.of_run(policy, bandit, budget, None, None)
+    (rounds,) = rules.setting_of(given, (jnp.uint32(0), jnp.uint32(0))).limits.tolist()
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(f"rounds = None is not allowed if the run may have {rounds:,} rounds, more than "
                          f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to record")
     return rounds
 
 
-def _play(rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
-    policy, bandit = jax.tree.map(game.canonicalize, (policy, bandit))
-    budget, _ = game.amounts_of(bandit, budget, None)
-    return _trace(default_platform(), rounds, keeps, policy, bandit, game.fixed_point(budget), key)
-
-
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key) -> tuple[Trace, State, Round]:
-    policy, bandit, budget = lax.stop_gradient((policy, bandit, budget))
-    checkpoints = jax.tree.map(lambda x: x[None], budget)
-    setting = game.prepare(policy, bandit, budget, key, checkpoints, rounds)
+def _trace(platform: str, rounds: int, keeps: bool, given: Arguments, key: jax.Array) -> tuple[Trace, State, Round]:
+    given = lax.stop_gradient(given)
+    budget, (valid,) = given.ends.budget, given.ends.checkpoints.valid
+    setting = rules.setting_of(given, random.key_words(key))
     followed = _follow_on(platform, rounds, keeps)(jax.tree.map(lambda x: x[..., None], setting))
     seen, end = jax.tree.map(lambda x: x[..., 0], followed)
-    (valid,) = game.in_one_run(budget, checkpoints, rounds)[0].valid
     reward, cost, remaining = (jnp.where(valid, x, jnp.nan) for x in (seen.reward, seen.cost, seen.remaining))
-    remaining = jnp.where(jnp.isinf(budget[0]) & ~jnp.isnan(remaining), jnp.inf, remaining)
+    remaining = jnp.where(jnp.isinf(budget) & ~jnp.isnan(remaining), jnp.inf, remaining)
     return Trace(
         arm=seen.arm,
         reward=reward,
@@ -235,16 +227,16 @@ def _trace(platform: str, rounds: int, keeps: bool, policy, bandit, budget, key)
 @cache
 def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
     """A function that plays the runs on the last axis of every array in a setting, all at once, and records every round."""
-    usual = game.rules(platform)
+    usual = rules.rules(platform)
     start = partial(_start, usual.start)
-    rules = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
+    own = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
 
     def follow_all(setting: Setting) -> tuple[_Seen, _End]:
         runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
-        seen, now = follow(runs, rules, platform, rounds, partial(_look, keeps))
+        seen, now = follow(runs, own, platform, rounds, partial(_look, keeps))
         return seen, _End(now.progress.rounds, now.waiting, now.last)
 
-    return game.for_any_batch(follow_all)
+    return rules.for_any_batch(follow_all)
 
 
 def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:
@@ -255,16 +247,16 @@ def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:
 
 def _call(round: Stepwise, setting: Setting, now: _Now) -> _Now:
     """One attempt at a round. A run waits after each round, because its limit of rounds is the next round."""
-    attempt = game.attempt_at(round, setting, now.progress)
+    attempt = rules.attempt_at(round, setting, now.progress)
     takes_place = ~now.waiting & attempt.complete
     last = jax.tree.map(lambda new, old: jnp.where(takes_place, new, old), attempt.outputs[0], now.last)
-    return _Now(game.attempted(setting, now.progress, attempt), last)
+    return _Now(rules.attempted(setting, now.progress, attempt), last)
 
 
 def _send_on(setting: Setting, now: _Now, record: None) -> tuple[_Now, None]:
     """Lets a waiting run continue with its next round, unless it has ended."""
     progress = now.progress
-    reached = game.any_resource(progress.spent.reaches(progress.goal), progress.last_cost.ndim == 1)
+    reached = rules.any_resource(progress.spent.reaches(progress.goal), progress.last_cost.ndim == 1)
     ended = progress.waiting & (reached | progress.broken)
     return now._replace(progress=progress._replace(waiting=ended, limit=progress.rounds + 1)), record
 
@@ -274,7 +266,7 @@ def _look(keeps: bool, setting: Setting, before: _Now, after: _Now) -> _Seen:
     old, new, last = before.progress, after.progress, after.last
     played = new.rounds > old.rounds
     # The last pull cost more than the remaining budget: it earns and costs nothing.
-    over_budget = game.any_resource(~new.goal.reaches(new.spent), new.last_cost.ndim == 1)
+    over_budget = rules.any_resource(~new.goal.reaches(new.spent), new.last_cost.ndim == 1)
     counts = played & ~over_budget
     paid = jax.tree.map(partial(jnp.where, over_budget), new.spent.add(-new.last_cost), new.spent)
     left = Sum(new.goal.whole - paid.whole, jnp.int32(0)).add(new.goal.rest - paid.rest)

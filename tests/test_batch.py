@@ -17,13 +17,13 @@ from common import INSTANCES, assert_same_bits, batch, keys
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax import game, random
+from bts_jax import arguments, random, rules
 from bts_jax.batch import _program, _width, lay_out
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.loop import BLOCK
 from bts_jax.engine.passes.summation import without_reductions
 from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops, most_programs
-from bts_jax.engine.step import STEPS
+from bts_jax.engine.step import step_of
 from bts_jax.pytrees import pytree
 
 
@@ -164,14 +164,14 @@ def steps(function, out, part, *now):
         return state[0], function(part, *state[0])
 
     for platform in ("cpu", "gpu"):
-        step = STEPS[platform](play, part, state)
+        step = step_of(play, part, state, platform)
         entered = step.enter(part, state)  # on a GPU after the first half of a step
         yield step.leave(part, step(part, entered) if platform == "cpu" else entered)[1]
 
 
 def halves(function, part, now):
     """What the first half of a step on a GPU passes to the second half, and the result of the second half."""
-    step = STEPS["gpu"](function, part, now)
+    step = step_of(function, part, now, "gpu")
     begun = jax.jit(step.enter)(part, now)
     return begun, jax.jit(step.leave)(part, begun)
 
@@ -454,8 +454,8 @@ def test_loops_in_loops_are_counted(monkeypatch):
     hidden = Hidden([1, 2], [1, 1], [2, 1], [1, 3])
 
     def depth(bandit):
-        laid = lay_out(bj.Uniform(), bandit, 5, keys(3))
-        program = _program((laid.kind,), laid.devices, False, None)
+        laid = lay_out(arguments.of_batch(bj.Uniform(), bandit, 5, keys(3), None, None))
+        program = _program((laid.kind,), laid.devices, None)
         way = program.ways[0] if isinstance(program, Graphed) else program.program
         return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
 
@@ -617,7 +617,7 @@ def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
     checkpoints = random.choice(np.float32([-1, 0, 0.5, 1, 2.25, 3, 1e10, np.inf, np.nan]), (40, 4))
     budget = random.choice(np.float32([1, 3, np.inf]), 40)
     limits = None if max_rounds is None else np.full((40, 1), max_rounds)
-    record = game.Run(
+    record = rules.Run(
         budget=None,  # type: ignore
         reward=random.random((40, 4), np.float32),
         cost=random.random((40, 4), np.float32) * 4,
@@ -629,11 +629,11 @@ def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
     @jax.jit
     @jax.vmap
     def of_one_run(budget, checkpoints, record):
-        ordered = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), max_rounds, False)
-        return ordered, game.finish(record, *ordered)
+        ends = arguments.ends_of(budget, checkpoints, max_rounds, False, jnp)
+        return ends, arguments.finish(record, ends)
 
-    ours = game.ordered(game.fixed_point(budget), game.fixed_point(checkpoints), limits, False, np)
-    runs = game.finish(record, *ours, np)
+    ours = arguments.ends_of(budget, checkpoints, limits, False)
+    runs = arguments.finish(record, ours, np)
     np.testing.assert_array_equal(runs.budget, checkpoints)
     theirs = of_one_run(budget, checkpoints, record)
     for a, b in zip(jax.tree.leaves((ours, runs)), jax.tree.leaves(theirs), strict=True):

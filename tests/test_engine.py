@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
-from bts_jax.engine.passes.rounding import round_product, round_products
+from bts_jax.engine.passes.rounding import round_all_products, round_product, round_products
 from bts_jax.engine.passes.summation import GROUP, MOST_TERMS, RULES, in_fixed_order, left_to_xla, without_reductions
 from bts_jax.pytrees import pytree
 

@@ -13,7 +13,7 @@ import pytest
 
 import bts_jax as bj
 from bts_jax import files
-from bts_jax.game import Run
+from bts_jax.rules import Run
 from bts_jax.sweeps import growth, playing, schedule
 from bts_jax.sweeps.results import VARIABLES, Results
 

@@ -15,7 +15,7 @@ from common import INSTANCES, keys
 from scipy import special, stats
 
 import bts_jax as bj
-from bts_jax import Problem, game, learn
+from bts_jax import Problem, arguments, learn
 from bts_jax.learn.pathwise import _pathwise
 from bts_jax.learn.space import Space
 from bts_jax.posteriors import Beta, TemperedBeta
@@ -331,10 +331,10 @@ def test_bad_input_is_refused_by_name(call, named):
 @pytest.mark.slow
 def test_memory_grows_as_the_root_of_the_rounds():
     """A hundred times as many rounds, and about ten times the memory: twenty at most."""
-    canonical = jax.tree.map(game.canonicalize, (Optimist(), copies(2)))
-    arguments = {"optimism": jnp.float32(1)}, *canonical, game.fixed_point(BUDGET), KEY, jnp.float32(0.2)
+    canonical = jax.tree.map(arguments.canonicalize, (Optimist(), copies(2)))
+    given = {"optimism": jnp.float32(1)}, *canonical, arguments.fixed_point(BUDGET), KEY, jnp.float32(0.2)
     need = [
-        _pathwise.lower(*arguments, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
+        _pathwise.lower(*given, runs=64, rounds=rounds, objective="reward").compile().memory_analysis()
         for rounds in (100, 10_000)
     ]
     assert need[1].temp_size_in_bytes < 20 * need[0].temp_size_in_bytes

@@ -13,7 +13,7 @@ import pytest
 from common import INSTANCES, assert_same_bits, keys, take
 
 import bts_jax as bj
-from bts_jax import game, theory
+from bts_jax import rules, theory
 from bts_jax.cli import main
 from bts_jax.policies import ALL_POLICIES, POLICIES
 from bts_jax.statistics import measured
@@ -100,8 +100,8 @@ class Spy(bj.Uniform):
 @pytest.mark.parametrize(("bandit", "money"), [(ARMS, 50), (DOLLARS, 0.1)])
 def test_they_see_the_money_and_not_the_time(bandit, money):
     """In shares of the largest price, as without the limit."""
-    timed = jax.jit(game.first_state)(Spy(), bj.Timed(bandit), jnp.float32([money, 100]))
-    plain = jax.jit(game.first_state)(Spy(), bandit, jnp.float32(money))
+    timed = jax.jit(rules.first_state)(Spy(), bj.Timed(bandit), jnp.float32([money, 100]))
+    plain = jax.jit(rules.first_state)(Spy(), bandit, jnp.float32(money))
     assert_same_bits(timed, plain)
 
 

@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import bts_jax as bj
-from bts_jax import game, random
+from bts_jax import arguments, random, rules
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.lanes import lanes
@@ -23,7 +23,7 @@ from bts_jax.engine.passes.keys import write_out_keys
 from bts_jax.engine.passes.masking import mask_scatters
 from bts_jax.engine.passes.rounding import round_products
 from bts_jax.engine.pipeline import clean, rewritten
-from bts_jax.engine.step import STEPS
+from bts_jax.engine.step import step_of
 
 
 def names(jaxpr):
@@ -275,7 +275,7 @@ def test_a_step_in_lanes_is_the_step_of_each_run(platform):
     runs = [example_state(seed) for seed in range(4)]
     now = jax.tree.map(lambda *leaves: jnp.stack(leaves, -1), *runs)
     part = jax.tree.map(lambda x: jnp.stack([x] * 4, -1), CONSTANT_PART)
-    step = STEPS[platform](example_step, part, now)
+    step = step_of(example_step, part, now, platform)
     closed = rewritten(jax.make_jaxpr(example_step)(CONSTANT_PART, runs[0]), platform)
 
     @jax.jit
@@ -453,12 +453,12 @@ def test_built_in_policies_are_vectorised_by_rules(name):
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])
 
     def play():
-        policy = jax.tree.map(lambda x: jnp.asarray(game.canonicalize(x)), bj.POLICIES[name]())
-        budget, checkpoints = game.fixed_point(5.0), game.fixed_point(np.array([5.0]))
-        setting = game.prepare(policy, bandit, budget, jax.random.key(0), checkpoints, None)
+        policy = jax.tree.map(lambda x: jnp.asarray(arguments.canonicalize(x)), bj.POLICIES[name]())
+        given = arguments.of_run(bj.POLICIES[name](), bandit, 5.0, None, None)._replace(policy=policy)
+        setting = rules.setting_of(given, random.key_words(jax.random.key(0)))
         own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
         for platform in ("cpu", "gpu"):
-            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), game.rules(platform), platform)
+            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), rules.rules(platform), platform)
             step, now = played.step, played.fresh(own)
             after = step.leave(own, step(own, step.enter(own, now)))
             assert jax.tree.structure(after) == jax.tree.structure(now) and not step.vector.fallbacks

@@ -12,7 +12,7 @@ import pytest
 from common import assert_same_bits, keys
 
 import bts_jax as bj
-from bts_jax import Problem, contract, game
+from bts_jax import Problem, contract, rules
 from bts_jax.learn import pathwise_gradient, score_gradient, smoothed_gradient
 from bts_jax.learn.space import Space
 from bts_jax.policies import ALL_POLICIES
@@ -69,13 +69,13 @@ def test_the_revenue_of_a_shop_by_hand():
     batch = jax.vmap(lambda key: bj.WithNull(bj.Timed(bj.Pricing.random(key, 3))))(keys(2))
     assert batch.revenue.shape == (2, 4, 1) and (batch.revenue[:, 3] == 0).all() and (batch.revenue[:, :3] > 0).all()
     # A policy sees sales as 0 or 1, and revenues as shares of 5: a sale of product 1 in arm 0 brings 4/5.
-    known = game.first_state(bj.TSUpdate(Revenue(), Beta()), SHOP, jnp.float32([3, 4, 5])).beliefs.reward
+    known = rules.first_state(bj.TSUpdate(Revenue(), Beta()), SHOP, jnp.float32([3, 4, 5])).beliefs.reward
     np.testing.assert_allclose(known.T, np.array([[1, 4], [2, 3], [1, 1]]) / 5, rtol=1e-6)
 
 
 def test_revenues_follow_from_the_drawn_demand():
     policy, plain = bj.TSUpdate(Revenue(), Beta()), bj.TSUpdate(Beta(), Beta())
-    state, other = (game.first_state(one, SHOP, jnp.float32([3, 4, 5])) for one in (policy, plain))
+    state, other = (rules.first_state(one, SHOP, jnp.float32([3, 4, 5])) for one in (policy, plain))
     (reward, costs), (_, same) = policy.draw_means(state.beliefs, keys(1)[0]), plain.draw_means(other.beliefs, keys(1)[0])
     np.testing.assert_array_equal(costs, same)
     np.testing.assert_allclose(reward, (np.array([[1, 4], [2, 3], [1, 1]]) / 5 * np.stack(costs[:2], 1)).sum(1), rtol=1e-6)

@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend import core
 
 import bts_jax as bj
-from bts_jax import batch
+from bts_jax import arguments, batch
 from bts_jax.engine.jaxprs import ELEMENTWISE
 from bts_jax.engine.pipeline import rewritten
 from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations, known
@@ -79,13 +79,17 @@ def test_sums_of_products_have_the_same_bits():
     assert different[0] > 0 and different[1] == 0
 
 
+def laid(policy, bandit, budget, keys, **options):
+    return batch.lay_out(arguments.of_batch(policy, bandit, budget, keys, None, None), **options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kube", "tempered-bts"])  # the operations of BTS are among those of tempered BTS
 def test_runs_have_the_same_bits(name):
     policy, bandit = bj.POLICIES[name](), INSTANCES["bernoulli"]
     runs, kernels = [], []
     for quickly in (True, False):  # in this order: see the last test
-        one = batch.lay_out(policy, bandit, 30, keys(40), quickly=quickly)
+        one = laid(policy, bandit, 30, keys(40), quickly=quickly)
         runs.append(batch.play([one])[0][0])
         program = batch._program_of([one])[0]
         assert program.quickly == quickly
@@ -112,11 +116,11 @@ def test_little_to_do_is_compiled_quickly():
     """It depends on the arms and pulls of all batches of a kind. A fully optimized program is also used for small batches."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     batch._PLAYED.clear()
-    assert [batch.lay_out(bj.Uniform(), bandit, 1.2e6, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]
-    large = batch.lay_out(bj.Uniform(), bandit, 3e6, keys(20))
+    assert [laid(bj.Uniform(), bandit, 1.2e6, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]
+    large = laid(bj.Uniform(), bandit, 3e6, keys(20))
     assert not large.kind.quickly
     program, _ = batch._program_of([large])
-    little = batch.lay_out(bj.Uniform(), bandit, 10, keys(20), quickly=True)
+    little = laid(bj.Uniform(), bandit, 10, keys(20), quickly=True)
     assert little.kind.quickly and batch._program_of([little])[0] is program
 
 

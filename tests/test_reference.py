@@ -19,7 +19,7 @@ from common import INSTANCES, assert_same_bits, counted, keys, take
 from jax.extend.core import jaxprs_in_params
 
 import bts_jax as bj
-from bts_jax import game
+from bts_jax import arguments, rules
 from bts_jax.contract import side_info
 
 BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
@@ -43,7 +43,7 @@ ALONE = {("bts", "bernoulli"), *(pair for pair in PAIRS if pair[0] in OTHERS)}
 EXACT = set("""abs and argmax bitcast_convert_type broadcast_in_dim concatenate convert_element_type dynamic_slice eq floor
             gather ge gt iota jit le lt max min ne neg not or random_split random_unwrap reduce_and reduce_max reduce_min
             rem reshape round scatter select_n shift_left shift_right_arithmetic shift_right_logical sign slice squeeze
-            stack stop_gradient xor""".split())
+            stack stop_gradient transpose xor""".split())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -164,7 +164,7 @@ def operations(name, family):
     """The names of everything that a policy computes in one round with these arms, and in its first state."""
 
     def play(policy, bandit, key):
-        state = game.first_state(policy, bandit, np.float32(BUDGET))
+        state = rules.first_state(policy, bandit, np.float32(BUDGET))
         arm, state = policy(state, key)
         return policy.update(state, arm, *bandit.pull(key, arm), key)
 
@@ -174,7 +174,7 @@ def operations(name, family):
             for inner in jaxprs_in_params(equation.params):
                 yield from names(inner)
 
-    policy, bandit = jax.tree.map(game.canonicalize, (bj.POLICIES[name](), INSTANCES[family]))
+    policy, bandit = jax.tree.map(arguments.canonicalize, (bj.POLICIES[name](), INSTANCES[family]))
     return set(names(jax.make_jaxpr(play)(policy, bandit, KEYS[0]).jaxpr))
 
 

@@ -9,7 +9,8 @@ from common import INSTANCES, Constant, assert_same_bits, keys, take
 from jax.typing import ArrayLike
 
 import bts_jax as bj
-from bts_jax import game, one_run
+from bts_jax import one_run
+from bts_jax.arguments import of_run
 from bts_jax.contract import side_info
 from bts_jax.engine.fixed_point import UNIT, Sum, quantize
 from bts_jax.trace import _trace as trace_on
@@ -226,6 +227,5 @@ def test_traced_budgets_need_rounds():
 @pytest.mark.slow
 def test_programs_for_gpus_agree_as_well():
     """Programs for a GPU, played on any device. Their steps have two halves."""
-    arguments = *jax.tree.map(game.canonicalize, (bj.BTS(), BERNOULLI)), game.fixed_point(10), KEY
-    trace = trace_on("gpu", 64, False, *arguments)[0]
-    assert_agrees(trace, one_run._simulate("gpu", *arguments, game.fixed_point([4, 10]), None))
+    trace = trace_on("gpu", 64, False, of_run(bj.BTS(), BERNOULLI, 10, None, 64), KEY)[0]
+    assert_agrees(trace, one_run._simulate("gpu", of_run(bj.BTS(), BERNOULLI, 10, [4, 10], None), KEY))

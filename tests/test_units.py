@@ -15,7 +15,7 @@ import pytest
 from common import INSTANCES, assert_same_bits, batch, keys, take
 
 import bts_jax as bj
-from bts_jax import game, learn, theory
+from bts_jax import learn, rules, theory
 from bts_jax.contract import Means, scales
 from bts_jax.engine.fixed_point import LARGEST_SCALE, UNIT, Resolution, Sum
 from bts_jax.sweeps import gridfile
@@ -222,7 +222,7 @@ class Spy(bj.Uniform):
 
 
 def test_side_information_is_in_shares_too():
-    budget, least, means, best = jax.jit(game.first_state)(Spy(), FIVE, jnp.float32(100))
+    budget, least, means, best = jax.jit(rules.first_state)(Spy(), FIVE, jnp.float32(100))
     assert (float(budget), int(best)) == (20, 1)
     assert means.tolist() == [1, np.float32(0.6)] and least == means[1]
 

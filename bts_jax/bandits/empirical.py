@@ -206,7 +206,7 @@ class Empirical(Arms):
         if on_report is not None:
             on_report(loaded)
         elif dropped:
-            warnings.warn(str(loaded), stacklevel=3)
+            warnings.warn(str(loaded), stacklevel=2)
         return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()],
                    reward_scale=loaded.reward_max, cost_scale=loaded.cost_max, arms=tuple(kept))
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.passes.storing import behind_a_branch
-from bts_jax.engine.step import STEPS
+from bts_jax.engine.step import step_of
 
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, calls are
 # taken two at a time (`programs.Graphed`). So their number is even.
@@ -170,8 +170,8 @@ class _Lanes:
         part = self.own
         if self.queues:
             part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], self.width), x.dtype), self.own)
-        self.step = STEPS[platform](lambda part, now: rules.call(self.round, self.setting(part), now), part,
-                                    jax.eval_shape(self.fresh, part))
+        self.step = step_of(lambda part, now: rules.call(self.round, self.setting(part), now), part,
+                            jax.eval_shape(self.fresh, part), platform)
 
     def setting(self, part: Any) -> Any:
         return jax.tree.map(lambda x, y: y if x is None else x, part, self.common, is_leaf=lambda x: x is None)

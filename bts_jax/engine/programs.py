@@ -8,7 +8,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from bts_jax import text
-from bts_jax.checks import devices_of
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -139,27 +138,6 @@ def _is_known(option: str, value: Any) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
-
-
-def quick_jit(function: Callable, static_argnums: tuple[int, ...] = ()) -> Callable:
-    """`jax.jit` for functions that are called a few times, outside of a game, such as those that draw random instances.
-
-    With `QUICKLY` they compile in a tenth to a third of the time: a Bernoulli instance of 100 arms in 0.1 s instead of 0.5 s
-    (jaxlib 0.10.2). Only programs on a CPU that are not a part of other programs have these options. The operations are not
-    checked, so use it only for functions whose bits `test_programs.py` compares.
-    """
-    plain, options = jax.jit(function, static_argnums=static_argnums), QUICKLY
-
-    @cache
-    def quick() -> Any:  # not before JAX has started
-        return jax.jit(function, static_argnums=static_argnums, compiler_options=known(options))
-
-    @wraps(function)
-    def called(*arguments: Any) -> Any:
-        on_cpu = {device.platform for device in devices_of(arguments)} == {"cpu"}
-        return (quick() if on_cpu else plain)(*arguments)
-
-    return called
 
 
 class Graphed:

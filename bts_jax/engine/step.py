@@ -9,8 +9,8 @@ from jax.extend import core
 from bts_jax.engine import pipeline
 from bts_jax.engine.jaxprs import read, variables
 from bts_jax.engine.lanes import Lanes, Vectoriser
-from bts_jax.engine.passes.halving import Halves
-from bts_jax.engine.passes.storing import Level, store
+from bts_jax.engine.passes.halving import halves
+from bts_jax.engine.passes.storing import levels, store
 
 
 class Step:
@@ -19,40 +19,42 @@ class Step:
     The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this list, `step(part, state)`
     returns the next list, and `step.leave(part, state)` converts it back. The list also has the values that one step computes
     for the next (`passes.carrying`).
+
+    This class evaluates one operation after the other. Its subclasses arrange them.
     """
 
-    platform: str
-
-    def __init__(self, function: Callable, part: Any, now: Any):
+    def __init__(self, function: Callable, part: Any, now: Any, platform: str):
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
-        closed, parts = pipeline.rewritten(closed, self.platform), len(jax.tree.leaves(part))
+        closed, parts = pipeline.rewritten(closed, platform), len(jax.tree.leaves(part))
         self.structure, self.firsts = jax.tree.structure(out), []
         used: set[int] = set()  # arrays of `now` on which carried values depend
-        for one in pipeline.passes(self.platform, "carry"):
+        for one in pipeline.passes(platform, "carry"):
             closed, first = one.apply(closed, parts)
             self.firsts.append(first)
             needed = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
             used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in needed)
-        self.closed, self.vector = closed, Vectoriser(leaves[0].shape[-1], self.platform)
+        self.closed, self.vector = closed, Vectoriser(leaves[0].shape[-1], platform)
         # `places[i]` is the place of array i of `now` in the state, if `changed` may replace it.
         self.places = {i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used}
 
     def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
         """Decides in which order operations are evaluated. Returns the place in the state of arrays of `now`."""
-        raise NotImplementedError
+        return {i: i for i in range(len(jaxpr.invars) - parts)}
 
     def entered(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:
         """The state, from the arrays of `now` and the carried values."""
-        raise NotImplementedError
+        return values
 
     def left(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
         """The inverse of `entered`."""
-        raise NotImplementedError
+        return state
 
     def __call__(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
-        raise NotImplementedError
+        env = self.known([*jax.tree.leaves(part), *state])
+        self.vector.evaluate_all(self.closed.jaxpr.eqns, env)
+        return self.outputs(env)
 
     def enter(self, part: Any, now: Any) -> list[jax.Array]:
         parts, values = len(jax.tree.leaves(part)), jax.tree.leaves((part, now))
@@ -85,23 +87,13 @@ class Step:
         return [self.vector.spread(read(atom, env)) for atom in self.closed.jaxpr.outvars]
 
 
-class StepOnCPU(Step):
-    """Operations are evaluated in levels. After each level, some results are stored (`passes.storing`)."""
-
-    platform = "cpu"
+class StepInLevels(Step):
+    """Operations are evaluated in levels, on a CPU. After each level, some results are stored (`passes.storing`)."""
 
     def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
-        self.levels = [Level(jaxpr.eqns, [])]
-        for one in pipeline.passes(self.platform, "arrange"):
-            self.levels = one.apply(jaxpr)
+        self.levels = levels(jaxpr)
         self.makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-        return {i: i for i in range(len(jaxpr.invars) - parts)}
-
-    def entered(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:
-        return values
-
-    def left(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
-        return state
+        return super().arrange(jaxpr, parts)
 
     def __call__(self, part: Any, state: list[jax.Array]) -> list[jax.Array]:
         env = self.known([*jax.tree.leaves(part), *state])
@@ -114,15 +106,11 @@ class StepOnCPU(Step):
         return self.outputs(env)
 
 
-class StepOnGPU(Step):
-    """The state is what the first half of a step passes to the second half (`passes.halving`)."""
-
-    platform = "gpu"
+class StepInHalves(Step):
+    """On a GPU, the state is what the first half of a step passes to the second half (`passes.halving`)."""
 
     def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
-        self.halves = Halves([], jaxpr.eqns, jaxpr.invars[parts:])
-        for one in pipeline.passes(self.platform, "arrange"):
-            self.halves = one.apply(jaxpr, parts)
+        self.halves = halves(jaxpr, parts)
         self.left = jax.jit(self._left)  # used several times and traced once
         needed = {var for equation in self.halves.last for var in variables(equation.invars)}
         number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, core.Var) and var not in needed}
@@ -145,4 +133,10 @@ class StepOnGPU(Step):
         return self.entered(part, self.left(part, state))
 
 
-STEPS = {"cpu": StepOnCPU, "gpu": StepOnGPU}
+ARRANGED = {"storing": StepInLevels, "halving": StepInHalves}  # by the name of the pass that arranges the operations
+
+
+def step_of(function: Callable, part: Any, now: Any, platform: str) -> Step:
+    """A step on a platform, "cpu" or "gpu"."""
+    (kind,) = [ARRANGED[one.name] for one in pipeline.passes(platform, "arrange")] or [Step]
+    return kind(function, part, now, platform)

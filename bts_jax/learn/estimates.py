@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bts_jax import checks, game, metrics, random
+from bts_jax import arguments, checks, metrics, random, rules
 from bts_jax.contract import Bandit, num_resources, ratio, scales
 from bts_jax.learn.space import Space, Values
 
@@ -31,7 +31,7 @@ def check_objective(objective: str) -> str:
 
 def check_arguments(policy, bandits, budget, key, objective, **positive: float) -> int:
     """Returns the number of instances. Raises a `ValueError` if an argument is wrong, as far as this can be checked."""
-    game.check_contracts(policy, bandits)
+    arguments.check_contracts(policy, bandits)
     check_objective(objective)
     checks.key(key)
     if num_resources(bandits) is not None:
@@ -43,7 +43,7 @@ def check_arguments(policy, bandits, budget, key, objective, **positive: float) 
                          ", as jax.vmap makes it")
     if np.ndim(budget):
         raise ValueError(f"budget has shape {np.shape(budget)}: give one number")
-    game.check_values(bandits, budget, None, None)
+    arguments.check_values(bandits, budget, None, None)
     checks.require("the smallest expected cost", np.min(bandits.cost_mean), np.min(bandits.cost_mean) > 0,
                    "give arms that all cost something")
     for name, value in positive.items():
@@ -68,14 +68,14 @@ def through_logits(estimate, policy, bandits, budget, key, ranges, objective, ru
         raise ValueError(f"policy {type(policy).__name__} has no logits: use smoothed_gradient, or add this method as "
                          "help(bts_jax.learn) describes")
     rounds = horizon(bandits, budget) if max_rounds is None else checks.whole("max_rounds", max_rounds, 1)
-    policy, bandits = jax.tree.map(game.canonicalize, (policy, bandits))
+    policy, bandits = jax.tree.map(arguments.canonicalize, (policy, bandits))
     with jax.numpy_dtype_promotion("standard"):  # the relaxed game has floats where a policy expects integers
-        value, truncated, each = estimate(space.values(), policy, bandits, game.fixed_point(budget), key,
+        value, truncated, each = estimate(space.values(), policy, bandits, arguments.fixed_point(budget), key,
                                           jnp.float32(temperature), runs=runs, rounds=rounds, objective=objective)
     return estimated(value.mean(), each, truncated.mean())
 
 
-def outcomes(runs: game.Run, bandits: Bandit, objective: str) -> np.ndarray:
+def outcomes(runs: rules.Run, bandits: Bandit, objective: str) -> np.ndarray:
     """Returns the objective of each run of a batch with one run on each instance."""
     values = metrics.pseudo_regret(runs, bandits) if objective == "pseudo_regret" else np.asarray(runs.reward, np.float64)
     return values[:, 0]

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bts_jax import checks, game, random
+from bts_jax import checks, random, rules
 from bts_jax.contract import Bandit, Policy
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
 from bts_jax.learn.space import Ranges, Values, with_values
@@ -71,7 +71,7 @@ def _pathwise(values, policy, bandits, budget, key, temperature, *, runs, rounds
             state = jax.tree.map(lambda x: jnp.tensordot(weight, x.astype(jnp.float32), 1), states)
             return (state, left - counts * (weight @ cost), total + counts * (weight @ worth(reward))), None
 
-        first = game.first_state(policy, bandit, budget[0])
+        first = rules.first_state(policy, bandit, budget[0])
         start = jax.tree.map(_relaxed, first), budget[0], jnp.float32(0)
         (_, left, total), _ = scan_rounds(step, start, words, rounds, num_arms)
         return total, left > 0.01

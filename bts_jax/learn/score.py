@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax import checks, game, random
+from bts_jax import checks, random, rules
 from bts_jax.contract import Bandit, Policy
 from bts_jax.engine.fixed_point import Sum, quantize
 from bts_jax.learn.estimates import Estimate, Round, scan_rounds, through_logits, worth_of
@@ -84,7 +84,7 @@ def _score(values, policy, bandits, budget, key, temperature, *, runs, rounds, o
             spent = jax.tree.map(partial(jnp.where, plays), paid, spent)
             return (state, spent, over | spent.reaches(goal)), out
 
-        start = game.first_state(policy, bandit, budget[0]), Sum.zeros(), jnp.bool_(False)
+        start = rules.first_state(policy, bandit, budget[0]), Sum.zeros(), jnp.bool_(False)
         (_, _, over), out = scan_rounds(step, start, words, rounds, num_arms)
         return *out, ~over
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bts_jax import checks, game
+from bts_jax import arguments, checks
 from bts_jax._version import __version__
 from bts_jax.bandits import BANDITS
 from bts_jax.bandits.arms import named_arms
@@ -69,7 +69,7 @@ class Grid:
             if kind is None or kind not in checked:  # built-in ones were checked, except for shapes
                 with _about(where):
                     several = num_resources(bandit) is not None
-                    game.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
+                    arguments.check(ALL_POLICIES["uniform"](), bandit, ends[-1], None if several else ends, self.longest)
                 checked.add(kind)
             means = means or Means(np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean))
             alike.setdefault(kind_of(bandit), bandit)
@@ -78,7 +78,7 @@ class Grid:
                     raise ValueError(f"{where} has several resources, and runs that end after a number of rounds have no "
                                      "budget, so no regret: add time as a resource, with Timed(bandit), and give budgets")
                 with _about(where):
-                    game.check_values(bandit, ends[-1], None, self.longest)
+                    arguments.check_values(bandit, ends[-1], None, self.longest)
             self.means.append(means)
             self.names.append(named_arms(getattr(bandit, "arms", None) or (), means.reward_mean.shape[-1]))
             found = scales(bandit)
@@ -97,7 +97,7 @@ class Grid:
                 fine = amounts[0] * UNIT >= 0.5 and amounts[-1] <= LARGEST
                 if scales(bandit) or not fine:  # usually not: a check takes long
                     with _about(where):
-                        game.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
+                        arguments.check_values(bandit if scales(bandit) else means, amounts[-1], amounts, None)
         self._costs, self.amounts = costs, self._amounts(costs)
         for name, policy in self.policies.items():
             _check_single("policies", name, policy, hasattr(policy, "_check") and any(map(np.ndim, jax.tree.leaves(policy))))
@@ -106,9 +106,9 @@ class Grid:
                                  "none: leave the policy out, or give budgets and max_rounds")
             amounts = None if self.means[0].cost_mean.ndim > 1 else self.amounts[0]
             with _about(f"policies[{name!r}]"):
-                game.check(policy, self._bandits[0], self.amounts[0, -1], amounts, self.longest)
+                arguments.check(policy, self._bandits[0], self.amounts[0, -1], amounts, self.longest)
                 for bandit in alike.values() if "time_cost" in side_info(policy) else filter(num_resources, alike.values()):
-                    game.check_resources(policy, bandit)
+                    arguments.check_resources(policy, bandit)
         self.words = words_of(self.bandits)
         self._count_work()
         self._sort_by_kind()

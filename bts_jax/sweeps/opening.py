@@ -141,7 +141,7 @@ def begin(
                 root = grow(path, root, whole, seeds, bandits)
     for name in changed:
         warnings.warn(f"the code of {name} has changed since the store {str(path)!r} was written: its runs are played again",
-                      stacklevel=5)
+                      stacklevel=4)
     results = with_sources(path, root)
     if not _same(attributes, root) and json.dumps(root.specification) != json.dumps(described):
         results.ask(attributes)

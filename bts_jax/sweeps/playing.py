@@ -19,15 +19,15 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from bts_jax import batch
+from bts_jax import arguments, batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.checks import is_key
 from bts_jax.compiling import AHEAD, compiling, threads
-from bts_jax.contract import Means
+from bts_jax.contract import Means, num_resources
 from bts_jax.devices import streams
-from bts_jax.game import Run
 from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.random import fold_in_words
+from bts_jax.rules import Run
 from bts_jax.sweeps.bar import Bar
 from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.results import Chunk, Results
@@ -273,10 +273,13 @@ def _lay_out(grid: Grid, results: Results, call: Call, devices: Sequence[Any]) -
     # An array among the hyperparameters of a user-defined policy is the same in all runs. It is not a batch.
     policy = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(keys), *np.shape(leaf))) if np.ndim(leaf) else leaf,
                           grid.policy(chunks[0]))
-    limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else None
+    limits = grid.budgets[list(gaps[0].budgets)] if grid.in_rounds else grid.longest
     policy, bandit = jax.tree.map(_on_no_device, (policy, bandit))
-    return lay_out(policy, bandit, budget, keys, budgets=checkpoints, devices=devices, max_rounds=grid.longest,
-                   limits=limits, quickly=call.quickly)
+    d = num_resources(bandit)
+    if d is not None:  # all resources have the same budgets
+        budget, checkpoints = (np.repeat(np.expand_dims(x, -1), d, -1) for x in (budget, checkpoints))
+    ends = arguments.ends_of(budget, checkpoints, limits, d is not None)
+    return lay_out(arguments.batch_of(policy, bandit, ends, keys), devices=devices, quickly=call.quickly)
 
 
 def _on_no_device(leaf: Any) -> Any:

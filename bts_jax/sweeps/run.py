@@ -169,7 +169,7 @@ def fill(
         asked = Grid(policies, bandits, budgets, num_seeds, seed, relative_to_min_cost, device, bandit_coords, max_rounds,
                      rounds)
         attributes = asked.attributes()
-        limits.warn_of_small_costs(asked.policies, asked.mean_shares, stacklevel=4)
+        limits.warn_of_small_costs(asked.policies, asked.mean_shares, stacklevel=3)
     number, shard_count = _shard_of(shard, out)
     usual, most = sizes(asked, None if memory_bytes is None else checks.whole("memory_bytes", memory_bytes, 1), count)
     if chunk_size is None:
@@ -217,11 +217,11 @@ def _warn(grid: Grid, counts: Counts) -> None:
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
                       f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does not exist or never "
                       "decided, or a reward or a cost was not in [0, 1], or above reward_scale or cost_scale; check_policy and "
-                      "check_bandit may find the reason", RuntimeWarning, stacklevel=5)
+                      "check_bandit may find the reason", RuntimeWarning, stacklevel=4)
     for (policy, bandit), seeds in sorted(counts.cut.items()) if grid.longest is None else ():
         warnings.warn(f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the limit of rounds for "
                       f"{counted(seeds, 'seed')} before the budget was spent, and regret is NaN there: check that every arm "
-                      "costs something, or use pseudo_regret, which is about the pulls made", RuntimeWarning, stacklevel=5)
+                      "costs something, or use pseudo_regret, which is about the pulls made", RuntimeWarning, stacklevel=4)
 
 
 def stored(

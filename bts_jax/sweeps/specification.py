@@ -19,7 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bts_jax import checks, game
+from bts_jax import checks
+from bts_jax.arguments import canonicalize
 from bts_jax.checks import LONGEST_NAME
 from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.engine.fixed_point import LARGEST, UNIT
@@ -257,7 +258,7 @@ def _is_list(part: Any) -> bool:
 
 
 def listed(leaf: Any) -> Any:
-    return np.asarray(game.canonicalize(leaf)).tolist()
+    return np.asarray(canonicalize(leaf)).tolist()
 
 
 def remade(where: str, entry: dict[str, Any], registry: Mapping[str, Any], own: Mapping[str, type] | None = None) -> Any:
