@@ -51,11 +51,11 @@ from bts_jax.bandits import (
     WithNull,
 )
 from bts_jax.batch import simulate_batch
-from bts_jax.cache import enable_cache
 from bts_jax.comparison import compare
 from bts_jax.conformance import check_bandit, check_policy, check_posterior
 from bts_jax.contract import Bandit, Policy, Posterior, Problem
 from bts_jax.devices import claim_cores
+from bts_jax.engine.compile.cache import enable_cache
 from bts_jax.intervals import interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.one_run import simulate

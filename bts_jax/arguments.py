@@ -75,7 +75,8 @@ def of_run(policy: Any, bandit: Any, budget: Any, checkpoints: Any, max_rounds: 
     check(policy, bandit, budget, checkpoints, max_rounds)
     xp = np if checks.is_concrete((budget, checkpoints, max_rounds)) else jnp
     ends = ends_of(*amounts_of(bandit, budget, checkpoints), max_rounds, num_resources(bandit) is not None, xp)
-    return Arguments(*jax.tree.map(canonicalize, (policy, bandit)), ends)
+    policy, bandit = jax.tree.map(canonicalize, (policy, bandit))
+    return Arguments(policy, bandit, ends)
 
 
 def of_batch(policy: Any, bandit: Any, budget: Any, keys: Any, checkpoints: Any, max_rounds: Any) -> BatchArguments:

@@ -10,10 +10,9 @@ import contextlib
 import logging
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,9 @@ from bts_jax import arguments, random, rules
 from bts_jax.arguments import Arguments, BatchArguments, Ends
 from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.engine import loop
-from bts_jax.engine.programs import Graphed, OnCPU, Programs, graphs, jit_on, most_programs
+from bts_jax.engine.compile.options import known_on_gpu
+from bts_jax.engine.compile.programs import PROGRAMS, Program
+from bts_jax.engine.pipeline import PassFailed, report
 from bts_jax.plain import play_run
 from bts_jax.rules import Run
 from bts_jax.text import counted
@@ -167,7 +168,7 @@ class Kind(NamedTuple):
     varies: tuple[bool, ...]  # whether each of their leaves differs from run to run
     several: bool  # several resources: costs are vectors
     width: int  # lanes on each device
-    quickly: bool  # compiled quickly; see `programs.OnCPU`
+    quickly: bool  # compiled quickly; see `options.ways`
 
 
 class Batch(NamedTuple):
@@ -186,7 +187,7 @@ def lay_out(
 ) -> Batch:
     """Arranges runs for the devices.
 
-    `quickly` says whether to compile the program quickly (`programs.OnCPU`). By default, this depends on the total work of all
+    `quickly` says whether to compile the program quickly (`options.ways`). By default, this depends on the total work of all
     batches of this kind so far.
     """
     policy, bandit, ends, keys, varies = given
@@ -219,8 +220,8 @@ def lay_out(
     width = lanes or _width(per_device, int(at_once), int(num_arms), checkpoints.valid.shape[-1], platform)
     kind = Kind(structure, varies, several, loop.lane_count(int(width)), False)
     if quickly is None:
-        _PLAYED[kind] += work_of(lengths.sum(), num_arms)
-        quickly = is_little(_PLAYED[kind])
+        PROGRAMS.work[kind] += work_of(lengths.sum(), num_arms)
+        quickly = is_little(PROGRAMS.work[kind])
     return Batch(kind._replace(quickly=platform == "cpu" and quickly), own, common, back, devices, ends)
 
 
@@ -240,22 +241,24 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 def _play_plainly(batch: Batch) -> tuple[Run, np.ndarray, np.ndarray]:
     """As `play`, with `bts_jax.plain`."""
     own, common = jax.device_put((batch.own, batch.common), batch.devices[0])
-    record = jax.device_get(_plain_program(batch.kind._replace(width=0))(own, common))
-    record = jax.tree.map(lambda x: x[batch.back], record)
-    rounds = record.rounds.max(-1)
-    return arguments.finish(record, batch.ends, np), rounds, np.maximum(rounds.max(keepdims=True), 1)
+    record, calls, blocks = jax.device_get(_plain_program(batch.kind._replace(width=0))(own, common))
+    return _finish(batch, record), calls[batch.back], blocks[None]
 
 
 @lru_cache(maxsize=64)
 def _plain_program(kind: Kind) -> Any:
-    """The program that plays runs along the first axis."""
-    def play_all(own: Any, common: list) -> Run:
-        def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
-            return play_run(rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key))
+    return jax.jit(partial(_played_plainly, kind))
 
-        return jax.vmap(play_one)(*own)
 
-    return jax.jit(play_all)
+def _played_plainly(kind: Kind, own: Any, common: list) -> loop.Played:
+    """What `loop.play` returns for one game, computed by `bts_jax.plain`. A block is one round of all runs."""
+
+    def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
+        return play_run(rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key))
+
+    record = jax.vmap(play_one, out_axes=-1)(*own)
+    rounds = record.rounds.max(0)
+    return loop.Played(record, rounds, jnp.maximum(rounds.max(), 1))
 
 
 def _finish(batch: Batch, record: Run) -> Run:
@@ -292,47 +295,43 @@ def best_cost(bandit: Bandit) -> np.ndarray:
     return np.fmax(cost, 0.01 * (scale if scale.ndim < reward.ndim else scale.max(-1)))
 
 
-def _program_of(batches: Sequence[Batch]) -> tuple[Any, list]:
+def _program_of(batches: Sequence[Batch]) -> tuple[Program, list]:
     """The program for these batches, and its arguments."""
     key, inputs = _key_of(batches)
-    return _PROGRAMS.get(key, lambda: _program(*key)), inputs
+    return PROGRAMS.get(key, lambda: _program(*key)), inputs
 
 
 def _key_of(batches: Sequence[Batch]) -> tuple[tuple, list]:
     """What identifies the program for these batches, and its arguments."""
     inputs = [(batch.own, batch.common) for batch in batches]
-    kinds, devices = tuple(batch.kind for batch in batches), batches[0].devices
-    rest = devices, _shapes(inputs)
-    carefully = tuple(map(_careful, kinds))
-    return (carefully if (carefully, *rest) in _PROGRAMS.kept else kinds, *rest), inputs  # a faster one, if there is one
+    kinds, rest = tuple(batch.kind for batch in batches), (batches[0].devices, _shapes(inputs))
+    carefully = tuple(kind._replace(quickly=False) for kind in kinds)
+    return (carefully if (carefully, *rest) in PROGRAMS.kept else kinds, *rest), inputs  # a faster one, if there is one
 
 
 def forget(batches: Sequence[Batch]) -> None:
     """Frees the program of these batches."""
-    _PROGRAMS.drop(_key_of(batches)[0])
+    PROGRAMS.drop(_key_of(batches)[0])
 
 
-_PROGRAMS = Programs(most_programs())
-_FALLBACKS: dict[Kind, tuple[str, ...]] = {}  # see `Report.fallbacks`
-_PLAYED: Counter[Kind] = Counter()  # the total work of all batches of a kind so far
-
-
-def _program(kinds: tuple[Kind, ...], devices: tuple, shapes: Any) -> Any:
+def _program(kinds: tuple[Kind, ...], devices: tuple, shapes: Any) -> Program:
     """The program that plays a shard of each batch on each device. It is compiled for the shapes of its arguments."""
 
     def play_shard(batches: list) -> list[tuple]:
         games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
         platform = _platform(devices)
-        played, fallbacks = loop.play(games, rules.rules(platform), platform)
-        _FALLBACKS.update({_careful(kind): tuple(names) for kind, names in zip(kinds, fallbacks, strict=True)})
+        try:
+            played, program.fallbacks = loop.play(games, rules.rules(platform), platform)
+        except PassFailed as error:
+            report(str(error))
+            played = [_played_plainly(kind, *batch) for kind, batch in zip(kinds, batches, strict=True)]
+            program.fallbacks = [{str(error)}] * len(kinds)
         return [(record, calls, blocks[None]) for record, calls, blocks in played]
 
     # On one device nothing is divided, and the program takes less time to lower.
-    play, device = (play_shard, devices[0]) if len(devices) == 1 else (_divided(play_shard, kinds, devices), None)
-    if devices[0].platform == "cpu":
-        return OnCPU(play, all(kind.quickly for kind in kinds), device)
-    options, _ = graphs(devices[0])
-    return jit_on(device, play) if options is None else Graphed(play, options, device)
+    play = play_shard if len(devices) == 1 else _divided(play_shard, kinds, devices)
+    program = Program(play, devices, all(kind.quickly for kind in kinds))
+    return program
 
 
 def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> Callable:
@@ -348,16 +347,10 @@ def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> C
                          out_specs=[(record(kind), each, each) for kind in kinds], check_vma=False)
 
 
-def _careful(kind: Kind) -> Kind:
-    """The kind of the same batch, compiled with full optimisation."""
-    return kind._replace(quickly=False)
-
-
 def _fallbacks(batch: Batch) -> tuple[str, ...]:
     """The fallbacks of this batch; see `Report`."""
     program, _ = _program_of([batch])
-    failed = program.failed if isinstance(program, Graphed) else []
-    return (*sorted(_FALLBACKS.get(_careful(batch.kind), ())), *graphs(batch.devices[0])[1], *failed)
+    return (*sorted(program.fallbacks[0]), *known_on_gpu(batch.devices[0])[1], *program.failed)
 
 
 def _platform(devices: Sequence) -> str:

@@ -72,7 +72,7 @@ def _flush() -> None:
 
 def _keep_programs(no_cache: bool) -> None:
     """Turns the cache of compiled programs on or off, here and in the worker processes of this one."""
-    from bts_jax import cache
+    from bts_jax.engine.compile import cache
 
     if no_cache:
         os.environ[cache.VARIABLE] = "off"
@@ -513,8 +513,8 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 
 def _cache(arguments: argparse.Namespace) -> None:
-    from bts_jax import cache
-    from bts_jax.engine.programs import PROGRAM_BYTES, most_programs
+    from bts_jax.engine.compile import cache
+    from bts_jax.engine.compile.programs import PROGRAM_BYTES, most_programs
 
     top = cache.place()
     found = cache.clear(top) if arguments.clear else cache.programs(top)

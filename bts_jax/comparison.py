@@ -15,8 +15,8 @@ import numpy as np
 
 from bts_jax import arguments, checks, limits, progress, rules
 from bts_jax.batch import Batch, best_cost, is_little, lay_out, lower, play, work_of
-from bts_jax.compiling import AHEAD, compiling, patiently
 from bts_jax.contract import Bandit, Policy, num_resources, ratio
+from bts_jax.engine.compile.threads import AHEAD, compiling, patiently
 from bts_jax.intervals import Interval, interval
 from bts_jax.metrics import pseudo_regret, regret
 from bts_jax.names import named

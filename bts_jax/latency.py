@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bts_jax.cache import VARIABLE
+from bts_jax.engine.compile.cache import VARIABLE
 
 
 class Row(NamedTuple):

@@ -1,7 +1,8 @@
 """`simulate`: one run of the game, and many of them at once under `jax.vmap`."""
 
 import warnings
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -11,6 +12,9 @@ from bts_jax import arguments, checks, random, rules
 from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy
 from bts_jax.devices import default_platform
+from bts_jax.engine.loop import Game, for_any_batch, play
+from bts_jax.engine.pipeline import PassFailed, report
+from bts_jax.plain import play_run
 from bts_jax.rules import Run
 from bts_jax.trace import why_nan
 from bts_jax.typing import ArrayLike
@@ -84,6 +88,21 @@ def play_one(policy, bandit, budget, key, checkpoints, max_rounds) -> Run:
 def _simulate(platform: str, given: Arguments, key: jax.Array) -> Run:
     given = lax.stop_gradient(given)
     setting = rules.setting_of(given, random.key_words(key))
-    record = rules.play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
+    record = _play_on(platform)(jax.tree.map(lambda x: x[..., None], setting))
     run = arguments.finish(jax.tree.map(lambda x: x[..., 0], record), given.ends)
     return rules.with_fingerprint(run, *rules.means(given.bandit))
+
+
+@cache
+def _play_on(platform: str) -> Callable[[rules.Setting], Run]:
+    """A function that plays the runs on the last axis of every array in a setting, all at once."""
+
+    def play_all(setting: rules.Setting) -> Run:
+        runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
+        try:
+            return play([runs], rules.rules(platform), platform)[0][0].record
+        except PassFailed as error:
+            report(str(error))
+            return jax.vmap(play_run, -1, -1)(setting)
+
+    return for_any_batch(play_all)

@@ -62,7 +62,7 @@ def play_run(setting: Setting) -> Run:
         paid, last = now.open & valid & ~too_much, now.open & valid
         old = now.record
         record = Run(
-            budget=old.budget,
+            budget=None,  # type: ignore  # see `arguments.finish`
             reward=jnp.where(paid, earned.value(reward_unit), jnp.where(now.open & ~valid, jnp.nan, old.reward)),
             cost=jnp.where(paid[:, None] if several else paid, spent.value(cost_unit), old.cost),
             rounds=jnp.where(last, rounds, old.rounds),
@@ -81,7 +81,7 @@ def play_run(setting: Setting) -> Run:
         earned=Sum.zeros(),
         pulls=jnp.zeros(num_arms, jnp.int32),
         open=jnp.full(limits.shape, possible),
-        record=Run(budget=zeros, reward=nothing, cost=jnp.zeros(goals.whole.shape, jnp.float32), rounds=zeros,
+        record=Run(budget=None, reward=nothing, cost=jnp.zeros(goals.whole.shape, jnp.float32), rounds=zeros,
                    pulls=jnp.zeros((len(limits), num_arms), jnp.int32), truncated=jnp.zeros(limits.shape, bool)),
     )
     record = lax.while_loop(lambda now: now.open.any(), play_round, start).record

@@ -16,8 +16,8 @@ The exact rules:
 7. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
    time: its costs are numbers, and its budget is that of the resource.
 
-A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `jax.vmap`, nested to any depth,
-only adds runs to this loop. `bts_jax.plain` says the same in its simplest form.
+A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `bts_jax.plain` says the same in
+its simplest form.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from bts_jax.arguments import Arguments, endless
 from bts_jax.contract import Bandit, Policy, Problem, State, hides_time, is_timed, num_resources, ratio, scales, side_info
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, UNIT, Resolution, Sum, quantize
-from bts_jax.engine.loop import Game, Rules, play
+from bts_jax.engine.loop import Rules
 from bts_jax.engine.passes.dividing import divide
 from bts_jax.engine.passes.keys import depend_on_the_batch
 from bts_jax.engine.passes.rounding import round_product
@@ -188,35 +188,6 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
         smallest = jnp.min(jnp.where(cost * units.cost.per_unit >= 0.5, cost, units.cost.scale))
         beyond = round_product(200 * units.cost.scale)
     return jnp.minimum(jnp.ceil((2 * amounts + beyond) / smallest), most).astype(jnp.int32)
-
-
-@cache
-def play_on(platform: str) -> Any:
-    """A function that plays the runs on the last axis of every array in a setting, all at once."""
-
-    def play_all(setting: Setting) -> Run:
-        game = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
-        return play([game], rules(platform), platform)[0][0].record
-
-    return for_any_batch(play_all)
-
-
-def for_any_batch(play_all: Callable[[Setting], Any]) -> Any:
-    """Gives `play_all` a rule for `jax.vmap`: a batch axis is merged into the last axis, the axis of the runs."""
-    play_all = jax.custom_batching.custom_vmap(play_all)
-
-    @play_all.def_vmap
-    def _(size: int, is_batched: list, setting: Setting) -> tuple[Any, Any]:
-        def merge(leaf, batched):
-            leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
-            return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
-
-        runs = setting.limits.shape[-1]
-        record = play_all(jax.tree.map(merge, setting, is_batched[0]))
-        record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, runs), -2, 0), record)
-        return record, jax.tree.map(lambda _: True, record)
-
-    return play_all
 
 
 @cache

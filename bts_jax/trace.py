@@ -21,7 +21,7 @@ from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
-from bts_jax.engine.loop import Game, Rules, follow
+from bts_jax.engine.loop import Game, Rules, follow, for_any_batch
 from bts_jax.pytrees import Names, pytree
 from bts_jax.rules import Round, Setting
 from bts_jax.text import shown
@@ -236,7 +236,7 @@ def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
         seen, now = follow(runs, own, platform, rounds, partial(_look, keeps))
         return seen, _End(now.progress.rounds, now.waiting, now.last)
 
-    return rules.for_any_batch(follow_all)
+    return for_any_batch(follow_all)
 
 
 def _start(start: Callable, round: Stepwise, setting: Setting) -> _Now:

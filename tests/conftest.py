@@ -22,7 +22,8 @@ if "BTS_JAX_TESTS" not in os.environ:  # in pytest's first process, before its w
 
 import haste  # noqa: E402  before the package is imported: it replaces `jax.jit`
 
-from bts_jax import cache, progress  # noqa: E402
+from bts_jax import progress  # noqa: E402
+from bts_jax.engine.compile import cache  # noqa: E402
 
 progress.SECONDS = 1e6  # tests look at what is printed, and a machine may be slow
 

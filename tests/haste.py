@@ -14,7 +14,7 @@ from threading import local
 
 from jaxlib.version import __version__ as jaxlib_version
 
-# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. Those in `programs.SAME_BITS`
+# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. Those in `SAME_BITS`
 # have the same bits with both. XLA ends a process that has an unknown flag, so only versions that know this flag get it.
 # Programs have the option of the same name instead. The settings of the user are read once, by pytest's first process.
 USUAL_FLAGS = os.environ.setdefault("BTS_JAX_TESTS_FLAGS", os.environ.get("XLA_FLAGS", ""))
@@ -62,10 +62,10 @@ def switch(to, on_all_devices=False):
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
             jax.clear_caches()
-        for program in list(batch._PROGRAMS.kept):  # compiled in the other way
-            batch._PROGRAMS.drop(program)
+        for program in list(programs.PROGRAMS.kept):  # compiled in the other way
+            programs.PROGRAMS.drop(program)
         way = to
-        programs.QUICKLY = QUICKLY if to == "usual" else options(to)
+        compiler.QUICKLY = QUICKLY if to == "usual" else options(to)
 
 
 def flags(way="short"):
@@ -149,7 +149,7 @@ def jit(function=None, **options):
 
 jax.jit = jit
 
-from bts_jax import batch  # noqa: E402  which uses it
-from bts_jax.engine import programs  # noqa: E402
+from bts_jax.engine.compile import options as compiler  # noqa: E402  which uses it
+from bts_jax.engine.compile import programs  # noqa: E402
 
-QUICKLY = programs.QUICKLY
+QUICKLY = compiler.QUICKLY

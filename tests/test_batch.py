@@ -19,10 +19,11 @@ from jax.typing import ArrayLike
 import bts_jax as bj
 from bts_jax import arguments, random, rules
 from bts_jax.batch import _program, _width, lay_out
+from bts_jax.engine.compile.options import GRAPHS, REGISTERS, known_on_gpu, loops, ways
+from bts_jax.engine.compile.programs import Program, Registry, most_programs
 from bts_jax.engine.lanes import WRITTEN_OUT, _rows, lanes
 from bts_jax.engine.loop import BLOCK
 from bts_jax.engine.passes.summation import without_reductions
-from bts_jax.engine.programs import _GRAPHS, _REGISTERS, Graphed, Programs, graphs, loops, most_programs
 from bts_jax.engine.step import step_of
 from bts_jax.pytrees import pytree
 
@@ -280,7 +281,7 @@ def test_policies_have_common_random_numbers_if_a_bandit_draws_by_rejection():
 def for_a_gpu(monkeypatch, *arguments, **options):
     """The runs of a program for a GPU, which also runs on a CPU."""
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
-    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))  # otherwise the stored program would be used
+    monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))  # otherwise the stored program would be used
     monkeypatch.setitem(BLOCK, "gpu", 6)
     monkeypatch.setattr("bts_jax.engine.loop.TURN", 2)  # so that there are several turns
     return bj.simulate_batch(*arguments, **options)
@@ -456,8 +457,7 @@ def test_loops_in_loops_are_counted(monkeypatch):
     def depth(bandit):
         laid = lay_out(arguments.of_batch(bj.Uniform(), bandit, 5, keys(3), None, None))
         program = _program((laid.kind,), laid.devices, None)
-        way = program.ways[0] if isinstance(program, Graphed) else program.program
-        return loops(way.lower([(laid.own, laid.common)]).compiler_ir())
+        return loops(program.lower([(laid.own, laid.common)]).lowered.compiler_ir())
 
     assert (depth(looping), depth(hidden)) == ((3, 3) if jax.default_backend() == "cpu" else (4, 3))
     assert depth(beta) == 3
@@ -486,95 +486,91 @@ def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeyp
         return Program
 
     monkeypatch.setattr(jax, "device_put", lambda x, device: x)
-    others = {*_GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
-    for known, options, lines in ((others | {*_REGISTERS}, _GRAPHS | _REGISTERS, 0), (others, _GRAPHS, 1), (set(), None, 2)):
+    others = {*GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
+    for known, options, lines in ((others | {*REGISTERS}, GRAPHS | REGISTERS, 0), (others, GRAPHS, 1), (set(), None, 2)):
         monkeypatch.setattr(jax, "jit", compiler(known))
         caplog.clear()
         device = Device(f"GPU {lines} of this test")
-        assert graphs(device) == graphs(device) and graphs(device)[0] == options
-        assert {*graphs(device)[1]} == (others | {*_REGISTERS}) - known
+        assert known_on_gpu(device) == known_on_gpu(device) and known_on_gpu(device)[0] == options
+        assert {*known_on_gpu(device)[1]} == (others | {*REGISTERS}) - known
         assert len(caplog.records) == lines, "each is logged once"
-    assert graphs(jax.devices("cpu")[0]) == (None, ())
+    assert known_on_gpu(jax.devices("cpu")[0]) == (None, ())
+
+
+class Failing(Program):
+    """A program that can be compiled in three ways, of which the first ones fail, when they are compiled or when they run."""
+
+    def __init__(self, failing, stage, reason="INTERNAL: XLA fails", gather=lambda: None):
+        super().__init__(lambda x: x + 1, jax.devices()[:1])
+        self.failing, self.stage, self.reason, self.gather, self.ways = failing, stage, reason, gather, [0, 1, 2]
+
+    def lower(self, *arguments):
+        super().lower(*arguments)
+        if not isinstance(self.lowered, Lowered) and self.lowered is not None:
+            self.lowered = Lowered(self, self.lowered)
+        return self
+
+    def fail(self):
+        self.gather()
+        raise jax.errors.JaxRuntimeError(self.reason)
+
+
+class Lowered:
+    def __init__(self, program, lowered):
+        self.program, self.lowered = program, lowered
+
+    def compile(self, way):
+        program = self.program
+        if way >= program.failing:
+            return self.lowered.compile()
+        return program.fail() if program.stage == "compile" else lambda *arguments: program.fail()
 
 
 @pytest.mark.parametrize("stage", ["compile", "run"])
 def test_a_program_that_fails_is_compiled_in_the_next_way(stage, caplog):
     """It fails when it is compiled, or when it is launched. If all ways fail, there is an error."""
-
-    class Fails:
-        def __init__(self, way):
-            self.way = way
-
-        def lower(self, batches):
-            return self if stage == "compile" else self.way.lower(batches)
-
-        def compile(self):
-            raise jax.errors.JaxRuntimeError("INTERNAL: XLA fails")
-
-        def compiler_ir(self):
-            return self.way.lower([jnp.ones(1)]).compiler_ir()
-
-        def __call__(self, batches):
-            raise jax.errors.JaxRuntimeError("INTERNAL: Recorded commands are not empty")
-
-        def clear_cache(self): ...
-
     for failing in range(4):
-        graphed = Graphed(lambda batches: [x + 1 for x in batches], {})
-        graphed.ways = [jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(3)]
-        ways = graphed.ways[:]
-        graphed.ways[:failing] = [Fails(way) for way in ways[:failing]]
         caplog.clear()
+        program = Failing(failing, stage)
         if failing == 3:
             with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-                graphed([jnp.ones(1)])
+                program(jnp.ones(1))
             continue
         for _ in range(2):
-            assert graphed([jnp.ones(1)])[0].tolist() == [2] and graphed.ready is ways[failing]
-        assert len(caplog.records) == len(graphed.failed) == failing
+            assert program(jnp.ones(1)).tolist() == [2] and program.ways[0] == failing
+        assert len(caplog.records) == len(program.failed) == failing
         assert all("INTERNAL" in record.message for record in caplog.records)
 
 
 def test_threads_agree_on_the_way_that_works():
     """Two threads fail with the first way at the same time: the second way serves both."""
     both = Barrier(2)
-
-    class Fails:
-        def __call__(self, batches):
-            both.wait(10)
-            raise jax.errors.JaxRuntimeError("INTERNAL: fails")
-
-    graphed = Graphed(lambda batches: batches, {})
-    graphed.ways = [Fails(), *(jax.jit(lambda batches: [x + 1 for x in batches]) for _ in range(2))]
-    graphed.ready, second = graphed.ways[0], graphed.ways[1]
+    program = Failing(1, "run", gather=lambda: both.wait(10))
+    program.lower(jnp.ones(1)).compile()
     with ThreadPoolExecutor(2) as pool:
-        assert [out[0].tolist() for out in pool.map(graphed, [[jnp.ones(1)]] * 2)] == [[2], [2]]
-    assert graphed.ready is second
+        assert [out.tolist() for out in pool.map(program, [jnp.ones(1)] * 2)] == [[2], [2]]
+    assert program.ways == [1, 2] and len(program.failed) == 1
 
 
 @pytest.mark.parametrize("reason", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: CpuCallback error calling callback"])
 def test_what_no_other_way_would_help_is_raised_at_once(reason):
-    class Fails:
-        def __call__(self, batches):
-            raise jax.errors.JaxRuntimeError(reason)
-
-    graphed = Graphed(lambda batches: batches, {})
-    graphed.ready = graphed.ways[0] = Fails()
+    program = Failing(1, "run", reason)
     with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
-        graphed([jnp.ones(1)])
-    assert len(graphed.ways) == 3
+        program(jnp.ones(1))
+    assert len(program.ways) == 3
 
 
-def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_other():
+def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_other(monkeypatch):
     def loop(function):
         return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
 
+    class GPU(NamedTuple):
+        platform: str = "gpu"
+
+    monkeypatch.setattr("bts_jax.engine.compile.options.known_on_gpu", lambda device: (dict(GRAPHS), ()))
     deep = loop(loop(loop(loop(lambda x: x + 1))))
-    for function, ways in ((deep, 1), (jax.jit(deep), 1), (loop(jax.jit(loop(loop(jnp.sin)))), 3)):
-        graphed = Graphed(function, {})
-        graphed.ways = [jax.jit(function) for _ in range(3)]
-        graphed.lower(jnp.ones(1))
-        assert len(graphed.ways) == ways
+    for function, count in ((deep, 1), (jax.jit(deep), 1), (loop(jax.jit(loop(loop(jnp.sin)))), 3)):
+        assert len(ways(GPU(), False, None, jax.jit(function).lower(jnp.ones(1)))) == count
 
 
 @pytest.mark.slow
@@ -589,14 +585,14 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
         def clear_cache(self):
             dropped.append(self.name)
 
-    programs = Programs(2)
+    programs = Registry(2)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "clear_caches", lambda: cleared.append(len(dropped)))
         for name in "abacadeab":
             assert programs.get(name, lambda name=name: Program(name)).name == name
     assert "".join(dropped) == "bcade" and cleared == [2, 4]
 
-    monkeypatch.setattr("bts_jax.batch._PROGRAMS", Programs(1))
+    monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
     first, _, again = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0]))
     assert_same_bits(first, again)

@@ -8,7 +8,8 @@ import pytest
 
 import bts_jax as bj
 from bts_jax import batch, comparison
-from bts_jax.compiling import compiling, patiently
+from bts_jax.engine.compile.programs import Registry
+from bts_jax.engine.compile.threads import compiling, patiently
 from bts_jax.sweeps import playing
 
 
@@ -19,7 +20,7 @@ class Traced:
 
 @pytest.mark.parametrize("first_alone", [False, True])
 def test_the_first_is_compiled_alone_if_somebody_waits_for_it(first_alone, monkeypatch):
-    monkeypatch.setattr("bts_jax.compiling.cores", lambda: 2)
+    monkeypatch.setattr("bts_jax.engine.compile.threads.cores", lambda: 2)
     done, second_is_compiled, first_may_end = [], threading.Event(), threading.Event()
 
     def first():
@@ -71,7 +72,7 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     """One program for each policy, in the given order."""
     made, make = [], batch._program
     monkeypatch.setattr(batch, "_program", lambda *arguments: made.append(arguments) or make(*arguments))
-    monkeypatch.setattr(batch, "_PROGRAMS", batch.Programs(128))
+    monkeypatch.setattr(batch, "PROGRAMS", Registry(128))
     compiled, played, lower, play = [], [], batch.lower, comparison.play
 
     def lowered(batches):

@@ -161,13 +161,13 @@ def test_what_else_is_in_the_grid_does_not_matter(whole, capsys):
 @pytest.mark.slow
 def test_programs_are_freed_after_their_last_use(whole, monkeypatch):
     """As on a GPU, if there are many programs."""
-    kept, forgotten, forget = set(batch._PROGRAMS.kept), [], batch.forget
+    kept, forgotten, forget = set(batch.PROGRAMS.kept), [], batch.forget
     monkeypatch.setattr(playing, "_frees", lambda devices, count: True)
     monkeypatch.setattr(batch, "forget", lambda batches: [forgotten.append(batches), forget(batches)])
     again = bj.sweep({"KUBE": POLICIES["KUBE"]}, BANDITS, BUDGETS, 5, seed=4, chunk_size=3)
     assert again.regret.values.tobytes() == whole.regret.sel(policy=["KUBE"], seed=range(5)).values.tobytes()
-    assert len(forgotten) == 2 and set(batch._PROGRAMS.kept) <= kept
-    assert all(batch._key_of(batches)[0] not in batch._PROGRAMS.kept for batches in forgotten)
+    assert len(forgotten) == 2 and set(batch.PROGRAMS.kept) <= kept
+    assert all(batch._key_of(batches)[0] not in batch.PROGRAMS.kept for batches in forgotten)
 
 
 @pytest.fixture(scope="module")
@@ -201,12 +201,12 @@ def test_streams_do_not_matter(fails, two_streams, whole, monkeypatch):
     monkeypatch.setattr(playing, "lower", lower)
     monkeypatch.setattr(playing, "_PLACES", {})
     monkeypatch.setattr(playing, "nullcontext", threading.Lock)
-    kept, names = set(batch._PROGRAMS.kept), ["ε-first", "KUBE"]
+    kept, names = set(batch.PROGRAMS.kept), ["ε-first", "KUBE"]
     bandit = jax.device_put(BANDITS["a"], two_streams[0][0])
     part = bj.sweep({name: POLICIES[name] for name in names}, {"a": bandit}, BUDGETS, SEEDS, seed=4)
     assert_same(part.drop_attrs(), whole.sel(policy=names, bandit=["a"]).drop_attrs())
     assert sorted(played) == ([0, 1] if fails == "nowhere" else [0, 0, 1])
-    assert sorted(freed) == sorted(played) and set(batch._PROGRAMS.kept) <= kept
+    assert sorted(freed) == sorted(played) and set(batch.PROGRAMS.kept) <= kept
 
 
 def test_other_errors_in_a_stream_are_raised(two_streams, monkeypatch):

@@ -10,6 +10,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import bts_jax as bj
 from bts_jax import arguments, random, rules
+from bts_jax.engine import pipeline
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.lanes import lanes
@@ -22,8 +23,8 @@ from bts_jax.engine.passes.halving import halves
 from bts_jax.engine.passes.keys import write_out_keys
 from bts_jax.engine.passes.masking import mask_scatters
 from bts_jax.engine.passes.rounding import round_products
-from bts_jax.engine.pipeline import clean, rewritten
-from bts_jax.engine.step import step_of
+from bts_jax.engine.pipeline import PASSES, clean, rewritten
+from bts_jax.engine.step import StepInHalves, step_of
 
 
 def names(jaxpr):
@@ -480,3 +481,47 @@ def test_branches_of_lanes_that_differ():
             theirs = jax.vmap(function, (1, 0), -1)(x, go)
             for a, b in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_passes_are_in_order():
+    names = [one.name for one in PASSES]
+    assert len(set(names)) == len(names)
+    for place, one in enumerate(PASSES):
+        assert set(one.after) <= set(names[:place]), one.name
+
+
+def test_passes_are_switched_off_by_name(monkeypatch):
+    monkeypatch.setenv("BTS_JAX_PASSES", "-storing, -rows")
+    pipeline.switched_off.cache_clear()
+    assert pipeline.switched_off() == {"storing", "rows"}
+    assert [one.name for one in pipeline.passes("cpu", "carry") + pipeline.passes("cpu", "arrange")] == []
+    for wrong in ("storing", "-nothing"):
+        monkeypatch.setenv("BTS_JAX_PASSES", wrong)
+        pipeline.switched_off.cache_clear()
+        with pytest.raises(ValueError, match=f"BTS_JAX_PASSES = '{wrong}'.*such as -storing; the passes are keys, "):
+            pipeline.switched_off()
+    monkeypatch.delenv("BTS_JAX_PASSES")
+    pipeline.switched_off.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_step_without_a_pass_is_the_same(platform, monkeypatch):
+    """Each pass that only makes programs faster can be switched off."""
+    now = jax.tree.map(lambda *leaves: jnp.stack(leaves, -1), *(example_state(seed) for seed in range(4)))
+    part = jax.tree.map(lambda x: jnp.stack([x] * 4, -1), CONSTANT_PART)
+
+    def after(*off):
+        monkeypatch.setattr(pipeline, "switched_off", lambda: frozenset(off))
+        step = step_of(example_step, part, now, platform)
+        state = step.enter(part, now)  # with halves, the first half of the first step is done
+        for _ in range(1 if isinstance(step, StepInHalves) else 2):
+            state = step(part, state)
+        before = step.leave(part, state)
+        return jax.jit(lambda: step.leave(part, step.changed(state, before, before)))()
+
+    usual = after()
+    for one in PASSES:
+        if platform in one.platforms and one.once is None and one.name not in ("keys", "division"):
+            for mine, theirs in zip(jax.tree.leaves(after(one.name)), jax.tree.leaves(usual), strict=True):
+                assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes(), one.name

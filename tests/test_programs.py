@@ -12,9 +12,10 @@ from jax.extend import core
 
 import bts_jax as bj
 from bts_jax import arguments, batch
+from bts_jax.engine.compile.options import QUICKLY, SAME_BITS, known, operations
+from bts_jax.engine.compile.programs import PROGRAMS, Program
 from bts_jax.engine.jaxprs import ELEMENTWISE
 from bts_jax.engine.pipeline import rewritten
-from bts_jax.engine.programs import QUICKLY, SAME_BITS, OnCPU, _operations, known
 from bts_jax.experiments import common, omega
 
 pytestmark = pytest.mark.with_care
@@ -93,7 +94,7 @@ def test_runs_have_the_same_bits(name):
         runs.append(batch.play([one])[0][0])
         program = batch._program_of([one])[0]
         assert program.quickly == quickly
-        kernels.append(program.ready.as_text().count(" fusion("))
+        kernels.append(program.compiled.as_text().count(" fusion("))
     if "xla_cpu_use_fusion_emitters" in known(QUICKLY):  # JAX 0.11 has only the newer emitters
         assert kernels[0] < kernels[1]
     assert_same_bits(*runs)
@@ -104,18 +105,16 @@ def test_operations_of_unknown_bits_are_compiled_with_care():
         return lax.while_loop(lambda x: x > 0.1, lambda x: lax.erf(x) / 2, x)
 
     for function, quickly in ((jnp.exp, True), (jnp.tan, False), (shrink, False)):
-        program = OnCPU(lambda batches, function=function: function(batches[0]), True)
-        lowered = program.lower([np.float32(0.5)])
-        assert lowered.options == (known(QUICKLY) if quickly else None)
-        assert program([np.float32(0.5)]) == jax.jit(function)(np.float32(0.5))
-        assert program.ready is not None
-    assert {"while", "erf", "gt"} <= _operations(jax.make_jaxpr(shrink)(0.5).jaxpr)
+        program = Program(function, jax.devices()[:1], quickly=True)
+        assert program.lower(np.float32(0.5)).ways == [known(QUICKLY) if quickly else None]
+        assert program(np.float32(0.5)) == jax.jit(function)(np.float32(0.5))
+    assert {"while", "erf", "gt"} <= operations(jax.make_jaxpr(shrink)(0.5).jaxpr)
 
 
 def test_little_to_do_is_compiled_quickly():
     """It depends on the arms and pulls of all batches of a kind. A fully optimized program is also used for small batches."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
-    batch._PLAYED.clear()
+    PROGRAMS.work.clear()
     assert [laid(bj.Uniform(), bandit, 1.2e6, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]
     large = laid(bj.Uniform(), bandit, 3e6, keys(20))
     assert not large.kind.quickly

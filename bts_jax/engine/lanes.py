@@ -19,7 +19,7 @@ from jax import lax
 from jax.core import Tracer
 
 from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, is_one_entry, read
-from bts_jax.engine.pipeline import rewritten_once
+from bts_jax.engine.pipeline import naming, rewritten_once
 
 # The parameters of these operations name axes, counted from the front. Lanes on the last axis do not change them.
 SAME_AXES = """
@@ -142,7 +142,8 @@ class Vectoriser:
                 return outputs
         inputs = [Lanes(_wrap(x.array)) if isinstance(x, KeyLanes) else x for x in inputs]
         for rule in RULES.get(name, ()):
-            outputs = rule(self, equation, *inputs)
+            with naming(f"the rule of {name} for lanes"):
+                outputs = rule(self, equation, *inputs)
             if outputs is not None:
                 return outputs
         return self.fall_back(equation, inputs)

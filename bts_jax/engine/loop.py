@@ -155,6 +155,24 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
     return jax.tree.map(lambda x: x[..., : lanes.count], (stored, now))
 
 
+def for_any_batch(play_all: Callable) -> Callable:
+    """Gives a function of runs on the last axis a rule for `jax.vmap`: a batch axis is merged into the axis of the runs."""
+    play_all = jax.custom_batching.custom_vmap(play_all)
+
+    @play_all.def_vmap
+    def _(size: int, is_batched: list, setting: Any) -> tuple[Any, Any]:
+        def merge(leaf: jax.Array, batched: bool) -> jax.Array:
+            leaf = jnp.moveaxis(leaf, 0, -2) if batched else jnp.repeat(leaf[..., None, :], size, -2)
+            return leaf.reshape(*leaf.shape[:-2], size * leaf.shape[-1])
+
+        runs = setting.limits.shape[-1]
+        record = play_all(jax.tree.map(merge, setting, is_batched[0]))
+        record = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, runs), -2, 0), record)
+        return record, jax.tree.map(lambda _: True, record)
+
+    return play_all
+
+
 class _Lanes:
     """The lanes of one game."""
 

@@ -8,13 +8,16 @@ than 5% for the policies that people run is deleted.
 `functions`, a run may depend on the batch that it is in.
 """
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 from jax.extend import core
 
+from bts_jax import text
 from bts_jax.engine.jaxprs import is_hash, merged, retrace
 from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
 from bts_jax.engine.passes.dividing import divide_truly
@@ -26,6 +29,7 @@ from bts_jax.engine.passes.rounding import round_all_products, round_products
 from bts_jax.engine.passes.storing import levels
 from bts_jax.engine.passes.summation import in_fixed_order, without_reductions
 
+_LOG = logging.getLogger("bts_jax")
 VARIABLE = "BTS_JAX_PASSES"
 CPU, GPU = ("cpu",), ("gpu",)
 ALL = CPU + GPU
@@ -57,6 +61,28 @@ PASSES = (
 )
 
 
+class PassFailed(RuntimeError):
+    """A pass does not work for a program, for example because a new version of JAX has other primitives."""
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """A context in which any error becomes a `PassFailed` that says what failed."""
+    try:
+        yield
+    except PassFailed:
+        raise
+    except Exception as error:
+        raise PassFailed(f"{what}: {type(error).__name__}: {text.reason(error)}") from error
+
+
+@cache
+def report(reason: str) -> None:
+    """Logs once that the plain engine plays."""
+    _LOG.warning("the fast engine fails (%s): runs are played by the plain engine, which is slower; please report this, with "
+                 "the version of JAX", reason)
+
+
 @cache
 def switched_off() -> frozenset[str]:
     """The names of the passes that `BTS_JAX_PASSES` switches off."""
@@ -82,7 +108,8 @@ def rewritten(closed: Any, platform: str) -> Any:
     for one in passes(platform, "rewrite"):
         if opaque and one.name in ("division", "masking"):
             closed, opaque = clean(closed), False
-        closed = one.apply(closed)
+        with naming(f"pass {one.name}"):
+            closed = one.apply(closed)
     return clean(closed)
 
 
@@ -90,7 +117,8 @@ def rewritten_once(closed: Any, platform: str) -> Any:
     """What is computed outside of the step, such as the first state and the records, with the same bits everywhere."""
     for one in passes(platform, "rewrite"):
         if one.once is not None:
-            closed = one.once(closed)
+            with naming(f"pass {one.name}"):
+                closed = one.once(closed)
     return closed
 
 

@@ -31,13 +31,15 @@ class Step:
         self.structure, self.firsts = jax.tree.structure(out), []
         used: set[int] = set()  # arrays of `now` on which carried values depend
         for one in pipeline.passes(platform, "carry"):
-            closed, first = one.apply(closed, parts)
+            with pipeline.naming(f"pass {one.name}"):
+                closed, first = one.apply(closed, parts)
             self.firsts.append(first)
             needed = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
             used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in needed)
         self.closed, self.vector = closed, Vectoriser(leaves[0].shape[-1], platform)
         # `places[i]` is the place of array i of `now` in the state, if `changed` may replace it.
-        self.places = {i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used}
+        with pipeline.naming(f"the order of operations of {type(self).__name__}"):
+            self.places = {i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used}
 
     def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
         """Decides in which order operations are evaluated. Returns the place in the state of arrays of `now`."""

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from bts_jax import files
-from bts_jax.cache import enable_cache
 from bts_jax.devices import cores, has_started
+from bts_jax.engine.compile.cache import enable_cache
 
 _held: list[Any] = []  # locked files, for as long as this process lives
 

@@ -22,9 +22,9 @@ import numpy as np
 from bts_jax import arguments, batch
 from bts_jax.batch import Batch, is_little, lay_out, lower, on_the_host, play
 from bts_jax.checks import is_key
-from bts_jax.compiling import AHEAD, compiling, threads
 from bts_jax.contract import Means, num_resources
 from bts_jax.devices import streams
+from bts_jax.engine.compile.threads import AHEAD, compiling, threads
 from bts_jax.metrics import pseudo_regret, untruncated_regret
 from bts_jax.random import fold_in_words
 from bts_jax.rules import Run

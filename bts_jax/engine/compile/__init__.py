@@ -1,0 +1,1 @@
+"""Compiling: programs and their registry, compiler options, the cache on disk, and threads that compile ahead."""
