@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from bts_jax import checks, random
 from bts_jax.contract import (
@@ -27,6 +26,7 @@ from bts_jax.contract import (
     side_info,
 )
 from bts_jax.engine.fixed_point import LARGEST, UNIT, Resolution, Sum
+from bts_jax.jax_internals import Tracer
 from bts_jax.policies import ALL_POLICIES
 from bts_jax.text import shown
 

@@ -131,7 +131,7 @@ def simulate_batch(
                       RuntimeWarning, stacklevel=2)
     if on_report is not None:
         size, count = len(batch.back), len(batch.devices)
-        width = size if plain else min(batch.kind.width, loop.lane_count(-(-size // count)))
+        width = size if plain else min(batch.signature.width, loop.lane_count(-(-size // count)))
         block = 1 if plain else loop.BLOCK[_platform(batch.devices)]
         on_report(Report(
             runs=size,
@@ -161,7 +161,7 @@ def _why_nan(policy, bandit, budget, keys, runs: Run, place: int) -> str:
     return why_nan(policy, bandit, budget, own(keys), int(runs.rounds[place].max()))
 
 
-class Kind(NamedTuple):
+class Signature(NamedTuple):
     """Everything that the program of a batch depends on, except shapes and devices."""
 
     structure: Any  # of policy and bandit
@@ -174,7 +174,7 @@ class Kind(NamedTuple):
 class Batch(NamedTuple):
     """Runs, arranged for the devices."""
 
-    kind: Kind
+    signature: Signature
     own: Any  # the arrays that differ from run to run; the shards of the devices follow one another
     common: list  # the arrays that all runs share
     back: np.ndarray  # [N], the position of each run in `own`
@@ -188,7 +188,7 @@ def lay_out(
     """Arranges runs for the devices.
 
     `quickly` says whether to compile the program quickly (`options.ways`). By default, this depends on the total work of all
-    batches of this kind so far.
+    batches of this signature so far.
     """
     policy, bandit, ends, keys, varies = given
     if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
@@ -218,11 +218,11 @@ def lay_out(
     common = [leaf for leaf, varied in zip(leaves, varies, strict=True) if not varied]
     num_arms, platform = np.prod(np.shape(bandit.cost_mean)[np.ndim(bandit.reward_mean) - 1 :]), devices[0].platform
     width = lanes or _width(per_device, int(at_once), int(num_arms), checkpoints.valid.shape[-1], platform)
-    kind = Kind(structure, varies, several, loop.lane_count(int(width)), False)
+    signature = Signature(structure, varies, several, loop.lane_count(int(width)), False)
     if quickly is None:
-        PROGRAMS.work[kind] += work_of(lengths.sum(), num_arms)
-        quickly = is_little(PROGRAMS.work[kind])
-    return Batch(kind._replace(quickly=platform == "cpu" and quickly), own, common, back, devices, ends)
+        PROGRAMS.work[signature] += work_of(lengths.sum(), num_arms)
+        quickly = is_little(PROGRAMS.work[signature])
+    return Batch(signature._replace(quickly=platform == "cpu" and quickly), own, common, back, devices, ends)
 
 
 def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
@@ -241,20 +241,20 @@ def play(batches: Sequence[Batch]) -> list[tuple[Run, np.ndarray, np.ndarray]]:
 def _play_plainly(batch: Batch) -> tuple[Run, np.ndarray, np.ndarray]:
     """As `play`, with `bts_jax.plain`."""
     own, common = jax.device_put((batch.own, batch.common), batch.devices[0])
-    record, calls, blocks = jax.device_get(_plain_program(batch.kind._replace(width=0))(own, common))
+    record, calls, blocks = jax.device_get(_plain_program(batch.signature._replace(width=0))(own, common))
     return _finish(batch, record), calls[batch.back], blocks[None]
 
 
 @lru_cache(maxsize=64)
-def _plain_program(kind: Kind) -> Any:
-    return jax.jit(partial(_played_plainly, kind))
+def _plain_program(signature: Signature) -> Any:
+    return jax.jit(partial(_played_plainly, signature))
 
 
-def _played_plainly(kind: Kind, own: Any, common: list) -> loop.Played:
+def _played_plainly(signature: Signature, own: Any, common: list) -> loop.Played:
     """What `loop.play` returns for one game, computed by `bts_jax.plain`. A block is one round of all runs."""
 
     def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
-        return play_run(rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key))
+        return play_run(rules.setting_of(Arguments(*_assemble(signature, leaves, common), ends), key))
 
     record = jax.vmap(play_one, out_axes=-1)(*own)
     rounds = record.rounds.max(0)
@@ -304,9 +304,9 @@ def _program_of(batches: Sequence[Batch]) -> tuple[Program, list]:
 def _key_of(batches: Sequence[Batch]) -> tuple[tuple, list]:
     """What identifies the program for these batches, and its arguments."""
     inputs = [(batch.own, batch.common) for batch in batches]
-    kinds, rest = tuple(batch.kind for batch in batches), (batches[0].devices, _shapes(inputs))
-    carefully = tuple(kind._replace(quickly=False) for kind in kinds)
-    return (carefully if (carefully, *rest) in PROGRAMS.kept else kinds, *rest), inputs  # a faster one, if there is one
+    signatures, rest = tuple(batch.signature for batch in batches), (batches[0].devices, _shapes(inputs))
+    carefully = tuple(signature._replace(quickly=False) for signature in signatures)
+    return (carefully if (carefully, *rest) in PROGRAMS.kept else signatures, *rest), inputs  # a faster one, if there is one
 
 
 def forget(batches: Sequence[Batch]) -> None:
@@ -314,37 +314,37 @@ def forget(batches: Sequence[Batch]) -> None:
     PROGRAMS.drop(_key_of(batches)[0])
 
 
-def _program(kinds: tuple[Kind, ...], devices: tuple, shapes: Any) -> Program:
+def _program(signatures: tuple[Signature, ...], devices: tuple, shapes: Any) -> Program:
     """The program that plays a shard of each batch on each device. It is compiled for the shapes of its arguments."""
 
     def play_shard(batches: list) -> list[tuple]:
-        games = [_game(kind, own, common) for kind, (own, common) in zip(kinds, batches, strict=True)]
+        games = [_game(signature, own, common) for signature, (own, common) in zip(signatures, batches, strict=True)]
         platform = _platform(devices)
         try:
             played, program.fallbacks = loop.play(games, rules.rules(platform), platform)
         except PassFailed as error:
             report(str(error))
-            played = [_played_plainly(kind, *batch) for kind, batch in zip(kinds, batches, strict=True)]
-            program.fallbacks = [{str(error)}] * len(kinds)
+            played = [_played_plainly(signature, *batch) for signature, batch in zip(signatures, batches, strict=True)]
+            program.fallbacks = [{str(error)}] * len(signatures)
         return [(record, calls, blocks[None]) for record, calls, blocks in played]
 
     # On one device nothing is divided, and the program takes less time to lower.
-    play = play_shard if len(devices) == 1 else _divided(play_shard, kinds, devices)
-    program = Program(play, devices, all(kind.quickly for kind in kinds))
+    play = play_shard if len(devices) == 1 else _divided(play_shard, signatures, devices)
+    program = Program(play, devices, all(signature.quickly for signature in signatures))
     return program
 
 
-def _divided(play_shard: Callable, kinds: tuple[Kind, ...], devices: tuple) -> Callable:
+def _divided(play_shard: Callable, signatures: tuple[Signature, ...], devices: tuple) -> Callable:
     """The function that plays a shard of each batch on each of several devices."""
     each, same = PartitionSpec("device"), PartitionSpec()
     row, table = PartitionSpec(None, "device"), PartitionSpec(None, None, "device")  # records have the runs last
 
-    def record(kind: Kind) -> Run:
-        cost = table if kind.several else row
+    def record(signature: Signature) -> Run:
+        cost = table if signature.several else row
         return Run(budget=None, reward=row, cost=cost, rounds=row, pulls=table, truncated=row)  # type: ignore
 
-    return jax.shard_map(play_shard, mesh=Mesh(np.array(devices), ("device",)), in_specs=([(each, same)] * len(kinds),),
-                         out_specs=[(record(kind), each, each) for kind in kinds], check_vma=False)
+    return jax.shard_map(play_shard, mesh=Mesh(np.array(devices), ("device",)), in_specs=([(each, same)] * len(signatures),),
+                         out_specs=[(record(signature), each, each) for signature in signatures], check_vma=False)
 
 
 def _fallbacks(batch: Batch) -> tuple[str, ...]:
@@ -362,26 +362,26 @@ def _shapes(batches: list) -> Any:
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def _game(kind: Kind, own: Any, common: list) -> loop.Game:
+def _game(signature: Signature, own: Any, common: list) -> loop.Runs:
     """The shard of a batch as an argument of `loop.play`."""
     def prepare(leaves: list, ends: Ends, key: random.Words) -> rules.Setting:
-        return rules.setting_of(Arguments(*_assemble(kind, leaves, common), ends), key)
+        return rules.setting_of(Arguments(*_assemble(signature, leaves, common), ends), key)
 
     own_leaves, setting = own[0], jax.vmap(prepare)(*own)
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
-    policy, bandit = _assemble(kind, own_leaves, [None] * len(common))
-    shared_policy, shared_bandit = _assemble(kind, [None] * len(own_leaves), common)
-    return loop.Game(
+    policy, bandit = _assemble(signature, own_leaves, [None] * len(common))
+    shared_policy, shared_bandit = _assemble(signature, [None] * len(own_leaves), common)
+    return loop.Runs(
         setting._replace(policy=policy, bandit=bandit),
         jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
-        kind.width,
+        signature.width,
     )
 
 
-def _assemble(kind: Kind, own: list, common: list) -> tuple[Policy, Bandit]:
+def _assemble(signature: Signature, own: list, common: list) -> tuple[Policy, Bandit]:
     """The policy and the bandit, from their leaves that differ from run to run and those that do not."""
     parts = {True: iter(own), False: iter(common)}
-    return jax.tree.unflatten(kind.structure, [next(parts[varied]) for varied in kind.varies])
+    return jax.tree.unflatten(signature.structure, [next(parts[varied]) for varied in signature.varies])
 
 
 def _width(runs: int, at_once: int, num_arms: int, num_checkpoints: int, platform: str) -> int:

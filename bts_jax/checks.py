@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import errors
-from jax.core import Tracer
 
 from bts_jax.devices import check_fork
+from bts_jax.jax_internals import Tracer
 from bts_jax.text import shown
 
 LONGEST_NAME = 200  # characters

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 from bts_jax import arguments, batch, checks, limits, random, rules
 from bts_jax.bandits import Bernoulli
@@ -22,6 +21,7 @@ from bts_jax.contract import Bandit, Policy, Posterior, Problem, hides_time, num
 from bts_jax.engine.jaxprs import is_closed
 from bts_jax.engine.passes.functions import functions_left
 from bts_jax.engine.passes.summation import left_to_xla
+from bts_jax.jax_internals import jaxprs_in_params
 from bts_jax.one_run import play_one
 from bts_jax.policies import BTS, Uniform
 
@@ -326,7 +326,7 @@ def _constants(jaxpr: Any) -> list:
         for inner in jax.tree.leaves(equation.params, is_leaf=is_closed):
             if is_closed(inner):
                 found += inner.consts
-        for inner in core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             found += _constants(inner)
     return found
 

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any
 
 import jax
-from jax.extend.backend import backends
 
+from bts_jax.jax_internals import backends
 from bts_jax.text import reason
 
 STREAMS = 4  # see `streams`; on an H200, eight are no faster (jaxlib 0.11.2)

@@ -12,7 +12,7 @@ from bts_jax import arguments, checks, random, rules
 from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy
 from bts_jax.devices import default_platform
-from bts_jax.engine.loop import Game, for_any_batch, play
+from bts_jax.engine.loop import Runs, for_any_batch, play
 from bts_jax.engine.pipeline import PassFailed, report
 from bts_jax.plain import play_run
 from bts_jax.rules import Run
@@ -98,7 +98,7 @@ def _play_on(platform: str) -> Callable[[rules.Setting], Run]:
     """A function that plays the runs on the last axis of every array in a setting, all at once."""
 
     def play_all(setting: rules.Setting) -> Run:
-        runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
+        runs = Runs(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
         try:
             return play([runs], rules.rules(platform), platform)[0][0].record
         except PassFailed as error:

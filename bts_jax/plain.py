@@ -71,7 +71,6 @@ def play_run(setting: Setting) -> Run:
         )
         return Now(state, rounds, spent, earned, pulls, last & ~ends & (rounds < limits), record)
 
-    zeros = jnp.zeros(limits.shape, jnp.int32)
     possible = units is None or (units.reward.possible & jnp.all(units.cost.possible))
     nothing = jnp.where(possible, jnp.zeros(limits.shape, jnp.float32), jnp.nan)
     start = Now(
@@ -81,8 +80,14 @@ def play_run(setting: Setting) -> Run:
         earned=Sum.zeros(),
         pulls=jnp.zeros(num_arms, jnp.int32),
         open=jnp.full(limits.shape, possible),
-        record=Run(budget=None, reward=nothing, cost=jnp.zeros(goals.whole.shape, jnp.float32), rounds=zeros,
-                   pulls=jnp.zeros((len(limits), num_arms), jnp.int32), truncated=jnp.zeros(limits.shape, bool)),
+        record=Run(
+            budget=None,  # type: ignore
+            reward=nothing,
+            cost=jnp.zeros(goals.whole.shape, jnp.float32),
+            rounds=jnp.zeros(limits.shape, jnp.int32),
+            pulls=jnp.zeros((len(limits), num_arms), jnp.int32),
+            truncated=jnp.zeros(limits.shape, bool),
+        ),
     )
     record = lax.while_loop(lambda now: now.open.any(), play_round, start).record
     lost = jnp.isnan(record.reward)

@@ -22,10 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
+from bts_jax.jax_internals import Primitive, ShapedArray, batching, mlir
 from bts_jax.typing import ArrayLike
 
 ROUNDS = 13  # the smallest number with which Threefry-2x32 passes BigCrush (Salmon et al., Table 2)

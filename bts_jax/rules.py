@@ -229,7 +229,7 @@ def decision(policy: Policy, state: State, key: jax.Array) -> tuple[jax.Array, S
     with checks.explained(named):
         answer = policy(state, key)
     arm, decided = _pair(named, "arm, state", answer)
-    return _checked_arm(policy, arm), _same(policy, "__call__", state, decided)
+    return _checked_arm(policy, arm), _checked_state(policy, "__call__", state, decided)
 
 
 def outcome(bandit: Bandit, arm: jax.Array, key: jax.Array, pull: Callable) -> tuple[jax.Array, jax.Array]:
@@ -254,7 +254,7 @@ def update(
         seen = seen[0], seen[1][0]
     with checks.explained(f"policy {type(policy).__name__}: update"):
         updated = policy.update(state, arm, *seen, key)
-    return _same(policy, "update", state, updated)
+    return _checked_state(policy, "update", state, updated)
 
 
 def _constants(setting: Setting) -> tuple:
@@ -449,7 +449,7 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     return now._replace(goal=jax.tree.map(lambda x: x[first], goals), limit=setting.limits[first]), record
 
 
-def _same(policy: Policy, method: str, before: State, after: State) -> State:
+def _checked_state(policy: Policy, method: str, before: State, after: State) -> State:
     """Returns `after`. Raises a `ValueError` unless it has the structure, shapes and dtypes of `before`."""
     old, new = jax.tree.leaves_with_path(before), jax.tree.leaves_with_path(after)
     name = f"policy {type(policy).__name__}: the state that {method} returns"

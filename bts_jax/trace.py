@@ -21,7 +21,7 @@ from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
 from bts_jax.engine.fixed_point import Sum
-from bts_jax.engine.loop import Game, Rules, follow, for_any_batch
+from bts_jax.engine.loop import Rules, Runs, follow, for_any_batch
 from bts_jax.pytrees import Names, pytree
 from bts_jax.rules import Round, Setting
 from bts_jax.text import shown
@@ -232,7 +232,7 @@ def _follow_on(platform: str, rounds: int, keeps: bool) -> Any:
     own = Rules(round=usual.round, start=start, call=_call, blank=lambda setting: None, record=_send_on)
 
     def follow_all(setting: Setting) -> tuple[_Seen, _End]:
-        runs = Game(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
+        runs = Runs(setting, jax.tree.map(lambda _: None, setting), setting.limits.shape[-1])
         seen, now = follow(runs, own, platform, rounds, partial(_look, keeps))
         return seen, _End(now.progress.rounds, now.waiting, now.last)
 

@@ -456,7 +456,7 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
     def depth(bandit):
         laid = lay_out(arguments.of_batch(bj.Uniform(), bandit, 5, keys(3), None, None))
-        program = _program((laid.kind,), laid.devices, None)
+        program = _program((laid.signature,), laid.devices, None)
         return loops(program.lower([(laid.own, laid.common)]).lowered.compiler_ir())
 
     assert (depth(looping), depth(hidden)) == ((3, 3) if jax.default_backend() == "cpu" else (4, 3))

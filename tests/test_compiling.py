@@ -80,7 +80,7 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
         return Traced(lambda: compiled.append(len(compiled)) or result.compile())
 
     def with_a_note(batches):
-        played.append((str(batches[0].kind.structure), len(compiled)))
+        played.append((str(batches[0].signature.structure), len(compiled)))
         return play(batches)
 
     monkeypatch.setattr(comparison, "lower", lowered)
@@ -98,7 +98,7 @@ def test_a_program_that_is_ready_does_not_wait_for_an_earlier_one(monkeypatch):
 
     def lowered(batches):
         first = not begun
-        begun.append(batches[0].kind)
+        begun.append(batches[0].signature)
 
         def compile():
             assert not first or second_is_played.wait(60)
@@ -107,7 +107,7 @@ def test_a_program_that_is_ready_does_not_wait_for_an_earlier_one(monkeypatch):
         return Traced(compile)
 
     def played(batches):
-        if batches[0].kind != begun[0]:
+        if batches[0].signature != begun[0]:
             second_is_played.set()
         return play(batches)
 

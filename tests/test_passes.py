@@ -14,7 +14,7 @@ from bts_jax.engine import pipeline
 from bts_jax.engine.draws import Stepwise, replace_random_gamma
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.lanes import lanes
-from bts_jax.engine.loop import Game, _Lanes
+from bts_jax.engine.loop import Runs, _Lanes
 from bts_jax.engine.passes import storing
 from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_index
 from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
@@ -377,7 +377,7 @@ def test_draws_know_what_they_depend_on():
     state = {"good": jnp.zeros(3), "bad": jnp.zeros(3)}
     step = Stepwise("cpu", play, jnp.float32(1), state, jax.random.key(0))
     assert step.needs == [[], [0], [], [0, 1]]
-    assert step.kinds == [ARMWISE, OTHER, CONSTANT, OTHER]
+    assert step.changing == [ARMWISE, OTHER, CONSTANT, OTHER]
     assert step.saved == [True, False, True, False], "two draws have the same key"
     assert [kept.value.shape for kept in step.none()] == [(3,), (), (), ()]
     assert [len(kept.parameters) for kept in step.none()] == [0, 1, 0, 1]
@@ -459,7 +459,7 @@ def test_built_in_policies_are_vectorised_by_rules(name):
         setting = rules.setting_of(given, random.key_words(jax.random.key(0)))
         own = jax.tree.map(lambda x: jnp.stack([x, x], -1), setting)
         for platform in ("cpu", "gpu"):
-            played = _Lanes(Game(own, jax.tree.map(lambda _: None, own), 2), rules.rules(platform), platform)
+            played = _Lanes(Runs(own, jax.tree.map(lambda _: None, own), 2), rules.rules(platform), platform)
             step, now = played.step, played.fresh(own)
             after = step.leave(own, step(own, step.enter(own, now)))
             assert jax.tree.structure(after) == jax.tree.structure(now) and not step.vector.fallbacks

@@ -115,12 +115,12 @@ def test_little_to_do_is_compiled_quickly():
     """It depends on the arms and pulls of all batches of a kind. A fully optimized program is also used for small batches."""
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.5, 0.5])
     PROGRAMS.work.clear()
-    assert [laid(bj.Uniform(), bandit, 1.2e6, keys(4)).kind.quickly for _ in range(3)] == [True, False, False]
+    assert [laid(bj.Uniform(), bandit, 1.2e6, keys(4)).signature.quickly for _ in range(3)] == [True, False, False]
     large = laid(bj.Uniform(), bandit, 3e6, keys(20))
-    assert not large.kind.quickly
+    assert not large.signature.quickly
     program, _ = batch._program_of([large])
     little = laid(bj.Uniform(), bandit, 10, keys(20), quickly=True)
-    assert little.kind.quickly and batch._program_of([little])[0] is program
+    assert little.signature.quickly and batch._program_of([little])[0] is program
 
 
 @pytest.mark.slow

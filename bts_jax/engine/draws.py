@@ -35,11 +35,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 
 from bts_jax import random
-from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, merged, read, retrace, variables
+from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, read, retrace, simplified, variables
 from bts_jax.engine.passes.armwise import ARMWISE, OTHER, Changes
+from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Var, make_jaxpr
 from bts_jax.random import NONE
 
 PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a policy's draw by `random.rejection`; see `engine/README.md`
@@ -61,10 +61,10 @@ class Attempt(NamedTuple):
     keep: Callable  # `keep(counts, again)`: the draws to save if the round counts, or if there is another attempt
 
 
-def replace_random_gamma(closed: Any) -> Any:
+def replace_random_gamma(closed: Closed) -> Closed:
     """The same closed jaxpr with our draws instead of JAX's `random_gamma`."""
 
-    def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
+    def rule(equation: Equation, inputs: Sequence) -> list[jax.Array]:
         return [_random_gamma(*inputs, **equation.params)]
 
     return retrace(closed, lambda equation: equation.primitive.name == "random_gamma", rule, is_exact)
@@ -89,12 +89,12 @@ def in_order(function: Callable, platform: str) -> Callable:
     """The same function with draws that are the first accepted proposals: by a loop on a CPU, by `_InOrder` on a GPU."""
 
     def drawn(*arguments: Any) -> Any:
-        closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        closed, out = make_jaxpr(function, *arguments)
         closed = replace_random_gamma(closed)
         outputs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments), rule, is_exact)
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
-    def rule(equation: Any, inputs: Sequence) -> Sequence | None:
+    def rule(equation: Equation, inputs: Sequence) -> Sequence | None:
         if equation.primitive is not random.draw_p:
             return None
         sampler = equation.params["sampler"]
@@ -114,36 +114,35 @@ class Stepwise:
     def __init__(self, platform: str, function: Callable, constants: Any, state: Any, *others: Any):
         """Traces the function for arguments of these shapes."""
         self.proposals = PROPOSALS[platform]
-        closed, out = jax.make_jaxpr(function, return_shape=True)(constants, state, *others)
-        closed = retrace(replace_random_gamma(closed), opaque=is_exact)
-        self.closed = core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
+        closed, out = make_jaxpr(function, constants, state, *others)
+        self.closed = simplified(retrace(replace_random_gamma(closed), opaque=is_exact))
         self.structure = jax.tree.structure(out)
         self.changes = Changes(self.closed.jaxpr, len(jax.tree.leaves(constants)), len(jax.tree.leaves(state)))
         self.draws = [one for one in self.closed.jaxpr.eqns if one.primitive is random.draw_p]
         self.needs = _dependencies(self.closed.jaxpr, self.draws)
-        self.kinds = [self._kind(equation) for equation in self.draws]
+        self.changing = [self._change(equation) for equation in self.draws]
         first = len(jax.tree.leaves((constants, state)))
         fresh = _with_fresh_keys(self.closed.jaxpr, self.draws, len(jax.tree.leaves(constants)), first)
         own = _with_own_words(self.closed, self.draws)
         self.saved = [both == (True, True) for both in zip(fresh, own, strict=True)]  # whether rule 3 allows it
 
-    def _kind(self, equation: Any) -> int:
+    def _change(self, equation: Equation) -> int:
         """How the parameters of a draw change: not at all, only for the pulled arm, or in other ways."""
         shape = equation.outvars[0].aval.shape
         if any(atom.aval.shape != shape for atom in equation.invars[3:]):
             return OTHER
-        kind = max(self.changes.of(atom) for atom in equation.invars[3:])
-        return OTHER if kind == ARMWISE and shape[:1] != (self.changes.entries,) else kind
+        change = max(self.changes.of(atom) for atom in equation.invars[3:])
+        return OTHER if change == ARMWISE and shape[:1] != (self.changes.entries,) else change
 
     def none(self) -> list[Kept]:
         """The saved draws before the first round: none."""
         nothing = []
-        for equation, kind in zip(self.draws, self.kinds, strict=True):
+        for equation, change in zip(self.draws, self.changing, strict=True):
             shape = equation.outvars[0].aval.shape
             if equation.params["sampler"].in_order:
                 nothing.append(Kept(jnp.zeros(shape, jnp.uint32), ()))
                 continue
-            parameters = tuple(jnp.zeros(shape, jnp.float32) for _ in equation.invars[3:]) if kind == OTHER else ()
+            parameters = tuple(jnp.zeros(shape, jnp.float32) for _ in equation.invars[3:]) if change == OTHER else ()
             nothing.append(Kept(jnp.full(shape, NONE, jnp.float32), parameters))
         return nothing
 
@@ -152,7 +151,7 @@ class Stepwise:
         made: list[_Draw | _InOrder] = []
         index: Any = None
 
-        def rule(equation: Any, inputs: Sequence) -> Sequence | None:
+        def rule(equation: Equation, inputs: Sequence) -> Sequence | None:
             if equation.primitive is not random.draw_p:
                 return None
             i = len(made)
@@ -160,7 +159,7 @@ class Stepwise:
             sampler = equation.params["sampler"]
             count = 1 if sampler.mostly_accepted else self.proposals
             made.append(_InOrder(sampler, kept[i], inputs, before) if sampler.in_order else
-                        _Draw(sampler, count, kept[i], self.kinds[i], attempt, inputs, before))
+                        _Draw(sampler, count, kept[i], self.changing[i], attempt, inputs, before))
             return [made[-1].value]
 
         env = evaluate_env(self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact)
@@ -179,13 +178,13 @@ class _Draw:
     """One attempt at the draws of one `draw` operation."""
 
     def __init__(
-        self, sampler: random.Sampler, count: int, kept: Kept, kind: int, attempt: jax.Array,
+        self, sampler: random.Sampler, count: int, kept: Kept, change: int, attempt: jax.Array,
         operands: Sequence, before: Sequence["_Draw | _InOrder"],
     ):
         key, place, parameters = tuple(operands[:2]), operands[2], tuple(operands[3:])
-        self.kind, self.parameters = kind, parameters if kind == OTHER else ()
+        self.change, self.parameters = change, parameters if change == OTHER else ()
         self.known = kept.value
-        if kind == OTHER:
+        if change == OTHER:
             same = [_bits(new) == _bits(old) for new, old in zip(parameters, kept.parameters, strict=True)]
             self.known = jnp.where(_both(same), self.known, NONE)
         words = [random.words_of(sampler, attempt * count + i, key, place) for i in range(count)]
@@ -203,7 +202,7 @@ class _Draw:
         """The draws to save: those that the round did not need if it counts, all draws so far if there is another attempt."""
         new = jnp.where(self.has, counts if saved else False, again)
         value = jnp.where(new, self.proposed, jnp.where(counts, NONE, self.known))
-        if self.kind == ARMWISE:  # the parameters of the pulled arm have changed
+        if self.change == ARMWISE:  # the parameters of the pulled arm have changed
             value = jnp.where(counts, value.at[index[0]].set(NONE), value)
         return Kept(value, self.parameters)
 
@@ -251,7 +250,7 @@ def _any(flags: Sequence[jax.Array]) -> jax.Array:
     return result
 
 
-def _dependencies(jaxpr: Any, draws: Sequence) -> list[list[int]]:
+def _dependencies(jaxpr: Jaxpr, draws: Sequence) -> list[list[int]]:
     """For each draw, the draws that its operands depend on."""
     number = {id(equation): i for i, equation in enumerate(draws)}
     depends: dict[Any, frozenset[int]] = {}
@@ -265,7 +264,7 @@ def _dependencies(jaxpr: Any, draws: Sequence) -> list[list[int]]:
     return needs
 
 
-def _with_fresh_keys(jaxpr: Any, draws: Sequence, first: int, last: int) -> list[bool]:
+def _with_fresh_keys(jaxpr: Jaxpr, draws: Sequence, first: int, last: int) -> list[bool]:
     """For each draw, whether its key depends only on the round's key and on constants.
 
     It must not depend on other draws or on the state, which are the inputs from `first` to `last`.
@@ -281,13 +280,13 @@ def _with_fresh_keys(jaxpr: Any, draws: Sequence, first: int, last: int) -> list
     return [all(atom in fresh for atom in variables(one.invars[:2])) and len(variables(one.invars[:2])) == 2 for one in draws]
 
 
-def _with_own_words(closed: Any, draws: Sequence) -> list[bool]:
+def _with_own_words(closed: Closed, draws: Sequence) -> list[bool]:
     """For each draw, whether each of its elements provably has random words that nothing else in the round has.
 
     The words depend on the key and on the position. So each key must have one use, from the key of the round to the draw. It
     may also be divided: by disjoint slices, or by folding in different numbers. Anything else counts as shared.
     """
-    keys = _Keys(closed)
+    keys = _KeyUses(closed)
     result = []
     for one in draws:
         shape = np.broadcast_shapes(*(atom.aval.shape for atom in one.invars[:3]))
@@ -296,23 +295,23 @@ def _with_own_words(closed: Any, draws: Sequence) -> list[bool]:
     return result
 
 
-class _Keys:
+class _KeyUses:
     """The keys of a round, and how they are used. Variables that are computed in the same way have the same name."""
 
     MOVES = "concatenate random_unwrap random_wrap reshape slice split squeeze stack transpose unstack".split()
     OTHERS = "broadcast_in_dim random_fold_in random_split".split()
 
-    def __init__(self, closed: Any):
+    def __init__(self, closed: Closed):
         self.constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         self.names: dict[Any, Any] = {}  # by variable
         self.makers: dict[Any, Any] = {}  # the operation that computes a variable, by variable and by name
         self.uses: dict[Any, dict[Any, Any]] = {}  # by name: the operations that use it, each once
         numbers: dict[Any, int] = {}
         for equation in closed.jaxpr.eqns:
-            kind, inputs, use = equation.primitive.name, [self.name(atom) for atom in equation.invars], id(equation)
+            operation, inputs, use = equation.primitive.name, [self.name(atom) for atom in equation.invars], id(equation)
             self.makers.update(dict.fromkeys(equation.outvars, equation))
-            if kind in (*self.MOVES, *self.OTHERS) or is_hash(equation):
-                use = kind, equation.params["name"] if is_hash(equation) else str(equation.params), *inputs
+            if operation in (*self.MOVES, *self.OTHERS) or is_hash(equation):
+                use = operation, equation.params["name"] if is_hash(equation) else str(equation.params), *inputs
                 number = numbers.setdefault(use, len(numbers))
                 self.names.update({var: (place, number) for place, var in enumerate(equation.outvars)})
                 self.makers.update({self.names[var]: equation for var in equation.outvars})
@@ -321,18 +320,18 @@ class _Keys:
         for atom in closed.jaxpr.outvars:
             self.uses.setdefault(self.name(atom), {})["output"] = None
 
-    def name(self, atom: Any) -> Any:
-        if isinstance(atom, core.Var):
+    def name(self, atom: Atom) -> Any:
+        if isinstance(atom, Var):
             return self.names.get(atom, atom)
         return str(atom.aval), np.asarray(atom.val).tobytes()
 
-    def has_one_use(self, atom: Any, user: str = "") -> bool:
+    def has_one_use(self, atom: Atom, user: str = "") -> bool:
         """Whether a key, or its words, and all keys that it was made from are used once.
 
         JAX makes new keys with another hash than the one that makes words of proposals. So a key may have a use of each kind.
         `user` is the operation that uses it.
         """
-        if not isinstance(atom, core.Var) or atom in self.constants:
+        if not isinstance(atom, Var) or atom in self.constants:
             return False
         new_keys, words = ("random_fold_in", "random_split"), ("random_unwrap",)
         others = words if user in new_keys else new_keys if user in words else ()
@@ -343,20 +342,20 @@ class _Keys:
         maker = self.makers.get(self.name(atom))
         if maker is None:
             return True  # a key of the round or of the run
-        kind, inputs = maker.primitive.name, maker.invars
+        operation, inputs = maker.primitive.name, maker.invars
         if is_hash(maker):
             return all(map(self.has_one_use, inputs[:2])) and not maker.outvars[0].aval.shape
-        if kind == "random_split":
-            return self.has_one_use(inputs[0], kind)
-        if kind == "random_fold_in":
+        if operation == "random_split":
+            return self.has_one_use(inputs[0], operation)
+        if operation == "random_fold_in":
             data = self.value(inputs[1])
             different = inputs[1].aval.shape == () or (data is not None and len(np.unique(data)) == data.size)
-            return different and self.has_one_use(inputs[0], kind)
-        if kind not in (*self.MOVES, "broadcast_in_dim"):
+            return different and self.has_one_use(inputs[0], operation)
+        if operation not in (*self.MOVES, "broadcast_in_dim"):
             return False
         grows = math.prod(maker.outvars[0].aval.shape) > sum(math.prod(atom.aval.shape) for atom in inputs)
         different = len({self.name(atom) for atom in inputs}) == len(inputs)
-        return different and (kind == "random_unwrap" or not grows) and all(self.has_one_use(atom, kind) for atom in inputs)
+        return different and (operation == "random_unwrap" or not grows) and all(self.has_one_use(atom, operation) for atom in inputs)
 
     def is_harmless(self, use: Any) -> bool:
         """Whether this is the hash in `_random_gamma`, which has a stream of its own."""
@@ -377,9 +376,9 @@ class _Keys:
         data = [self.value(use.invars[-1]) for use in uses]
         return all(x is not None and x.shape == () for x in data) and len({int(x) for x in data}) == len(uses)  # type: ignore
 
-    def value(self, atom: Any) -> np.ndarray | None:
+    def value(self, atom: Atom) -> np.ndarray | None:
         """The value of a constant. `None` if it is no constant, or not a simple one."""
-        if not isinstance(atom, core.Var):
+        if not isinstance(atom, Var):
             return np.asarray(atom.val)
         if atom in self.constants:
             return np.asarray(self.constants[atom])

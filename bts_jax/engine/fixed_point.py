@@ -151,7 +151,7 @@ def _sizes() -> list[tuple[int, int]]:
     return [*((1, number) for number in parts[:0:-1]), *((number, 1) for number in times)]
 
 
-def _table() -> dict[float, tuple[int, int]]:
+def _sizes_by_scale() -> dict[float, tuple[int, int]]:
     """Maps the largest scale of each size of a whole to that size.
 
     The error of a float32 is up to 2⁻²⁵ times the power of two above it. The error of its product with the number of quanta in
@@ -171,5 +171,5 @@ def _half_place(product: float) -> float:
     return 2.0 ** (math.floor(math.log2(min(product, 2**23) * (1 - 2**-30))) - 24)
 
 
-_TIMES, _PARTS = (np.array(column, np.int32) for column in zip(*_table().values(), strict=True))
-_SCALES = np.array(list(_table()), np.float32)
+_TIMES, _PARTS = (np.array(column, np.int32) for column in zip(*_sizes_by_scale().values(), strict=True))
+_SCALES = np.array(list(_sizes_by_scale()), np.float32)

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, is_one_entry, read
 from bts_jax.engine.pipeline import naming, rewritten_once
+from bts_jax.jax_internals import Equation, Jaxpr, Tracer, make_jaxpr
 
 # The parameters of these operations name axes, counted from the front. Lanes on the last axis do not change them.
 SAME_AXES = """
@@ -51,7 +51,7 @@ def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
     """The closed jaxpr of the function for one lane, the pytree structure of its results, and the number of lanes."""
     leaves, structure = jax.tree.flatten(arguments)
     single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
-    closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+    closed, out = make_jaxpr(lambda *args: function(*structure.unflatten(args)), *single)
     return closed, jax.tree.structure(out), leaves[0].shape[-1]
 
 
@@ -105,7 +105,7 @@ class Vectoriser:
             self.literals[key] = lax.broadcast_in_dim(value, shape, ())
         return self.literals[key]
 
-    def evaluate(self, jaxpr: Any, consts: Sequence, values: Sequence) -> list:
+    def evaluate(self, jaxpr: Jaxpr, consts: Sequence, values: Sequence) -> list:
         env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, values, strict=True))
         self.evaluate_all(jaxpr.eqns, env)
         return [read(atom, env) for atom in jaxpr.outvars]
@@ -127,13 +127,13 @@ class Vectoriser:
             env.update(zip(equation.outvars, outputs, strict=True))
         self.literals = outside
 
-    def hash(self, equation: Any, inputs: list) -> list:
+    def hash(self, equation: Equation, inputs: list) -> list:
         """Evaluates a hash as a call. JAX traces and lowers it once for all uses with the same shapes, and XLA inlines it."""
         arrays = [x.array if isinstance(x, Lanes) else jnp.asarray(x)[..., None] for x in inputs]
         return [Lanes(self.align(Lanes(x), (*equation.outvars[0].aval.shape, self.count)))
                 for x in HASHES[equation.params["name"]](*arrays)]
 
-    def apply(self, equation: Any, inputs: list) -> list:
+    def apply(self, equation: Equation, inputs: list) -> list:
         """The outputs of one operation with at least one input that differs from lane to lane."""
         name = equation.primitive.name
         if rule := KEY_RULES.get(name):
@@ -148,7 +148,7 @@ class Vectoriser:
                 return outputs
         return self.fall_back(equation, inputs)
 
-    def fall_back(self, equation: Any, inputs: list) -> list:
+    def fall_back(self, equation: Equation, inputs: list) -> list:
         """Evaluates an operation by `jax.vmap`."""
         name = equation.primitive.name
         if name not in SILENT:
@@ -166,27 +166,27 @@ class Vectoriser:
 # A rule takes the vectoriser, the equation and its inputs. It returns the outputs, or `None` if it does not apply.
 
 
-def _random_wrap(vector: Vectoriser, equation: Any, data: Any) -> list | None:
+def _random_wrap(vector: Vectoriser, equation: Equation, data: Any) -> list | None:
     return [KeyLanes(data.array)] if equation.params["impl"].name == "threefry2x32" else None
 
 
-def _random_unwrap(vector: Vectoriser, equation: Any, keys: Any) -> list | None:
+def _random_unwrap(vector: Vectoriser, equation: Equation, keys: Any) -> list | None:
     return [Lanes(keys.array)] if isinstance(keys, KeyLanes) else None
 
 
-def _elementwise(vector: Vectoriser, equation: Any, *inputs: Any) -> list:
+def _elementwise(vector: Vectoriser, equation: Equation, *inputs: Any) -> list:
     shape = (*equation.outvars[0].aval.shape, vector.count)
     return [Lanes(x) for x in bind(equation, [vector.align(x, shape) for x in inputs])]
 
 
-def _bitcast(vector: Vectoriser, equation: Any, x: Any) -> list:
+def _bitcast(vector: Vectoriser, equation: Equation, x: Any) -> list:
     if equation.invars[0].aval.shape == equation.outvars[0].aval.shape:
         return _elementwise(vector, equation, x)
     # Several numbers become one, or one becomes several, along the last axis of a lane.
     return [Lanes(jax.vmap(partial(bind, equation), out_axes=-1)([jnp.moveaxis(x.array, -1, 0)])[0])]
 
 
-def _cond(vector: Vectoriser, equation: Any, index: Any, *operands: Any) -> list | None:
+def _cond(vector: Vectoriser, equation: Equation, index: Any, *operands: Any) -> list | None:
     """A branch. If lanes take different branches, both are computed; on a CPU only if some lane takes the second."""
     mapped = [isinstance(x, Lanes) for x in operands]
     arrays = [vector.spread(x) for x in operands if isinstance(x, Lanes)]
@@ -213,33 +213,33 @@ def _cond(vector: Vectoriser, equation: Any, index: Any, *operands: Any) -> list
     return [Lanes(x) for x in results]
 
 
-def _broadcast(vector: Vectoriser, equation: Any, x: Any, *rest: Any) -> list | None:
+def _broadcast(vector: Vectoriser, equation: Equation, x: Any, *rest: Any) -> list | None:
     shape, kept = equation.params["shape"], equation.params["broadcast_dimensions"]
     return None if rest else [Lanes(lax.broadcast_in_dim(x.array, (*shape, vector.count), (*kept, len(shape))))]
 
 
-def _slice(vector: Vectoriser, equation: Any, x: Any) -> list:
+def _slice(vector: Vectoriser, equation: Equation, x: Any) -> list:
     params = equation.params
     strides = params["strides"] or [1] * len(params["start_indices"])
     bounds = (*params["start_indices"], 0), (*params["limit_indices"], vector.count), (*strides, 1)
     return [Lanes(lax.slice(x.array, *bounds))]
 
 
-def _transpose(vector: Vectoriser, equation: Any, x: Any) -> list:
+def _transpose(vector: Vectoriser, equation: Equation, x: Any) -> list:
     order = equation.params["permutation"]
     return [Lanes(lax.transpose(x.array, (*order, len(order))))]
 
 
-def _reshape(vector: Vectoriser, equation: Any, x: Any) -> list | None:
+def _reshape(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
     params = equation.params
     return [Lanes(x.array.reshape(*params["new_sizes"], vector.count))] if params["dimensions"] is None else None
 
 
-def _same_axes(vector: Vectoriser, equation: Any, *inputs: Any) -> list:
+def _same_axes(vector: Vectoriser, equation: Equation, *inputs: Any) -> list:
     return [Lanes(x) for x in bind(equation, [vector.spread(x) for x in inputs])]
 
 
-def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: Any) -> list | None:
+def _dynamic_slice(vector: Vectoriser, equation: Equation, operand: Any, *indices: Any) -> list | None:
     """`x[i]` for a scalar i, by its position in memory. Otherwise XLA would first assemble the indices of a gather on a GPU."""
     shape = equation.invars[0].aval.shape
     if not (shape and equation.params["slice_sizes"] == (1, *shape[1:]) and isinstance(operand, Lanes)):
@@ -254,7 +254,7 @@ def _dynamic_slice(vector: Vectoriser, equation: Any, operand: Any, *indices: An
     return [Lanes(x.reshape(-1).at[place[None]].get(mode="promise_in_bounds"))]
 
 
-def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
+def _scatter(vector: Vectoriser, equation: Equation, *inputs: Any) -> list | None:
     """Sets one entry of every lane, or adds to it. In place on a CPU only: a GPU would start a kernel for each such array."""
     if not is_one_entry(equation):
         return None
@@ -270,7 +270,7 @@ def _scatter(vector: Vectoriser, equation: Any, *inputs: Any) -> list | None:
     ))]
 
 
-def _argmax(vector: Vectoriser, equation: Any, x: Any) -> list | None:
+def _argmax(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
     if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:  # bools have no smallest number
         return None
     values = x.array
@@ -291,7 +291,7 @@ def in_order(x: jax.Array) -> jax.Array:
     return jnp.where((bits & jnp.int32(0x7FFFFFFF)) > jnp.int32(0x7F800000), jnp.int32(0x7FFFFFFF), key)
 
 
-def _reduce_arms(vector: Vectoriser, equation: Any, x: Any) -> list | None:
+def _reduce_arms(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
     """A reduction over arms that is exact in any order. (`summation` has already rewritten sums of floats.)
 
     A reduction over many arms takes two steps (`fold`). A GPU would start a kernel for each step. So they are written out

@@ -17,6 +17,7 @@ from jax import lax
 from bts_jax.engine.lanes import lanes as in_lanes
 from bts_jax.engine.passes.storing import behind_a_branch
 from bts_jax.engine.step import step_of
+from bts_jax.jax_internals import custom_vmap
 
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs less. On a GPU, calls are
 # taken two at a time (`programs.Graphed`). So their number is even.
@@ -45,7 +46,7 @@ class Rules(NamedTuple):
     record: Callable  # setting, progress, record -> progress, record
 
 
-class Game(NamedTuple):
+class Runs(NamedTuple):
     """Many runs of one policy, played in `width` lanes.
 
     `own` has the arrays that differ from run to run, with the runs on the last axis. `common` has the arrays that all runs
@@ -63,7 +64,7 @@ class Played(NamedTuple):
     blocks: jax.Array  # int32, the number of blocks
 
 
-class _Batch(NamedTuple):
+class _LoopState(NamedTuple):
     """The state of a game."""
 
     part: Any  # the part of `own` that is in the lanes; `None` if every run has a lane
@@ -80,7 +81,7 @@ class _Queue(NamedTuple):
     calls: jax.Array  # [runs] int32, of the runs that have ended
 
 
-def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
+def play(games: Sequence[Runs], rules: Rules, platform: str) -> tuple[list[Played], list[set[str]]]:
     """Plays several games in one loop. It ends with the longest game.
 
     Returns for each game its results, and the names of operations without a rule for lanes.
@@ -88,7 +89,7 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
     lanes = [_Lanes(game, rules, platform) for game in games]
     steps = [one.step for one in lanes]
 
-    def block(batches: list[_Batch]) -> list[_Batch]:
+    def block(batches: list[_LoopState]) -> list[_LoopState]:
         parts = [one.part(batch) for one, batch in zip(lanes, batches, strict=True)]
 
         def call(_: jax.Array, states: list) -> list:
@@ -97,10 +98,10 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
         states = lax.fori_loop(0, BLOCK[platform], call, [batch.state for batch in batches])
         return [one.after_block(batch, state) for one, batch, state in zip(lanes, batches, states, strict=True)]
 
-    def goes_on(batches: list[_Batch]) -> jax.Array:
+    def goes_on(batches: list[_LoopState]) -> jax.Array:
         return reduce(jnp.logical_or, [one.goes_on(batch) for one, batch in zip(lanes, batches, strict=True)])
 
-    def turn(batches: list[_Batch]) -> list[_Batch]:
+    def turn(batches: list[_LoopState]) -> list[_LoopState]:
         def more(carried: tuple) -> jax.Array:
             return (carried[0] < TURN) & goes_on(carried[1])
 
@@ -118,7 +119,7 @@ def play(games: Sequence[Game], rules: Rules, platform: str) -> tuple[list[Playe
     return [one.result(batch) for one, batch in zip(lanes, batches, strict=True)], [one.vector.fallbacks for one in steps]
 
 
-def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
+def follow(game: Runs, rules: Rules, platform: str, rounds: int, look: Callable) -> tuple[Any, Any]:
     """Plays the runs of a game round by round, and stores the result of `look(setting, before, after)` for every round.
 
     A run waits after each round (`rules.call`). `rules.record` lets it continue with the next round, unless it has ended. Each
@@ -157,7 +158,7 @@ def follow(game: Game, rules: Rules, platform: str, rounds: int, look: Callable)
 
 def for_any_batch(play_all: Callable) -> Callable:
     """Gives a function of runs on the last axis a rule for `jax.vmap`: a batch axis is merged into the axis of the runs."""
-    play_all = jax.custom_batching.custom_vmap(play_all)
+    play_all = custom_vmap(play_all)
 
     @play_all.def_vmap
     def _(size: int, is_batched: list, setting: Any) -> tuple[Any, Any]:
@@ -176,7 +177,7 @@ def for_any_batch(play_all: Callable) -> Callable:
 class _Lanes:
     """The lanes of one game."""
 
-    def __init__(self, game: Game, rules: Rules, platform: str):
+    def __init__(self, game: Runs, rules: Rules, platform: str):
         self.count = jax.tree.leaves(game.own)[0].shape[-1]  # the number of requested runs
         self.width = lane_count(game.width)
         self.queues = self.width < self.count
@@ -197,13 +198,13 @@ class _Lanes:
     def each(self, function: Callable) -> Callable:
         return in_lanes(lambda part, *rest: function(self.setting(part), *rest), self.platform)
 
-    def start(self) -> _Batch:
+    def start(self) -> _LoopState:
         if not self.queues:
-            return _Batch(None, *self.entered(self.own), jnp.int32(0))
+            return _LoopState(None, *self.entered(self.own), jnp.int32(0))
         run = jnp.arange(self.width, dtype=jnp.int32)
         part = self.take(run)
         queue = _Queue(run, jnp.int32(self.width), self.each(self.rules.blank)(self.own), jnp.zeros(self.runs, jnp.int32))
-        return _Batch(part, *self.entered(part), jnp.int32(0), queue)
+        return _LoopState(part, *self.entered(part), jnp.int32(0), queue)
 
     def fresh(self, part: Any) -> Any:
         return self.each(partial(self.rules.start, self.round))(part)
@@ -218,13 +219,13 @@ class _Lanes:
     def take(self, index: jax.Array) -> Any:
         return jax.tree.map(lambda x: x[..., index], self.own)
 
-    def part(self, batch: _Batch) -> Any:
+    def part(self, batch: _LoopState) -> Any:
         return batch.part if self.queues else self.own
 
-    def now(self, batch: _Batch) -> Any:
+    def now(self, batch: _LoopState) -> Any:
         return self.step.leave(self.part(batch), batch.state)
 
-    def after_block(self, batch: _Batch, state: list[jax.Array]) -> _Batch:
+    def after_block(self, batch: _LoopState, state: list[jax.Array]) -> _LoopState:
         """Records checkpoints, and refills lanes."""
         part = self.part(batch)
         before = self.step.leave(part, state)
@@ -232,7 +233,7 @@ class _Lanes:
         batch = batch._replace(state=self.step.changed(state, before, now), record=record, blocks=batch.blocks + 1)
         return lax.cond(now.waiting.any(), self.refill, lambda batch: batch, batch) if self.queues else batch
 
-    def refill(self, batch: _Batch) -> _Batch:
+    def refill(self, batch: _LoopState) -> _LoopState:
         """Stores the runs that have ended, and refills their lanes with the next runs."""
         record, (run, line, stored, calls) = batch.record, batch.queue
         now = self.now(batch)
@@ -247,10 +248,10 @@ class _Lanes:
         state, record = jax.tree.map(lambda new, old: jnp.where(anew, new, old), self.entered(part), (batch.state, record))
         return batch._replace(part=part, state=state, record=record, queue=_Queue(run, line, stored, calls))
 
-    def goes_on(self, batch: _Batch) -> jax.Array:
+    def goes_on(self, batch: _LoopState) -> jax.Array:
         return (batch.queue.run < self.runs).any() if self.queues else ~self.now(batch).waiting.all()
 
-    def result(self, batch: _Batch) -> Played:
+    def result(self, batch: _LoopState) -> Played:
         queue, now = batch.queue, self.now(batch)
         played = (queue.stored, queue.calls) if self.queues else (batch.record, now.calls)
         if self.runs > self.count:

@@ -13,12 +13,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
-
-from jax.extend import core
+from typing import NamedTuple
 
 from bts_jax import text
-from bts_jax.engine.jaxprs import is_hash, merged, retrace
+from bts_jax.engine.jaxprs import is_hash, retrace, simplified
 from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
 from bts_jax.engine.passes.dividing import divide_truly
 from bts_jax.engine.passes.functions import write_out_functions
@@ -28,6 +26,7 @@ from bts_jax.engine.passes.masking import mask_scatters
 from bts_jax.engine.passes.rounding import round_all_products, round_products
 from bts_jax.engine.passes.storing import levels
 from bts_jax.engine.passes.summation import in_fixed_order, without_reductions
+from bts_jax.jax_internals import Closed
 
 _LOG = logging.getLogger("bts_jax")
 VARIABLE = "BTS_JAX_PASSES"
@@ -102,7 +101,7 @@ def passes(platform: str, does: str) -> list[Pass]:
             if platform in one.platforms and one.does == does and one.name not in switched_off()]
 
 
-def rewritten(closed: Any, platform: str) -> Any:
+def rewritten(closed: Closed, platform: str) -> Closed:
     """A step of the loop after all rewriting passes. Only hashes remain calls."""
     opaque = True  # functions that round their own products stay calls until `summation` is done
     for one in passes(platform, "rewrite"):
@@ -113,7 +112,7 @@ def rewritten(closed: Any, platform: str) -> Any:
     return clean(closed)
 
 
-def rewritten_once(closed: Any, platform: str) -> Any:
+def rewritten_once(closed: Closed, platform: str) -> Closed:
     """What is computed outside of the step, such as the first state and the records, with the same bits everywhere."""
     for one in passes(platform, "rewrite"):
         if one.once is not None:
@@ -122,7 +121,6 @@ def rewritten_once(closed: Any, platform: str) -> Any:
     return closed
 
 
-def clean(closed: Any) -> Any:
+def clean(closed: Closed) -> Closed:
     """Inlines calls except hashes, and removes unused and repeated operations."""
-    closed = retrace(closed, opaque=is_hash)
-    return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)
+    return simplified(retrace(closed, opaque=is_hash))

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from bts_jax.engine import pipeline
 from bts_jax.engine.jaxprs import read, variables
 from bts_jax.engine.lanes import Lanes, Vectoriser
 from bts_jax.engine.passes.halving import halves
 from bts_jax.engine.passes.storing import levels, store
+from bts_jax.jax_internals import Jaxpr, Var, make_jaxpr
 
 
 class Step:
@@ -26,7 +26,7 @@ class Step:
     def __init__(self, function: Callable, part: Any, now: Any, platform: str):
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
-        closed, out = jax.make_jaxpr(lambda *args: function(*structure.unflatten(args)), return_shape=True)(*single)
+        closed, out = make_jaxpr(lambda *args: function(*structure.unflatten(args)), *single)
         closed, parts = pipeline.rewritten(closed, platform), len(jax.tree.leaves(part))
         self.structure, self.firsts = jax.tree.structure(out), []
         used: set[int] = set()  # arrays of `now` on which carried values depend
@@ -41,7 +41,7 @@ class Step:
         with pipeline.naming(f"the order of operations of {type(self).__name__}"):
             self.places = {i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used}
 
-    def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
+    def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
         """Decides in which order operations are evaluated. Returns the place in the state of arrays of `now`."""
         return {i: i for i in range(len(jaxpr.invars) - parts)}
 
@@ -92,7 +92,7 @@ class Step:
 class StepInLevels(Step):
     """Operations are evaluated in levels, on a CPU. After each level, some results are stored (`passes.storing`)."""
 
-    def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
+    def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
         self.levels = levels(jaxpr)
         self.makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         return super().arrange(jaxpr, parts)
@@ -111,11 +111,11 @@ class StepInLevels(Step):
 class StepInHalves(Step):
     """On a GPU, the state is what the first half of a step passes to the second half (`passes.halving`)."""
 
-    def arrange(self, jaxpr: Any, parts: int) -> dict[int, int]:
+    def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
         self.halves = halves(jaxpr, parts)
         self.left = jax.jit(self._left)  # used several times and traced once
         needed = {var for equation in self.halves.last for var in variables(equation.invars)}
-        number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, core.Var) and var not in needed}
+        number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, Var) and var not in needed}
         return {number[var]: place for place, var in enumerate(self.halves.passed) if var in number}
 
     def entered(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:

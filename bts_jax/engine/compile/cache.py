@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-from jaxlib.version import __version__ as jaxlib_version
 
 from bts_jax import files
 from bts_jax._version import __version__
+from bts_jax.jax_internals import jaxlib_version
 
 MOST_BYTES = 2**30
 VARIABLE = "BTS_JAX_CACHE"

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from bts_jax import text
+from bts_jax.jax_internals import Jaxpr, jaxprs_in_params
 
 _LOG = logging.getLogger("bts_jax")
 
@@ -61,9 +61,9 @@ def ways(device: Any, quickly: bool, traced: Any, lowered: Any) -> list[dict | N
     return every[-1:] if loops(lowered.compiler_ir()) > 3 else every
 
 
-def operations(jaxpr: Any) -> set[str]:
+def operations(jaxpr: Jaxpr) -> set[str]:
     """The names of all operations, including those in bodies of loops, branches and calls."""
-    inner = [body for equation in jaxpr.eqns for body in core.jaxprs_in_params(equation.params)]
+    inner = [body for equation in jaxpr.eqns for body in jaxprs_in_params(equation.params)]
     return {equation.primitive.name for equation in jaxpr.eqns}.union(*map(operations, inner))
 
 

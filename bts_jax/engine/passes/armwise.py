@@ -8,9 +8,8 @@ draws for the other arms stay valid (`draws`), and values of the other arms need
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend import core
-
 from bts_jax.engine.jaxprs import ELEMENTWISE, is_exact, is_hash, is_one_entry, variables
+from bts_jax.jax_internals import Atom, Equation, Jaxpr, Literal, Var
 
 CONSTANT, ARMWISE, OTHER = range(3)
 # Operations that compute each entry along the first axis independently of the others, if they preserve that axis.
@@ -23,13 +22,13 @@ class Changes:
     The inputs are constants of the run, the leaves of the state, and others. The last outputs are the leaves of the state.
     """
 
-    def __init__(self, jaxpr: Any, constants: int, leaves: int):
+    def __init__(self, jaxpr: Jaxpr, constants: int, leaves: int):
         self.jaxpr = jaxpr
         maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         state = jaxpr.invars[constants : constants + leaves]
         updated = jaxpr.outvars[-leaves:] if leaves else []
         self.index: Any = None  # the variable that holds the index of the pulled arm, int32 [1]
-        self.kind: dict[Any, int] = dict.fromkeys([*jaxpr.constvars, *jaxpr.invars[:constants]], CONSTANT)
+        self.change: dict[Any, int] = dict.fromkeys([*jaxpr.constvars, *jaxpr.invars[:constants]], CONSTANT)
         chains = {old: _chain(new, old, maker) for old, new in zip(state, updated, strict=True)}
         counts: dict[Any, int] = {}
         for indices in chains.values():
@@ -40,23 +39,23 @@ class Changes:
         self.entries = 0
         for old, indices in chains.items():
             if indices is not None and all(index is self.index for index in indices):
-                self.kind[old] = ARMWISE if indices else CONSTANT
+                self.change[old] = ARMWISE if indices else CONSTANT
                 self.entries = old.aval.shape[0] if indices else self.entries
         for equation in jaxpr.eqns:
-            self.kind.update(dict.fromkeys(equation.outvars, self._kind_of(equation)))
+            self.change.update(dict.fromkeys(equation.outvars, self._change_of(equation)))
 
-    def of(self, atom: Any) -> int:
-        return CONSTANT if isinstance(atom, core.Literal) else self.kind.get(atom, OTHER)
+    def of(self, atom: Atom) -> int:
+        return CONSTANT if isinstance(atom, Literal) else self.change.get(atom, OTHER)
 
-    def _kind_of(self, equation: Any) -> int:
-        kind = max((self.of(atom) for atom in equation.invars), default=CONSTANT)
+    def _change_of(self, equation: Equation) -> int:
+        change = max((self.of(atom) for atom in equation.invars), default=CONSTANT)
         if equation.effects or equation.primitive.name.startswith("random_") or equation.primitive.name == "draw":
             return OTHER
-        if kind != ARMWISE:
-            return kind
+        if change != ARMWISE:
+            return change
         return ARMWISE if self.is_rowwise(equation) else OTHER
 
-    def is_rowwise(self, equation: Any) -> bool:
+    def is_rowwise(self, equation: Equation) -> bool:
         """Whether an operation on armwise arrays computes each entry along the first axis independently of the others."""
         name = equation.primitive.name
         if not (name in ROWWISE or (is_exact(equation) and not is_hash(equation))):
@@ -78,16 +77,16 @@ class Changes:
             return all(var.aval.shape in ((), (self.entries,)) for var in (*equation.outvars, *equation.invars))
         return True
 
-    def _varies(self, var: Any) -> bool:
-        return self.kind.get(var, ARMWISE) == ARMWISE
+    def _varies(self, var: Var) -> bool:
+        return self.change.get(var, ARMWISE) == ARMWISE
 
 
 def _chain(new: Any, old: Any, maker: dict) -> Sequence | None:
     """The indices of the scatters that compute `new` from `old`. `None` if `new` is computed in another way."""
     indices = []
     while new is not old:
-        equation = maker.get(new) if isinstance(new, core.Var) else None
-        if equation is None or not is_one_entry(equation) or not isinstance(equation.invars[1], core.Var):
+        equation = maker.get(new) if isinstance(new, Var) else None
+        if equation is None or not is_one_entry(equation) or not isinstance(equation.invars[1], Var):
             return None
         indices.append(equation.invars[1])
         new = equation.invars[0]
@@ -100,7 +99,7 @@ def plain_index(index: Any, entries: int, maker: dict) -> Any:
     The mask selects either the index or `entries`, which is out of range.
     """
     atom: Any = index
-    while isinstance(atom, core.Var) and atom in maker:
+    while isinstance(atom, Var) and atom in maker:
         equation = maker[atom]
         if equation.primitive.name == "select_n" and len(equation.invars) == 3 and _shape(atom) == (1,):
             others = [one for one in equation.invars[1:] if _constant(one, maker) != entries]
@@ -111,12 +110,12 @@ def plain_index(index: Any, entries: int, maker: dict) -> Any:
             atom = equation.invars[0]
         else:
             break
-    return atom if isinstance(atom, core.Var) and _shape(atom) == () else None
+    return atom if isinstance(atom, Var) and _shape(atom) == () else None
 
 
-def _constant(atom: Any, maker: dict) -> Any:
+def _constant(atom: Atom, maker: dict) -> Any:
     """The value with which an array is filled, if it is a literal of the program."""
-    while isinstance(atom, core.Var):
+    while isinstance(atom, Var):
         equation = maker.get(atom)
         if equation is None or equation.primitive.name != "broadcast_in_dim":
             return None
@@ -124,5 +123,5 @@ def _constant(atom: Any, maker: dict) -> Any:
     return atom.val
 
 
-def _shape(atom: Any) -> tuple:
+def _shape(atom: Atom) -> tuple:
     return atom.aval.shape

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_number, merged, new_atom, read, variables
+from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_small, new_atom, read, simplified, variables
 from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, Changes, plain_index
 from bts_jax.engine.passes.storing import weight_of
+from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Literal, Var
 
 CACHE = 60  # the weight of updating the rows of one cached array, in the units of `storing.WEIGHTS`
 LOAD = 2  # the weight of reading an entry of it
@@ -34,7 +34,7 @@ class Carried(NamedTuple):
     first: Any  # closed jaxpr that computes the carried values from the other inputs of the step
 
 
-def compute_ahead(closed: Any, parts: int) -> Carried:
+def compute_ahead(closed: Closed, parts: int) -> Carried:
     """Carries the random words that depend only on scalars, and that are used with arrays.
 
     The first `parts` inputs of a step are the same in all steps. Its outputs are the other inputs of the next step.
@@ -51,29 +51,29 @@ def compute_ahead(closed: Any, parts: int) -> Carried:
     return _carried(closed, chosen, carried)
 
 
-def _words_ahead(jaxpr: Any, parts: int) -> list:
+def _words_ahead(jaxpr: Jaxpr, parts: int) -> list:
     """The scalars that depend only on a hash and on other scalars, and that operations with array results use.
 
     They do not depend on flags of the state, such as whether a run waits: those also change between blocks (`Step.changed`).
     So do its goal and its limit, but no hash is computed from those.
     """
     numbers, hashed = set(jaxpr.constvars), set()
-    numbers.update(var for var in jaxpr.invars if is_number(var) and var.aval.dtype != bool)
+    numbers.update(var for var in jaxpr.invars if is_small(var) and var.aval.dtype != bool)
     moving, used_late = set(jaxpr.invars[parts:]), []
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if not moving.isdisjoint(used):
             moving.update(equation.outvars)
-        if all(map(is_number, equation.outvars)) and numbers.issuperset(used) and not equation.effects:
+        if all(map(is_small, equation.outvars)) and numbers.issuperset(used) and not equation.effects:
             numbers.update(equation.outvars)
             if is_hash(equation) or not hashed.isdisjoint(used):
                 hashed.update(equation.outvars)
-        elif not all(map(is_number, equation.outvars)):
+        elif not all(map(is_small, equation.outvars)):
             used_late += used
     return [var for var in dict.fromkeys(used_late) if var in hashed and var in moving]
 
 
-def cache_rows(closed: Any, parts: int) -> Carried:
+def cache_rows(closed: Closed, parts: int) -> Carried:
     """Carries values that change only for the pulled arm, if that is worth it; as `compute_ahead`."""
     jaxpr = closed.jaxpr
     changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
@@ -108,7 +108,7 @@ def _worth_caching(changes: Changes) -> list:
     used = {var for equation in jaxpr.eqns if armwise.isdisjoint(equation.outvars) for var in variables(equation.invars)}
     used.update(variables(jaxpr.outvars))
     cones: dict[Any, frozenset] = {}
-    whole = sum(weight_of(equation) for equation in jaxpr.eqns if not all(map(is_number, equation.outvars)))
+    whole = sum(weight_of(equation) for equation in jaxpr.eqns if not all(map(is_small, equation.outvars)))
     for i, equation in enumerate(jaxpr.eqns):
         if armwise.isdisjoint(equation.outvars):
             continue
@@ -140,13 +140,13 @@ class _Rows:
         plain = plain_index(changes.index, changes.entries, self.maker)
         self.index = env[changes.index][0] if plain is None else env[plain]
 
-    def of(self, var: Any) -> Any:
+    def of(self, var: Var) -> Any:
         """The row of a variable of the next step, as an array whose first axis has length 1."""
         if var not in self.rows:
             self.rows[var] = self._computed(var)
         return self.rows[var]
 
-    def _computed(self, var: Any) -> Any:
+    def _computed(self, var: Var) -> Any:
         equation = self.maker.get(var)
         if equation is None:
             return self._scattered(self.updated[var], var) if self.changes.of(var) == ARMWISE else self._taken(self.env[var])
@@ -157,8 +157,8 @@ class _Rows:
         outputs = equation.primitive.bind(*inputs, **params)
         return outputs[0] if equation.primitive.multiple_results else outputs
 
-    def _operand(self, atom: Any, equation: Any) -> Any:
-        if isinstance(atom, core.Literal) or not atom.aval.shape:
+    def _operand(self, atom: Atom, equation: Equation) -> Any:
+        if isinstance(atom, Literal) or not atom.aval.shape:
             return read(atom, self.env)
         makes_rows = equation.primitive.name == "broadcast_in_dim" and 0 not in equation.params["broadcast_dimensions"]
         return self.env[atom] if makes_rows else self.of(atom)
@@ -179,7 +179,7 @@ class _Rows:
         return lax.dynamic_slice_p.bind(value, index, *zeros, slice_sizes=(1, *value.shape[1:]))
 
 
-def _is_like_a_row(equation: Any) -> bool:
+def _is_like_a_row(equation: Equation) -> bool:
     """Whether it is better to compute a row of a constant than to take it from the whole array."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     if name == "broadcast_in_dim":
@@ -187,7 +187,7 @@ def _is_like_a_row(equation: Any) -> bool:
     return name in ELEMENTWISE and all(atom.aval.shape in ((), shape) for atom in equation.invars)
 
 
-def _for_one_row(equation: Any) -> dict:
+def _for_one_row(equation: Equation) -> dict:
     """The parameters of an operation if its arrays have one row."""
     params, name = dict(equation.params), equation.primitive.name
     for key in {"broadcast_in_dim": ["shape"], "slice": ["limit_indices"], "reshape": ["new_sizes"]}.get(name, []):
@@ -200,9 +200,9 @@ def _set(cache: Any, index: Any, row: Any) -> Any:
     return lax.scatter(cache, index, row[0], numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
-def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]) -> Carried:
+def _carried(closed: Closed, chosen: list, carried: Callable[[Builder, dict], list]) -> Carried:
     """A step with the chosen variables as inputs. `carried` computes their next values from the values of this step."""
-    jaxpr, builder, given = closed.jaxpr, Builder(), [core.Var(var.aval) for var in chosen]
+    jaxpr, builder, given = closed.jaxpr, Builder(), [Var(var.aval) for var in chosen]
     env = builder.start(closed, jaxpr.invars) | dict(zip(chosen, given, strict=True))
     for equation in jaxpr.eqns:
         outputs = builder.copy(equation, [new_atom(atom, env) for atom in equation.invars])
@@ -212,10 +212,10 @@ def _carried(closed: Any, chosen: list, carried: Callable[[Builder, dict], list]
     step = builder.closed(jaxpr, [*jaxpr.invars, *given], outputs)
     builder = Builder()
     first = builder.closed(jaxpr, jaxpr.invars, _wanted(builder, closed, jaxpr.invars, chosen))
-    return Carried(_clean(step), _clean(first))
+    return Carried(simplified(step), simplified(first))
 
 
-def _wanted(builder: Builder, closed: Any, inputs: Sequence, wanted: Sequence) -> list:
+def _wanted(builder: Builder, closed: Closed, inputs: Sequence, wanted: Sequence) -> list:
     """Copies the equations that compute `wanted` from `inputs`. Returns the new variables."""
     env = builder.start(closed, inputs)
     for equation in _needed(closed.jaxpr.eqns, wanted):
@@ -232,7 +232,3 @@ def _needed(equations: Sequence, wanted: Sequence) -> list:
             found.append(equation)
             needed.update(variables(equation.invars))
     return found[::-1]
-
-
-def _clean(closed: Any) -> Any:
-    return core.ClosedJaxpr(merged(closed.jaxpr), closed.consts)

@@ -7,27 +7,26 @@ does, and removes it, so that it costs nothing in the end (jaxlib 0.10.2; `test_
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from bts_jax.engine.jaxprs import ELEMENTWISE, bind, retrace, variables
+from bts_jax.jax_internals import Closed, Equation, Jaxpr, Var
 
 
-def divide_truly(closed: Any) -> Any:
+def divide_truly(closed: Closed) -> Closed:
     """The same closed jaxpr with float32 divisors that are not broadcasts. Its constants are shared by all runs."""
     small = _broadcasts(closed.jaxpr)
 
-    def rule(equation: Any, inputs: Sequence) -> Sequence:
+    def rule(equation: Equation, inputs: Sequence) -> Sequence:
         return bind(equation, [inputs[0], _hidden(*inputs)])
 
     return retrace(closed, lambda equation: _is_hidden(equation, small), rule, opaque=lambda _: True)
 
 
-def _broadcasts(jaxpr: Any) -> set:
+def _broadcasts(jaxpr: Jaxpr) -> set:
     """The variables that may be broadcasts for XLA: constants, broadcasts, and values that are computed only from these."""
     small = set(jaxpr.constvars)
     for equation in jaxpr.eqns:
@@ -39,13 +38,13 @@ def _broadcasts(jaxpr: Any) -> set:
     return small
 
 
-def _is_hidden(equation: Any, small: set) -> bool:
+def _is_hidden(equation: Equation, small: set) -> bool:
     if equation.primitive.name != "div" or equation.outvars[0].aval.dtype != jnp.float32:
         return False
     shapes = [atom.aval.shape for atom in equation.invars]
     over, under = equation.invars
-    varies = isinstance(over, core.Var) and over not in small and shapes[0] == equation.outvars[0].aval.shape
-    return varies and isinstance(under, core.Var) and (under in small or shapes[0] != shapes[1])
+    varies = isinstance(over, Var) and over not in small and shapes[0] == equation.outvars[0].aval.shape
+    return varies and isinstance(under, Var) and (under in small or shapes[0] != shapes[1])
 
 
 def divide(over: jax.Array, under: jax.Array) -> jax.Array:

@@ -11,19 +11,17 @@ whether a later version does, switch the pass off and run `test_property.py` and
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
-from jaxlib.version import __version_info__ as jaxlib_version
 
 from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, retrace
 from bts_jax.engine.passes.rounding import round_product
+from bts_jax.jax_internals import Closed, Equation, Jaxpr, jaxlib_version_info, jaxprs_in_params
 
-NEEDED = jaxlib_version >= (0, 11)  # on CPUs
+NEEDED = jaxlib_version_info >= (0, 11)  # on CPUs
 # Functions of XLA that are not written out, because policies rarely use them. `check_policy` names them.
 LEFT = """
     acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh cumlogsumexp digamma erf erfc igamma igammac
@@ -32,25 +30,25 @@ LEFT = """
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
-def write_out_functions(closed: Any) -> Any:
+def write_out_functions(closed: Closed) -> Closed:
     """The same closed jaxpr without the functions in `FUNCTIONS`. Those of other floats than float32 stay."""
     return _written_out(closed) if NEEDED else closed
 
 
-def functions_left(jaxpr: Any) -> set[str]:
+def functions_left(jaxpr: Jaxpr) -> set[str]:
     """The functions in a jaxpr that are not written out."""
     found = {equation.primitive.name for equation in jaxpr.eqns if not is_exact(equation) and _is_left(equation)}
-    bodies = (body for one in jaxpr.eqns if not is_exact(one) for body in core.jaxprs_in_params(one.params))
+    bodies = (body for one in jaxpr.eqns if not is_exact(one) for body in jaxprs_in_params(one.params))
     return found.union(*map(functions_left, bodies))
 
 
-def _is_left(equation: Any) -> bool:
+def _is_left(equation: Equation) -> bool:
     name = equation.primitive.name
     return name in LEFT or (name in FUNCTIONS and equation.outvars[0].aval.dtype != jnp.float32)
 
 
-def _written_out(closed: Any) -> Any:
-    def rule(equation: Any, inputs: Sequence) -> Sequence:
+def _written_out(closed: Closed) -> Closed:
+    def rule(equation: Equation, inputs: Sequence) -> Sequence:
         if has_bodies(equation):
             return bind(equation, inputs, _written_out)
         return [FUNCTIONS[equation.primitive.name](*inputs)]
@@ -58,7 +56,7 @@ def _written_out(closed: Any) -> Any:
     return retrace(closed, _applies, rule, is_exact)
 
 
-def _applies(equation: Any) -> bool:
+def _applies(equation: Equation) -> bool:
     if has_bodies(equation):
         return not is_exact(equation)
     floats = bool(equation.outvars) and getattr(equation.outvars[0].aval, "dtype", None) == jnp.float32

@@ -7,9 +7,10 @@ GPU needs only one kernel for the last arrays of a step and the first arrays of 
 The loop carries a step whose first half is done.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bts_jax.engine.jaxprs import MOVES, is_number, variables
+from bts_jax.engine.jaxprs import MOVES, is_small, variables
+from bts_jax.jax_internals import Equation, Jaxpr
 
 COMPARISONS = "eq ne lt le gt ge".split()
 
@@ -22,7 +23,7 @@ class Halves(NamedTuple):
     passed: list
 
 
-def halves(jaxpr: Any, parts: int) -> Halves:
+def halves(jaxpr: Jaxpr, parts: int) -> Halves:
     """Splits a step. The first `parts` inputs of the jaxpr are available in both halves."""
     first, last = _halves(jaxpr)
     at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
@@ -32,21 +33,21 @@ def halves(jaxpr: Any, parts: int) -> Halves:
     # that are passed anyway.
     at_hand.update(passed)
 
-    def cheap(equation: Any) -> bool:
+    def cheap(equation: Equation) -> bool:
         if equation.primitive.name not in COMPARISONS:
             return not variables(equation.invars) and not equation.effects
-        return not is_number(equation.outvars[0]) and at_hand.issuperset(variables(equation.invars))
+        return not is_small(equation.outvars[0]) and at_hand.issuperset(variables(equation.invars))
 
     again = [one for one in first if one.outvars and one.outvars[0] in passed and cheap(one)]
     return Halves(first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)])
 
 
-def _halves(jaxpr: Any) -> tuple[list, list]:
+def _halves(jaxpr: Jaxpr) -> tuple[list, list]:
     dependent, late = set(), set()  # scalars that depend on arrays; arrays that depend on such scalars
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if _makes_numbers(equation):
-            dependent.update(equation.outvars if any(var in dependent or not is_number(var) for var in used) else ())
+            dependent.update(equation.outvars if any(var in dependent or not is_small(var) for var in used) else ())
         elif any(var in dependent or var in late for var in used):
             late.update(equation.outvars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
@@ -68,5 +69,5 @@ def _halves(jaxpr: Any) -> tuple[list, list]:
     return first, last
 
 
-def _makes_numbers(equation: Any) -> bool:
-    return all(map(is_number, equation.outvars))
+def _makes_numbers(equation: Equation) -> bool:
+    return all(map(is_small, equation.outvars))

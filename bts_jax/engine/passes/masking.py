@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend import core
 
 from bts_jax.engine.jaxprs import Builder, is_one_entry, new_atom
+from bts_jax.jax_internals import Atom, Closed, Equation, Var
 
 
-def mask_scatters(closed: Any) -> Any:
+def mask_scatters(closed: Closed) -> Closed:
     """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes if the condition is true."""
     jaxpr, builder = closed.jaxpr, Builder()
     env = builder.start(closed, jaxpr.invars)
@@ -31,7 +31,7 @@ def mask_scatters(closed: Any) -> Any:
         base = masked(condition, operand, old)
         return None if base is None else builder.copy(equation, [base, masked_index(condition, equation, index), update])[0]
 
-    def masked_index(condition: Any, equation: Any, index: Any) -> Any:
+    def masked_index(condition: Any, equation: Equation, index: Any) -> Any:
         def choose(condition: jax.Array, index: jax.Array) -> jax.Array:
             beyond = lax.full_like(index, equation.invars[0].aval.shape[0])
             return lax.select(lax.broadcast_in_dim(condition, index.shape, ()), index, beyond)
@@ -46,7 +46,7 @@ def mask_scatters(closed: Any) -> Any:
             scattered[key] = equation, equation.invars[0], *inputs[1:]
         elif equation.primitive.name == "select_n" and len(inputs) == 3:
             condition = _number(equation.invars[0], maker)
-            if condition is not None and all(isinstance(atom, core.Var) for atom in equation.invars):
+            if condition is not None and all(isinstance(atom, Var) for atom in equation.invars):
                 condition = new_atom(condition, env)
                 _, old, new = equation.invars
                 value = masked(condition, new, old)
@@ -58,11 +58,11 @@ def mask_scatters(closed: Any) -> Any:
     return builder.closed(jaxpr, jaxpr.invars, [new_atom(atom, env) for atom in jaxpr.outvars])
 
 
-def _number(var: Any, maker: dict) -> Any:
+def _number(var: Atom, maker: dict) -> Atom | None:
     """The scalar from which an array is broadcast. `None` if there is no such scalar."""
-    if isinstance(var, core.Var) and not getattr(var.aval, "shape", None):
+    if isinstance(var, Var) and not getattr(var.aval, "shape", None):
         return var
-    equation = maker.get(var) if isinstance(var, core.Var) else None
+    equation = maker.get(var) if isinstance(var, Var) else None
     if equation is not None and equation.primitive is lax.broadcast_in_dim_p and not equation.invars[0].aval.ndim:
         return equation.invars[0]
     return None

@@ -7,14 +7,13 @@ or a bandit gives the same bits in every program. It also rounds quotients that 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from bts_jax.engine.jaxprs import bind, has_bodies, is_exact, is_float, retrace
+from bts_jax.jax_internals import Closed, Equation, Jaxpr, Var
 
 # Operations that pass a product on unchanged, so that it may be added later.
 PASS_ON = """
@@ -37,7 +36,7 @@ def round_product(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(lax.min(bits, jnp.array(jnp.iinfo(integers).max - 1, integers)), x.dtype)
 
 
-def round_products(closed: Any, returned: bool = False) -> Any:
+def round_products(closed: Closed, returned: bool = False) -> Closed:
     """The same closed jaxpr, with every float product that reaches an addition rounded first. Calls are inlined.
 
     If `returned`, outputs may be added to something outside, and count as added.
@@ -45,24 +44,24 @@ def round_products(closed: Any, returned: bool = False) -> Any:
     closed = retrace(closed, _has_products, lambda equation, inputs: bind(equation, inputs, round_all_products), is_exact)
     added = _reaching_additions(closed.jaxpr, returned) | _quotients_divided_again(closed.jaxpr)
 
-    def rule(equation: Any, inputs: Sequence) -> list[jax.Array]:
+    def rule(equation: Equation, inputs: Sequence) -> list[jax.Array]:
         outputs = zip(equation.outvars, bind(equation, inputs), strict=True)
         return [round_product(x) if var in added else x for var, x in outputs]
 
     return retrace(closed, lambda equation: not added.isdisjoint(equation.outvars), rule, is_exact) if added else closed
 
 
-def round_all_products(closed: Any) -> Any:
+def round_all_products(closed: Closed) -> Closed:
     """`round_products`, also for products that are returned."""
     return round_products(closed, returned=True)
 
 
-def _has_products(equation: Any) -> bool:
+def _has_products(equation: Equation) -> bool:
     """Whether this is a loop or a branch, whose body may have products."""
     return has_bodies(equation) and not is_exact(equation)
 
 
-def _reaching_additions(jaxpr: Any, returned: bool) -> set:
+def _reaching_additions(jaxpr: Jaxpr, returned: bool) -> set:
     """The variables that may be products and may reach an addition, here, in a body, or outside if they are returned."""
     todo = [*jaxpr.outvars] if returned else []
     for equation in jaxpr.eqns:
@@ -72,19 +71,19 @@ def _reaching_additions(jaxpr: Any, returned: bool) -> set:
     return {var for var, equation in _origins(jaxpr, todo) if equation.primitive.name not in ROUNDED}
 
 
-def _quotients_divided_again(jaxpr: Any) -> set:
+def _quotients_divided_again(jaxpr: Jaxpr) -> set:
     """The quotients that are dividends or divisors."""
     todo = [atom for equation in jaxpr.eqns if equation.primitive.name == "div" for atom in equation.invars]
     return {var for var, equation in _origins(jaxpr, todo) if equation.primitive.name == "div"}
 
 
-def _origins(jaxpr: Any, atoms: Sequence) -> list[tuple]:
+def _origins(jaxpr: Jaxpr, atoms: Sequence) -> list[tuple]:
     """The float operations that compute these variables, and their results. Operations that only pass values on are skipped."""
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     todo, seen, found = [*atoms], set(), []
     while todo:
         var = todo.pop()
-        if not isinstance(var, core.Var) or var in seen or not is_float(var):
+        if not isinstance(var, Var) or var in seen or not is_float(var):
             continue
         seen.add(var)
         equation = maker.get(var)

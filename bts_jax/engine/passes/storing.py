@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bts_jax.engine.jaxprs import ELEMENTWISE, is_hash, variables
+from bts_jax.jax_internals import Equation, Jaxpr
 
 FUSED = {*ELEMENTWISE, "broadcast_in_dim", "reshape", "squeeze", "slice", "iota", "dynamic_slice", "gather", "transpose"}
 WEIGHTS = {
@@ -36,7 +37,7 @@ class Level(NamedTuple):
     stored: list[Any]
 
 
-def levels(jaxpr: Any) -> list[Level]:
+def levels(jaxpr: Jaxpr) -> list[Level]:
     """Groups the operations into levels. The variables of one level can be stored together."""
     chosen = _chosen(jaxpr)
     ready: dict[Any, int] = {}  # the first level in which a variable can be used
@@ -53,7 +54,7 @@ def levels(jaxpr: Any) -> list[Level]:
     return found
 
 
-def _chosen(jaxpr: Any) -> set[int]:
+def _chosen(jaxpr: Jaxpr) -> set[int]:
     """The indices of the equations whose results are stored."""
     equations = jaxpr.eqns
     number = {var: i for i, equation in enumerate(equations) for var in equation.outvars}
@@ -98,12 +99,12 @@ def _chosen(jaxpr: Any) -> set[int]:
     return chosen
 
 
-def weight_of(equation: Any) -> int:
+def weight_of(equation: Equation) -> int:
     """The work of an operation, for one entry."""
     return HASH_WEIGHT if is_hash(equation) else WEIGHTS.get(equation.primitive.name, 1)
 
 
-def _is_cheap(equation: Any) -> bool:
+def _is_cheap(equation: Equation) -> bool:
     name = equation.primitive.name
     return name == "iota" or (name != "slice" and WEIGHTS.get(name, 1) == 0)
 

@@ -18,10 +18,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from bts_jax.engine.jaxprs import bind, is_exact, is_float, retrace
 from bts_jax.engine.passes.rounding import round_product
+from bts_jax.jax_internals import Closed, Equation, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 # The number of terms of a matrix product that are added as a tree. Trees are added one after the other. 4 and 8 terms are
 # equally fast. With all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).
@@ -38,12 +38,12 @@ LEFT_TO_XLA = """
 Rules = dict[str, Callable]  # by the name of a primitive
 
 
-def in_fixed_order(closed: Any) -> Any:
+def in_fixed_order(closed: Closed) -> Closed:
     """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned unchanged."""
     return _rewritten(RULES, closed, is_exact)
 
 
-def without_reductions(closed: Any) -> Any:
+def without_reductions(closed: Closed) -> Closed:
     """`in_fixed_order`, which also writes out maxima and minima of floats.
 
     Maxima and minima are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) passes large reductions to another
@@ -53,13 +53,13 @@ def without_reductions(closed: Any) -> Any:
     return _rewritten(RULES | EXTREMES, closed, is_exact)
 
 
-def left_to_xla(jaxpr: Any) -> set[str]:
+def left_to_xla(jaxpr: Jaxpr) -> set[str]:
     """The operations of a jaxpr that add floats in an order that XLA chooses."""
     found = {equation.primitive.name for equation in jaxpr.eqns if _is_left(equation)}
-    return found.union(*(left_to_xla(inner) for one in jaxpr.eqns for inner in core.jaxprs_in_params(one.params)))
+    return found.union(*(left_to_xla(inner) for one in jaxpr.eqns for inner in jaxprs_in_params(one.params)))
 
 
-def _is_left(equation: Any) -> bool:
+def _is_left(equation: Equation) -> bool:
     name, dtype = equation.primitive.name, getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
         return False
@@ -68,26 +68,26 @@ def _is_left(equation: Any) -> bool:
     return name in LEFT_TO_XLA or (name in RULES and jnp.issubdtype(dtype, jnp.complexfloating))
 
 
-def _rewritten(rules: Rules, closed: Any, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
+def _rewritten(rules: Rules, closed: Closed, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
     """The same closed jaxpr, with rules applied to some operations. A jaxpr without these operations is returned unchanged."""
     if not any(_applies(rules, equation) for equation in closed.jaxpr.eqns):
         return closed
     return retrace(closed, partial(_applies, rules), partial(_apply, rules), opaque)
 
 
-def _applies(rules: Rules, equation: Any) -> bool:
+def _applies(rules: Rules, equation: Equation) -> bool:
     """Whether there is a rule for an operation or for an operation in its body."""
     if _rule(rules, equation) is not None:
         return True
-    return any(_applies(rules, one) for body in core.jaxprs_in_params(equation.params) for one in body.eqns)
+    return any(_applies(rules, one) for body in jaxprs_in_params(equation.params) for one in body.eqns)
 
 
-def _rule(rules: Rules, equation: Any) -> Callable | None:
+def _rule(rules: Rules, equation: Equation) -> Callable | None:
     """The rule that computes an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
     return rules.get(equation.primitive.name) if equation.outvars and is_float(equation.outvars[0]) else None
 
 
-def _apply(rules: Rules, equation: Any, inputs: Sequence) -> Sequence:
+def _apply(rules: Rules, equation: Equation, inputs: Sequence) -> Sequence:
     """The outputs of an operation to which a rule applies."""
     if rule := _rule(rules, equation):
         return [rule(*inputs, **equation.params)]
@@ -102,7 +102,7 @@ def _linear_solve(rules: Rules, inputs: Sequence, const_lengths: Any, jaxprs: An
     consts = inputs[first : first + const_lengths.solve]
     right_hand_sides = inputs[first + const_lengths.solve + const_lengths.transpose_solve :]
     solve = _rewritten(rules, jaxprs.solve)
-    return core.jaxpr_as_fun(solve)(*consts, *right_hand_sides)
+    return jaxpr_as_fun(solve)(*consts, *right_hand_sides)
 
 
 def over_last_axis(x: jax.Array) -> jax.Array:
