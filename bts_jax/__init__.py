@@ -2,33 +2,41 @@
 
     run = simulate(policy, bandit, budget, key)
 
-Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by round; compare: several
-            policies on one bandit
-Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward and cost; Empirical: your data; FixedPrice:
-            known prices; Scaled: other costs; Pricing, Timed, WithNull: several resources; BANDITS lists all of them by name
-Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2, FractionalKUBE, GreedyKUBE, BudgetUCB,
-            IUCB, CUCB, MUCB, BGreedy, OmegaUCB, OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; MatchedBTS,
-            GaussianBTS, JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be learned;
-            Oracle, Uniform: baselines; POLICIES lists them by name. For several resources: KnapsackBTS, PrimalDualBwK, UCBBwK,
-            TSFixed, TSUpdate, LagrangeBwK, LinConTS, BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
-Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size; Dirichlet, Normal, Known; as in
-            BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
+Playing     simulate, Run: one run; simulate_batch: many runs, fast; trace, Trace: a run round by
+            round; compare: several policies on one bandit
+Bandits     Bernoulli, Multinomial, Beta; Correlated, Copula: dependent reward and cost; Empirical:
+            your data; FixedPrice: known prices; Scaled: other costs; Pricing, Timed, WithNull:
+            several resources; BANDITS lists all of them by name
+Policies    BTS; EpsilonFirst, PDBwK, UCBBV1, KUBE: its competitors in the paper; UCBBV2,
+            FractionalKUBE, GreedyKUBE, BudgetUCB, IUCB, CUCB, MUCB, BGreedy, OmegaUCB,
+            OmegaStarUCB, UCBSCPlus, KLUCBSC, UCBB2, UCBB1, UCBB2C, IRSFH; MatchedBTS, GaussianBTS,
+            JointBTS: variants of BTS; PatientOmegaUCB; TemperedBTS, SoftElimination: policies to be
+            learned; Oracle, Uniform: baselines; POLICIES lists them by name. For several resources:
+            KnapsackBTS, PrimalDualBwK, UCBBwK, TSFixed, TSUpdate, LagrangeBwK, LinConTS,
+            BudgetPacer, Uniform; KNAPSACK_POLICIES lists them by name
+Posteriors  what Thompson policies believe: Beta, the paper's; Gamma, for costs of any size;
+            Dirichlet, Normal, Known; as in BTS(cost=posteriors.Gamma()); see bts_jax.posteriors
 Theory      gaps, bounds, the lower bound and the exact optimum in bts_jax.theory
-Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their limits, bts_jax.statistics has
-            more); regret_table in bts_jax.tables; figures in bts_jax.plots
-Sweeping    sweep: a grid of policies, bandits, budgets and seeds, saved while it runs; open_results; merge
-Learning    fit: a policy's hyperparameters for a distribution of problems; gradients in bts_jax.learn
-Your own    Policy, Bandit, Posterior, Problem: the contract (bts_jax.contract); check_policy, check_bandit,
-            check_posterior; samplers in bts_jax.random
+Measuring   regret, pseudo_regret; interval, paired, ranking (bts_jax.intervals describes their
+            limits, bts_jax.statistics has more); regret_table in bts_jax.tables; figures in
+            bts_jax.plots
+Sweeping    sweep: a grid of policies, bandits, budgets and seeds, saved while it runs;
+            open_results; merge
+Learning    fit: a policy's hyperparameters for a distribution of problems; gradients in
+            bts_jax.learn
+Your own    Policy, Bandit, Posterior, Problem: the contract (bts_jax.contract); check_policy,
+            check_bandit, check_posterior; samplers in bts_jax.random
 Starting    enable_cache: stores compiled programs for later processes
-The paper   its Figure 1, its observations and further studies in bts_jax.experiments; on the command line: bts-jax --help
+The paper   its Figure 1, its observations and further studies in bts_jax.experiments; on the
+            command line: bts-jax --help
 
-Importing this package makes every CPU core a device of JAX. simulate_batch and sweep use all of them. Import it before JAX
-computes anything: after JAX has started, it keeps one device, and a warning is logged. If several worker processes run on one
-machine, set BTS_JAX_WORKERS to their number; see help(bts_jax.devices.claim_cores).
+Importing this package makes every CPU core a device of JAX. simulate_batch and sweep use all of
+them. Import it before JAX computes anything: after JAX has started, it keeps one device, and a
+warning is logged. If several worker processes run on one machine, set BTS_JAX_WORKERS to their
+number; see help(bts_jax.devices.claim_cores).
 
-Each function and class has a docstring with the rule, the arguments and an example, for example help(bts_jax.BTS).
-CHANGELOG.md in this package's folder lists the changes.
+Each function and class has a docstring with the rule, the arguments and an example, for example
+help(bts_jax.BTS). CHANGELOG.md in this package's folder lists the changes.
 """
 
 import importlib
@@ -113,8 +121,12 @@ if TYPE_CHECKING:
 claim_cores()
 
 # Imported when used, because storage is slow to import.
-_LATER = {"sweep": "bts_jax.sweeps.run", "open_results": "bts_jax.sweeps.opening", "merge": "bts_jax.sweeps.growth",
-          "fit": "bts_jax.learn"}
+_LATER = {
+    "sweep": "bts_jax.sweeps.run",
+    "open_results": "bts_jax.sweeps.opening",
+    "merge": "bts_jax.sweeps.growth",
+    "fit": "bts_jax.learn",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Checks of arguments.
 
-They run on the host, at the public entry points, and only on concrete values. Under `jit`, `vmap` or `grad` the values are not
-known, and only shapes can be checked.
+They run on the host, at the public entry points, and only on concrete values. Under `jit`, `vmap`
+or `grad` the values are not known, and only shapes can be checked.
 """
 
 import dataclasses
@@ -33,7 +33,8 @@ METHODS = {
     "record": ("state, arm, value, word", "state"),
 }
 
-# JAX's errors about code that needs the value of a traced array: what the code does, and the remedy.
+# JAX's errors about code that needs the value of a traced array: what the code does, and the
+# remedy.
 TRACED = {
     errors.TracerBoolConversionError: (
         "branches on a traced value",
@@ -41,7 +42,8 @@ TRACED = {
     ),
     errors.TracerIntegerConversionError: (
         "uses a traced value as a Python int",
-        "use jax.lax.fori_loop instead of a loop over `range`, and index an array instead of a list",
+        "use jax.lax.fori_loop instead of a loop over `range`, and index an array instead of a "
+        "list",
     ),
     errors.TracerArrayConversionError: (
         "gives a traced value to NumPy",
@@ -64,35 +66,52 @@ def is_concrete(tree: Any) -> bool:
 
 
 def devices_of(tree: Any) -> set:
-    """The devices of all arrays in a pytree, and JAX's default device. Empty while a computation is traced."""
-    leaves = [jnp.asarray(0), *jax.tree.leaves(tree)]  # the first is on the default device, or a tracer
+    """The devices of all arrays in a pytree, and JAX's default device. Empty while a computation is
+    traced.
+    """
+    # The first is on the default device, or a tracer.
+    leaves = [jnp.asarray(0), *jax.tree.leaves(tree)]
     if not is_concrete(leaves):
         return set()
     return {device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
 
 
 def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
-    """Returns `value` as a float64 array. Raises a `ValueError` that names it if this is impossible."""
+    """Returns `value` as a float64 array. Raises a `ValueError` that names it if this is
+    impossible.
+    """
     try:
-        if np.asarray(value).dtype.kind in "US":  # NumPy would read strings as numbers, and JAX would not
+        # NumPy would read strings as numbers, and JAX would not.
+        if np.asarray(value).dtype.kind in "US":
             raise ValueError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
-        value = value.to_list() if hasattr(value, "to_list") else value  # a Series of pandas: its text has several lines
-        raise ValueError(f"{name} = {shown(value)} is not a number or an array of numbers: {remedy}") from None
+        # A Series of pandas: its text has several lines.
+        value = value.to_list() if hasattr(value, "to_list") else value
+        raise ValueError(
+            f"{name} = {shown(value)} is not a number or an array of numbers: {remedy}"
+        ) from None
     return array
 
 
 def no_table(name: str, value: Any) -> None:
-    """Raises if `value` is a DataFrame. It has two axes and text in its header, and the user may mean one of its columns."""
+    """Raises if `value` is a DataFrame. It has two axes and text in its header, and the user may
+    mean one of its columns.
+    """
     if hasattr(value, "columns") and hasattr(value, "to_numpy"):
         columns = list(value.columns)
-        raise ValueError(f"{name} is a DataFrame with the columns {shown(columns)[1:-1]}: give one column, such as "
-                         f"table[{columns[0] if columns else 'name'!r}], or an array, such as table.to_numpy()")
+        raise ValueError(
+            f"{name} is a DataFrame with the columns {shown(columns)[1:-1]}: give "
+            f"one column, such as "
+            f"table[{columns[0] if columns else 'name'!r}], or an array, such as "
+            f"table.to_numpy()"
+        )
 
 
 def require(name: str, value: Any, good: Any, remedy: str) -> None:
-    """Raises a `ValueError` that shows the first invalid element, unless `good` is true for every element of `value`."""
+    """Raises a `ValueError` that shows the first invalid element, unless `good` is true for every
+    element of `value`.
+    """
     good = np.asarray(good)
     if good.all():
         return
@@ -103,23 +122,41 @@ def require(name: str, value: Any, good: Any, remedy: str) -> None:
 
 
 def whole(name: str, value: Any, low: int) -> int:
-    """Returns `value`. Raises a `ValueError` that names it unless it is a whole number of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value < 2**31:
-        raise ValueError(f"{name} = {shown(value)} is not allowed: give a whole number of at least {low}, below 2³¹")
+    """Returns `value`. Raises a `ValueError` that names it unless it is a whole number of at least
+    `low`.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or not low <= value < 2**31
+    ):
+        raise ValueError(
+            f"{name} = {shown(value)} is not allowed: give a whole number of at "
+            f"least {low}, below 2³¹"
+        )
     return int(value)
 
 
 def name(argument: str, value: Any) -> None:
     """Raises unless `value` can be the name of a policy, a bandit or an arm.
 
-    Names are printed on terminals, drawn in figures and written into files, so they have no control characters.
+    Names are printed on terminals, drawn in figures and written into files, so they have no control
+    characters.
     """
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{argument} has the name {shown(value)}: use strings that are not empty as names")
+        raise ValueError(
+            f"{argument} has the name {shown(value)}: use strings that are not empty as names"
+        )
     if not value.isprintable():
-        raise ValueError(f"{argument} has the name {shown(value)}: leave out line breaks and other control characters")
+        raise ValueError(
+            f"{argument} has the name {shown(value)}: leave out line breaks and "
+            f"other control characters"
+        )
     if len(value) > LONGEST_NAME:
-        raise ValueError(f"{argument} has a name of {len(value):,} characters, {shown(value, 60)}: use at most {LONGEST_NAME}")
+        raise ValueError(
+            f"{argument} has a name of {len(value):,} characters, "
+            f"{shown(value, 60)}: use at most {LONGEST_NAME}"
+        )
 
 
 def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> None:
@@ -128,33 +165,49 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
         raise ValueError(f"{name} = {value!r} is a class: pass an instance, such as {example}")
     missing = [_declared(member) for member in members if not hasattr(value, member)]
     if missing:
-        raise ValueError(f"{name} = {shown(value)} has no {', no '.join(missing)}: pass a {name}, such as {example}; "
-                         "bts_jax.contract describes what your own classes need")
-    if type(value).__module__.partition(".")[0] != "bts_jax":  # the built-in classes have these signatures
+        raise ValueError(
+            f"{name} = {shown(value)} has no {', no '.join(missing)}: pass a "
+            f"{name}, such as {example}; "
+            "bts_jax.contract describes what your own classes need"
+        )
+    # The built-in classes have these signatures.
+    if type(value).__module__.partition(".")[0] != "bts_jax":
         _check_signatures(f"{name} {type(value).__name__}", value, members)
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-            raise ValueError(f"{name} = {value!r} is not a pytree of numbers: decorate its class with "
-                             "@chex.dataclass(frozen=True), and keep text out of its fields")
+            raise ValueError(
+                f"{name} = {value!r} is not a pytree of numbers: decorate its class "
+                f"with "
+                "@chex.dataclass(frozen=True), and keep text out of its fields"
+            )
 
 
 def _declared(member: str) -> str:
     """A member of a policy or a bandit with its signature, if it is a method."""
-    return f"{member}({METHODS[member][0]}) -> {METHODS[member][1]}" if member in METHODS else member
+    return (
+        f"{member}({METHODS[member][0]}) -> {METHODS[member][1]}" if member in METHODS else member
+    )
 
 
 def _check_signatures(name: str, value: Any, members: tuple[str, ...]) -> None:
-    """Raises unless the methods among these members take the arguments that they are called with."""
+    """Raises unless the methods among these members take the arguments that they are called
+    with.
+    """
     for member in filter(METHODS.get, members):
         arguments, _ = METHODS[member]
         found = _other_signature(getattr(value, member), arguments.split(", "))
         if found is not None:
-            raise ValueError(f"{name}: {member} takes {found}, and it is called with ({arguments}): write "
-                             f"{_declared(member)}; bts_jax.contract describes the arguments")
+            raise ValueError(
+                f"{name}: {member} takes {found}, and it is called with "
+                f"({arguments}): write "
+                f"{_declared(member)}; bts_jax.contract describes the arguments"
+            )
 
 
 def _other_signature(method: Callable, arguments: list[str]) -> str | None:
-    """The signature of a method as text if it cannot be called with these arguments. `None` if it can be, or is not known."""
+    """The signature of a method as text if it cannot be called with these arguments. `None` if it
+    can be, or is not known.
+    """
     found = None
     for follow in (True, False):  # a decorator may change the arguments
         try:
@@ -172,7 +225,9 @@ def _other_signature(method: Callable, arguments: list[str]) -> str | None:
 
 @contextmanager
 def explained(method: str) -> Iterator[None]:
-    """Explains JAX's errors about traced values in code of the user, such as the method `policy Mine: update`."""
+    """Explains JAX's errors about traced values in code of the user, such as the method `policy
+    Mine: update`.
+    """
     try:
         yield
     except tuple(TRACED) as error:
@@ -185,11 +240,16 @@ def _place(error: BaseException) -> str:
 
     Code of Python and of installed packages, such as NumPy, is left out.
     """
-    frames = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
-              for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        (frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-    users = [(file, line) for module, file, line in frames
-             if module.partition(".")[0] not in ("jax", "bts_jax") and not file.startswith(installed)]
+    users = [
+        (file, line)
+        for module, file, line in frames
+        if module.partition(".")[0] not in ("jax", "bts_jax") and not file.startswith(installed)
+    ]
     return f" ({users[-1][0]}, line {users[-1][1]})" if users else ""
 
 
@@ -198,17 +258,28 @@ def key(value: Any, batch: bool = False) -> None:
     check_fork()  # here, because every function that plays runs needs a key
     name, remedy = "key", "pass one typed JAX key, such as jax.random.key(0)"
     if batch:
-        name, remedy = "keys", "pass typed JAX keys, such as jax.random.split(jax.random.key(0), 100)"
+        name, remedy = (
+            "keys",
+            "pass typed JAX keys, such as jax.random.split(jax.random.key(0), 100)",
+        )
     dtype = getattr(value, "dtype", None)
     if dtype is None:
-        raise ValueError(f"{name} = {shown(value)} is not {'a batch of keys' if batch else 'a key'}: {remedy}")
+        raise ValueError(
+            f"{name} = {shown(value)} is not {'a batch of keys' if batch else 'a key'}: {remedy}"
+        )
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         old = "old-style keys" if batch else "an old-style key"
-        raise ValueError(f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], {old} at best: {remedy} "
-                         "(jax.random.wrap_key_data converts old-style keys to typed keys)")
+        raise ValueError(
+            f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], "
+            f"{old} at best: {remedy} "
+            "(jax.random.wrap_key_data converts old-style keys to typed keys)"
+        )
     if value.shape != () and not batch:
-        raise ValueError(f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the batch with "
-                         "jax.vmap(simulate, in_axes=(None, None, None, 0))")
+        raise ValueError(
+            f"key has shape {value.shape}, which is a batch of keys: {remedy}, or "
+            f"map over the batch with "
+            "jax.vmap(simulate, in_axes=(None, None, None, 0))"
+        )
 
 
 def is_key(value: Any) -> bool:
@@ -217,9 +288,16 @@ def is_key(value: Any) -> bool:
 
 
 def hyperparameter(
-    owner: Any, name: str, low: float, high: float, *, low_excluded: bool = False, high_excluded: bool = False
+    owner: Any,
+    name: str,
+    low: float,
+    high: float,
+    *,
+    low_excluded: bool = False,
+    high_excluded: bool = False,
 ) -> None:
-    """Raises unless the field `name` of `owner`, a number or an array, is finite and between `low` and `high`.
+    """Raises unless the field `name` of `owner`, a number or an array, is finite and between `low`
+    and `high`.
 
     A whole number becomes a float, so that 1 and 1.0 share one program.
     """
@@ -227,9 +305,13 @@ def hyperparameter(
     if not is_concrete(value):
         return
     no_table(name, value)
-    remedy = f"give a number in {'(' if low_excluded else '['}{low:g}, {high:g}{')' if high_excluded else ']'}"
+    remedy = (
+        f"give a number in {'(' if low_excluded else '['}{low:g}, "
+        f"{high:g}{')' if high_excluded else ']'}"
+    )
     array = numbers(name, value, remedy)
-    single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)  # computations use float32
+    # Computations use float32.
+    single, least, most = array.astype(np.float32), np.float32(low), np.float32(high)
     above = single > least if low_excluded else single >= least
     below = single < most if high_excluded else single <= most
     require(name, array, above & below, remedy)
@@ -238,17 +320,21 @@ def hyperparameter(
 
 
 def per_arm(owner: Any, name: str, low: float, high: float, *, low_excluded: bool = False) -> None:
-    """As `hyperparameter`, for a field that may be one number or a list with one number for each arm.
+    """As `hyperparameter`, for a field that may be one number or a list with one number for each
+    arm.
 
-    A list, or an array with one axis, becomes a tuple of numbers. So each leaf of a policy is one number, and an array with an
-    axis in place of it is a batch of policies.
+    A list, or an array with one axis, becomes a tuple of numbers. So each leaf of a policy is one
+    number, and an array with an axis in place of it is a batch of policies.
     """
     value = getattr(owner, name)
     if not isinstance(value, (list, tuple)) and np.ndim(value) != 1:
         hyperparameter(owner, name, low, high, low_excluded=low_excluded)
         return
     if is_concrete(value):
-        remedy = f"give one number, or one for each arm, in {'(' if low_excluded else '['}{low:g}, {high:g}]"
+        remedy = (
+            f"give one number, or one for each arm, in {'(' if low_excluded else '['}{low:g}, "
+            f"{high:g}]"
+        )
         array = numbers(name, value, remedy)
         if array.ndim != 1 or not array.size:
             raise ValueError(f"{name} has shape {array.shape}: {remedy}")
@@ -260,17 +346,26 @@ def per_arm(owner: Any, name: str, low: float, high: float, *, low_excluded: boo
 
 
 def fits_arms(owner: Any, num_arms: int) -> None:
-    """Raises if a field of `owner` is a list of numbers for the arms, and their number is not `num_arms`."""
+    """Raises if a field of `owner` is a list of numbers for the arms, and their number is not
+    `num_arms`.
+    """
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
         if isinstance(value, tuple) and len(value) != num_arms:
-            raise ValueError(f"{field.name} of {type(owner).__name__} has {len(value)} numbers, and the bandit has {num_arms} "
-                             "arms: give one number for each arm, or one for all. A batch of policies is made with jax.vmap, "
-                             f"as in jax.vmap(lambda x: BTS(cost={type(owner).__name__}({field.name}=x)))(values)")
+            raise ValueError(
+                f"{field.name} of {type(owner).__name__} has {len(value)} numbers, "
+                f"and the bandit has {num_arms} "
+                "arms: give one number for each arm, or one for all. A batch of "
+                "policies is made with jax.vmap, "
+                f"as in jax.vmap(lambda x: "
+                f"BTS(cost={type(owner).__name__}({field.name}=x)))(values)"
+            )
 
 
 def switch(owner: Any, name: str) -> None:
-    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. Numbers can vary within a batch."""
+    """Raises unless the field `name` of `owner`, a number or an array, is 0 or 1. Numbers can vary
+    within a batch.
+    """
     hyperparameter(owner, name, 0, 1)
     value = getattr(owner, name)
     if is_concrete(value):

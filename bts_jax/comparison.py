@@ -33,7 +33,7 @@ class Compared(NamedTuple):
     regret: Interval  # its mean, and the interval over the runs
     pseudo_regret: Interval
     pulls: float  # per run
-    best_arm: float  # the best arm's share of the pulls; NaN if the bandit has several resources, and so no best arm
+    best_arm: float  # the best arm's share of the pulls; NaN with several resources: no arm is best
     truncated: int  # runs that hit the limit of rounds
     compile_seconds: float  # how long the caller waited for its program
     seconds: float  # spent on playing, while other programs may be compiled
@@ -53,35 +53,41 @@ def compare(
     level: float = 0.95,
     quiet: bool = False,
 ) -> Iterator[Compared]:
-    """Plays policies on one bandit, one after the other, and yields the results of each as soon as it is finished.
+    """Plays policies on one bandit, one after the other, and yields the results of each as soon as
+    it is finished.
 
-    While one plays, other threads compile the programs of the next. All policies are compared with common random numbers. The
-    runs are those of `simulate_batch(policy, bandit, budget, keys)`.
+    While one plays, other threads compile the programs of the next. All policies are compared with
+    common random numbers. The runs are those of `simulate_batch(policy, bandit, budget, keys)`.
 
     Args:
-        policies: a dict of policies by name; or a list of names in `POLICIES` or `KNAPSACK_POLICIES`, for policies with their
-            default settings.
-        bandit: the bandit to play. A user-defined bandit needs nothing beyond `bts_jax.contract.Bandit`. A `UserWarning` names
-            policies that are made for costs in [0, 1] if mean costs are far below the largest cost
-            (`contract.needs_cost_limit`).
+        policies: a dict of policies by name; or a list of names in `POLICIES` or
+            `KNAPSACK_POLICIES`, for policies with their default settings.
+        bandit: the bandit to play. A user-defined bandit needs nothing beyond
+            `bts_jax.contract.Bandit`. A `UserWarning` names policies that are made for costs in [0,
+            1] if mean costs are far below the largest cost (`contract.needs_cost_limit`).
         budget: how much may be spent in a run, of each resource if there are several.
         keys: one typed JAX key for each run.
-        level: the confidence level. Upper limits are widened as if one more run were lost, see `bts_jax.intervals`.
-        quiet: show no progress. By default there is a bar on a terminal or in a notebook, and a line every 30 seconds
-            elsewhere.
+        level: the confidence level. Upper limits are widened as if one more run were lost, see
+            `bts_jax.intervals`.
+        quiet: show no progress. By default there is a bar on a terminal or in a notebook, and a
+            line every 30 seconds elsewhere.
 
     Example:
         >>> import jax
         >>> from bts_jax import Bernoulli
         >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
-        >>> rows = list(compare(["kube", "uniform"], bandit, 50, jax.random.split(jax.random.key(0), 20)))
+        >>> rows = list(compare(["kube", "uniform"], bandit, 50,
+        ...     jax.random.split(jax.random.key(0), 20)))
         >>> [row.policy for row in rows], bool(rows[0].regret.estimate < rows[1].regret.estimate)
         (['kube', 'uniform'], True)
     """
     policies = named("policies", policies, ALL_POLICIES)
     checks.key(keys, batch=True)
     if keys.ndim != 1 or not len(keys):
-        raise ValueError(f"keys has shape {keys.shape}: give one for each run, as jax.random.split(jax.random.key(0), 9)")
+        raise ValueError(
+            f"keys has shape {keys.shape}: give one for each run, as "
+            f"jax.random.split(jax.random.key(0), 9)"
+        )
     for policy in policies.values():
         arguments.check(policy, bandit, budget, None, None)
     limits.warn_of_small_costs(policies, lambda: {"bandit": limits.share_of(bandit)}, stacklevel=2)
@@ -97,8 +103,11 @@ def alike(rows: Sequence[Compared]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def no_better(rows: Sequence[Compared], bandit: Bandit, reference: str = "uniform", level: float = 0.95) -> list[str]:
-    """The policies whose mean pseudo-regret is not clearly below that of `reference`, by the interval of the paired difference.
+def no_better(
+    rows: Sequence[Compared], bandit: Bandit, reference: str = "uniform", level: float = 0.95
+) -> list[str]:
+    """The policies whose mean pseudo-regret is not clearly below that of `reference`, by the
+    interval of the paired difference.
 
     A policy with an invalid run is among them.
     """
@@ -106,11 +115,18 @@ def no_better(rows: Sequence[Compared], bandit: Bandit, reference: str = "unifor
     if reference not in found or len(found[reference]) < 2:
         return []
     base = found.pop(reference)
-    return [name for name, values in found.items() if not interval(values - base, level=level).high < 0]
+    return [
+        name for name, values in found.items() if not interval(values - base, level=level).high < 0
+    ]
 
 
 def _compared(
-    policies: dict[str, Policy], bandit: Bandit, budget: float, keys: jax.Array, level: float, quiet: bool
+    policies: dict[str, Policy],
+    bandit: Bandit,
+    budget: float,
+    keys: jax.Array,
+    level: float,
+    quiet: bool,
 ) -> Iterator[Compared]:
     count = len(keys)
     reward_mean, cost_mean = np.asarray(bandit.reward_mean), np.asarray(bandit.cost_mean)
@@ -135,9 +151,13 @@ def _compared(
         waiting, ahead = iter(policies.items()), deque()
         for name, policy in policies.items():
             for coming, other in islice(waiting, AHEAD - len(ahead)):
-                ahead.append(programs.begin(coming, lambda other=other: lower([batch(other, filled[0])])))
-                programs.trace_threads.submit(import_module, "scipy.special")  # for the intervals, while XLA compiles
-            with progress.counting(count, "run", quiet) as advance:  # closed before the caller prints
+                ahead.append(
+                    programs.begin(coming, lambda other=other: lower([batch(other, filled[0])]))
+                )
+                # For the intervals, while XLA compiles.
+                programs.trace_threads.submit(import_module, "scipy.special")
+            # Closed before the caller prints.
+            with progress.counting(count, "run", quiet) as advance:
                 tick = partial(advance, 0, f"{name}, compiling")
                 tick()
                 started = time.perf_counter()
@@ -152,9 +172,15 @@ def _compared(
             runs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
             runs = rules.with_fingerprint(runs, reward_mean, cost_mean, np)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
-                warnings.warn(f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the policy chose an "
-                              "arm that does not exist or never decided, or a reward or a cost was not in [0, 1]; check_policy "
-                              "and check_bandit may find the reason", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"policies[{name!r}] produced {counted(invalid, 'invalid run')} "
+                    f"(NaN): the policy chose an "
+                    "arm that does not exist or never decided, or a reward or a cost "
+                    "was not in [0, 1]; check_policy "
+                    "and check_bandit may find the reason",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             measured = (regret(runs, bandit)[:, 0], pseudo_regret(runs, bandit)[:, 0])
             found = [interval(values, level=level, unseen=(np.nan, lost)) for values in measured]
             rounds = runs.rounds[:, 0]
@@ -163,7 +189,9 @@ def _compared(
                 regret=found[0],
                 pseudo_regret=found[1],
                 pulls=float(rounds.mean()),
-                best_arm=np.nan if several else float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
+                best_arm=np.nan
+                if several
+                else float((runs.pulls[:, 0, best] / np.maximum(rounds, 1)).mean()),
                 truncated=int(runs.truncated.sum()),
                 compile_seconds=compiled - started,
                 seconds=ended - compiled,

@@ -1,4 +1,6 @@
-"""Makes the CPU cores of this process devices of JAX, lets a GPU run several programs at a time, and detects forks."""
+"""Makes the CPU cores of this process devices of JAX, lets a GPU run several programs at a time,
+and detects forks.
+"""
 
 import contextlib
 import logging
@@ -15,7 +17,8 @@ from bts_jax.jax_internals import backends
 from bts_jax.text import reason
 
 STREAMS = 4  # see `streams`; on an H200, eight are no faster (jaxlib 0.11.2)
-MEMORY = 1 / 16  # the part of a GPU's memory that each further client may use; JAX reserves 3/4 for the first
+# The part of a GPU's memory that each further client may use; JAX reserves 3/4 for the first.
+MEMORY = 1 / 16
 _LOG = logging.getLogger("bts_jax")
 _creating = Lock()
 _further: dict[int, list] = {}  # the further clients, by the `id` of the first
@@ -25,15 +28,18 @@ _forked = False  # whether this process was forked from a process in which JAX h
 def claim_cores() -> None:
     """Makes each CPU core that this process may use a device of JAX. `import bts_jax` calls it.
 
-    JAX by itself runs a program on one core. The number of cores follows from the CPU affinity and from the CPU limit of the
-    container (cgroup). Two environment variables change it: `BTS_JAX_WORKERS=4` says that four worker processes run on the
-    machine, so that each takes a quarter of the cores, and at least one; `BTS_JAX_CPU_DEVICES=2` sets the number of devices and
-    takes precedence. JAX's own `jax_num_cpu_devices`, set before this package is imported, overrides both.
+    JAX by itself runs a program on one core. The number of cores follows from the CPU affinity and
+    from the CPU limit of the container (cgroup). Two environment variables change it:
+    `BTS_JAX_WORKERS=4` says that four worker processes run on the machine, so that each takes a
+    quarter of the cores, and at least one; `BTS_JAX_CPU_DEVICES=2` sets the number of devices and
+    takes precedence. JAX's own `jax_num_cpu_devices`, set before this package is imported,
+    overrides both.
 
-    JAX cannot add devices once it has started. If it has computed anything before `import bts_jax`, it keeps one device, and a
-    warning is logged.
+    JAX cannot add devices once it has started. If it has computed anything before `import bts_jax`,
+    it keeps one device, and a warning is logged.
     """
-    if jax.config.jax_num_cpu_devices >= 1 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):  # type: ignore
+    by_config = jax.config.jax_num_cpu_devices >= 1  # type: ignore
+    if by_config or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     available = cores()
     count = number_from("BTS_JAX_CPU_DEVICES", "devices") or available
@@ -42,25 +48,37 @@ def claim_cores() -> None:
     except RuntimeError:  # JAX has started
         if jax.default_backend() == "cpu" and jax.local_device_count() < count:
             _LOG.warning(
-                "JAX started before bts_jax was imported and has %d of %d CPU devices: import bts_jax before the first "
-                "computation, or set JAX_NUM_CPU_DEVICES=%d", jax.local_device_count(), count, count)
+                "JAX started before bts_jax was imported and has %d of %d CPU devices: import "
+                "bts_jax before the first "
+                "computation, or set JAX_NUM_CPU_DEVICES=%d",
+                jax.local_device_count(),
+                count,
+                count,
+            )
 
 
 def cores() -> int:
-    """The number of CPU cores that this process may use: by affinity, by the limit of its container, and by BTS_JAX_WORKERS."""
-    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of CPU cores that this process may use: by affinity, by the limit of its
+    container, and by BTS_JAX_WORKERS.
+    """
+    number = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     number = math.ceil(min(number, _cgroup_limit()))
     return max(number // (number_from("BTS_JAX_WORKERS", "worker processes") or 1), 1)
 
 
 def streams(devices: tuple, most: int) -> list[tuple]:
-    """Up to `most` tuples of devices for the same GPUs. Programs on different tuples run at the same time.
+    """Up to `most` tuples of devices for the same GPUs. Programs on different tuples run at the
+    same time.
 
-    JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs leave most of a GPU idle. So
-    this function creates further clients of JAX. Each has its own stream, and its own devices for the same GPUs. A program
-    belongs to one client. The first tuple is `devices`. `engine/README.md` has measurements.
+    JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs
+    leave most of a GPU idle. So this function creates further clients of JAX. Each has its own
+    stream, and its own devices for the same GPUs. A program belongs to one client. The first tuple
+    is `devices`. `engine/README.md` has measurements.
 
-    `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX cannot create clients.
+    `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX
+    cannot create clients.
     """
     count = min(number_from("BTS_JAX_STREAMS", "streams") or STREAMS, most)
     found = [devices]
@@ -72,27 +90,42 @@ def streams(devices: tuple, most: int) -> list[tuple]:
 
 
 def _clients(client: Any, count: int) -> list:
-    """Up to `count` clients of JAX for the same GPUs. They are created once, and have little memory."""
+    """Up to `count` clients of JAX for the same GPUs. They are created once, and have little
+    memory.
+    """
     with _creating:
         found = _further.setdefault(id(client), [])
         try:
-            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client  # not public in JAX 0.11
+            # Not public in JAX 0.11.
+            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client
 
             options = dict(generate_pjrt_gpu_plugin_options())  # of the first client
-            options |= {"preallocate": False, "memory_fraction": MEMORY,
-                        "visible_devices": [device.local_hardware_id for device in client.local_devices()]}
+            options |= {
+                "preallocate": False,
+                "memory_fraction": MEMORY,
+                "visible_devices": [device.local_hardware_id for device in client.local_devices()],
+            }
             while len(found) < count and backends().get("cuda") is client:
                 found.append(make_c_api_client("cuda", options, None))
         except Exception as error:  # another version of JAX, or too little memory
-            _LOG.info("fewer programs of a sweep run at a time: JAX cannot create another client (%s)", reason(error))
+            _LOG.info(
+                "fewer programs of a sweep run at a time: JAX cannot create another client (%s)",
+                reason(error),
+            )
         return found[:count]
 
 
 def check_fork() -> None:
-    """Raises a `RuntimeError` in a process that was forked after JAX had started: it lacks JAX's threads and would hang."""
+    """Raises a `RuntimeError` in a process that was forked after JAX had started: it lacks JAX's
+    threads and would hang.
+    """
     if _forked:
-        raise RuntimeError("this process was forked after JAX had started, and JAX would hang in it: start processes with "
-                           'multiprocessing.get_context("spawn"), or fork before the first use of JAX')
+        raise RuntimeError(
+            "this process was forked after JAX had started, and JAX would hang in "
+            "it: start processes with "
+            'multiprocessing.get_context("spawn"), or fork before the first use '
+            "of JAX"
+        )
 
 
 def has_started() -> bool:
@@ -121,12 +154,17 @@ def number_from(name: str, what: str) -> int | None:
     if not value:
         return None
     if not re.fullmatch("0*[1-9][0-9]{0,4}", value):
-        raise ValueError(f"{name} = {value!r} is not a number of {what}: set a whole number of at least 1, or unset it")
+        raise ValueError(
+            f"{name} = {value!r} is not a number of {what}: set a whole number of "
+            f"at least 1, or unset it"
+        )
     return int(value)
 
 
 def _cgroup_limit(root: str = "/") -> float:
-    """The number of CPUs that the control groups (v1 or v2) of this process allow: at least 1, infinity without a limit."""
+    """The number of CPUs that the control groups (v1 or v2) of this process allow: at least 1,
+    infinity without a limit.
+    """
     limit = math.inf
     with contextlib.suppress(OSError, ValueError):
         for line in Path(root, "proc/self/cgroup").read_text().splitlines():
@@ -139,8 +177,12 @@ def _cgroup_limit(root: str = "/") -> float:
                 if not folder.is_relative_to(mount):
                     break
                 with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-                    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-                    quota, period = map(int, " ".join((folder / file).read_text() for file in files).split())
+                    files = (
+                        ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                    )
+                    quota, period = map(
+                        int, " ".join((folder / file).read_text() for file in files).split()
+                    )
                     if quota > 0:
                         limit = min(limit, quota / period)
     return max(limit, 1)

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 
 def opened(path: str | os.PathLike, links: bool = True) -> BinaryIO:
-    """Opens a regular file for reading. Raises an `OSError` otherwise: a FIFO would block, and a device may be endless.
+    """Opens a regular file for reading. Raises an `OSError` otherwise: a FIFO would block, and a
+    device may be endless.
 
     `links`: whether the file may be a symbolic link.
     """
@@ -35,7 +36,9 @@ def read(path: str | os.PathLike, most: int, links: bool = True) -> bytes:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a file in a folder, such as "regret/c.0". Raises an `OSError` if a folder on the way is a link."""
+    """The path of a file in a folder, such as "regret/c.0". Raises an `OSError` if a folder on the
+    way is a link.
+    """
     path = folder
     for part in Path(name).parts[:-1]:
         path /= part
@@ -61,7 +64,9 @@ def is_real_file(path: Path) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a file atomically: it always has either the old content or the new one. A symbolic link is replaced."""
+    """Writes a file atomically: it always has either the old content or the new one. A symbolic
+    link is replaced.
+    """
     building = beside(path)
     try:
         with building.open("xb") as out:
@@ -95,7 +100,9 @@ def make_folder(path: Path) -> None:
 
 
 def private_folder(path: Path) -> Path | None:
-    """Creates a private folder of this user, unless it exists. None if that fails, or if the path is a link or not private."""
+    """Creates a private folder of this user, unless it exists. None if that fails, or if the path
+    is a link or not private.
+    """
     if not hasattr(os, "getuid"):
         return None
     try:
@@ -103,15 +110,18 @@ def private_folder(path: Path) -> Path | None:
         status = path.lstat()
     except OSError:
         return None
-    good = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    good = (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    )
     return path if good else None
 
 
 def exposed(path: Path) -> Path | None:
-    """The first folder above an absolute path in which another user could exchange what is there. None if there is none.
+    """The first folder above an absolute path in which another user could exchange what is there.
+    None if there is none.
 
-    Links are followed step by step, because each folder on the way counts. Folders that do not exist yet are safe: only this
-    user can create them.
+    Links are followed step by step, because each folder on the way counts. Folders that do not
+    exist yet are safe: only this user can create them.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -138,12 +148,16 @@ def _is_safe(folder: os.stat_result) -> bool:
     """Whether only this user and root can rename what is in a folder."""
     if folder.st_uid not in (0, os.getuid()):
         return False
-    shared = folder.st_mode & stat.S_IWOTH or (folder.st_mode & stat.S_IWGRP and not _is_private_group(folder.st_gid))
+    shared = folder.st_mode & stat.S_IWOTH or (
+        folder.st_mode & stat.S_IWGRP and not _is_private_group(folder.st_gid)
+    )
     return not shared or bool(folder.st_mode & stat.S_ISVTX)
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether this user is the only member of a group. Many systems create such a group for each user, with the user's name."""
+    """Whether this user is the only member of a group. Many systems create such a group for each
+    user, with the user's name.
+    """
     import grp  # not available on Windows
     import pwd
 
@@ -160,5 +174,8 @@ def beside(path: Path) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> OSError:
-    return OSError(f"cannot write to {str(path)!r} ({error.strerror or error}): make sure that the folder exists, is writable "
-                   "and has space left, or name another one, and repeat the call")
+    return OSError(
+        f"cannot write to {str(path)!r} ({error.strerror or error}): make sure that "
+        f"the folder exists, is writable "
+        "and has space left, or name another one, and repeat the call"
+    )

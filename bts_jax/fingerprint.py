@@ -1,4 +1,6 @@
-"""A fingerprint of a bandit's means. `regret` compares it to notice that a run was played on another bandit."""
+"""A fingerprint of a bandit's means. `regret` compares it to notice that a run was played on
+another bandit.
+"""
 
 from typing import Any
 
@@ -11,9 +13,11 @@ _MOST = 15  # the largest weight
 
 
 def fingerprint(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
-    """A number that tells bandits apart by their expected rewards and costs, uint32. It is the same with NumPy and JAX.
+    """A number that tells bandits apart by their expected rewards and costs, uint32. It is the same
+    with NumPy and JAX.
 
-    It is a weighted sum, modulo 2³², of the leading bits of all means. So it hardly changes with the last bit of a mean.
+    It is a weighted sum, modulo 2³², of the leading bits of all means. So it hardly changes with
+    the last bit of a mean.
 
     Args:
         reward_mean, cost_mean: [..., K], and [..., K] or [..., K, d]
@@ -22,7 +26,11 @@ def fingerprint(reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Any:
     rewards, costs = (xp.asarray(mean, np.float32) for mean in (reward_mean, cost_mean))
     means = xp.abs(xp.concatenate([rewards, costs.reshape(*rewards.shape[:-1], -1)], -1))  # −0 is 0
     bits = means.view(np.uint32) if xp is np else jax.lax.bitcast_convert_type(means, jnp.uint32)
-    weights = np.random.default_rng(0).choice(np.arange(1, _MOST + 1, 2), means.shape[-1]).astype(np.uint32)
+    weights = (
+        np.random.default_rng(0)
+        .choice(np.arange(1, _MOST + 1, 2), means.shape[-1])
+        .astype(np.uint32)
+    )
     return ((bits >> _DROPPED) * weights).sum(-1, dtype=np.uint32)
 
 

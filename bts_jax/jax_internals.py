@@ -1,6 +1,7 @@
 """The one door to the parts of JAX that are not fully public. Other modules import them from here.
 
-If a release of JAX changes one of them, this is the file to mend. The classes below name what the engine uses of JAX's own.
+If a release of JAX changes one of them, this is the file to mend. The classes below name what the
+engine uses of JAX's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -83,9 +84,10 @@ else:
     Atom = Var | Literal
 
 
-
 def make_jaxpr(function: "Callable", *arguments: Any) -> "tuple[Closed, Any]":
-    """The closed jaxpr of a function for arguments of these shapes, and the shapes of its results."""
+    """The closed jaxpr of a function for arguments of these shapes, and the shapes of its
+    results.
+    """
     return jax.make_jaxpr(function, return_shape=True)(*arguments)  # type: ignore
 
 

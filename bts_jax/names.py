@@ -23,15 +23,26 @@ def suggestion(name: Any, known: Iterable[str]) -> str:
 
 
 def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `value` as a dict by name. `value` is such a dict, or a list of names in the registry."""
-    example = '{"BTS": BTS()}' if registry else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
+    """Returns `value` as a dict by name. `value` is such a dict, or a list of names in the
+    registry.
+    """
+    example = (
+        '{"BTS": BTS()}'
+        if registry
+        else '{"two arms": Bernoulli(reward=[0.5, 0.9], cost=[0.3, 0.8])}'
+    )
     if not isinstance(value, Mapping):
         if not registry or isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{argument} = {shown(value)} has no names: give a dict, such as {example}")
+            raise ValueError(
+                f"{argument} = {shown(value)} has no names: give a dict, such as {example}"
+            )
         for name in value:
             if not isinstance(name, str) or name not in registry:
-                raise ValueError(f"{argument} has {shown(name)}, which is not a name: give a dict, such as {example}, or some "
-                                 f"of {', '.join(registry)}{suggestion(name, registry)}")
+                raise ValueError(
+                    f"{argument} has {shown(name)}, which is not a name: give a "
+                    f"dict, such as {example}, or some "
+                    f"of {', '.join(registry)}{suggestion(name, registry)}"
+                )
             if list(value).count(name) > 1:
                 raise ValueError(f"{argument} has {name!r} twice: name each once")
         value = {name: registry[name]() for name in value}

@@ -1,12 +1,15 @@
 """A run in its simplest form: a `while_loop` over the budget. `jax.vmap` plays many.
 
-This is what the fast engine (`bts_jax.engine`) computes, without anything that makes it fast. Read it first. It is also a
-reference in the engine's tests: `simulate_batch(..., engine="plain")` plays with it.
+This is what the fast engine (`bts_jax.engine`) computes, without anything that makes it fast. Read
+it first. It is also a reference in the engine's tests: `simulate_batch(..., engine="plain")` plays
+with it.
 
-A policy that does not draw by rejection makes the same decisions with both engines, as long as no rounding decides. (The fast
-engine fixes the order of sums and products of floats. XLA may choose another order here.) Thompson policies draw by rejection.
-The fast engine saves proposals that a round did not need, so its runs have other draws from the same distribution. It also
-notices draws that are always rejected, and makes such a run NaN. Here such draws are whatever the sampler returns.
+A policy that does not draw by rejection makes the same decisions with both engines, as long as no
+rounding decides. (The fast engine fixes the order of sums and products of floats. XLA may choose
+another order here.) Thompson policies draw by rejection. The fast engine saves proposals that a
+round did not need, so its runs have other draws from the same distribution. It also notices draws
+that are always rejected, and makes such a run NaN. Here such draws are whatever the sampler
+returns.
 """
 
 from dataclasses import replace
@@ -19,7 +22,18 @@ from jax import lax
 from bts_jax import random
 from bts_jax.contract import State
 from bts_jax.engine.fixed_point import Sum, quantize
-from bts_jax.rules import DECIDE, PULL, UPDATE, Run, Setting, any_resource, decision, first_state, outcome, update
+from bts_jax.rules import (
+    DECIDE,
+    PULL,
+    UPDATE,
+    Run,
+    Setting,
+    any_resource,
+    decision,
+    first_state,
+    outcome,
+    update,
+)
 
 
 class Now(NamedTuple):
@@ -46,15 +60,24 @@ def play_run(setting: Setting) -> Run:
         return random.derive(setting.key, index, purpose)
 
     def play_round(now: Now) -> Now:
-        # The policy decides, the arm is pulled, and the policy learns. These three call the methods of policy and bandit.
+        # The policy decides, the arm is pulled, and the policy learns. These three call the methods
+        # of policy and bandit.
         arm, state = decision(policy, now.state, key(now.rounds, DECIDE))
         exists = jnp.clip(arm, 0, num_arms - 1)
         reward, cost = outcome(bandit, exists, key(now.pulls[exists], PULL + exists), bandit.pull)
         state = update(policy, bandit, units, state, arm, reward, cost, key(now.rounds, UPDATE))
         most = (1, 1) if units is None else (units.reward.scale, units.cost.scale)
-        valid = (arm == exists) & (reward >= 0) & (reward <= most[0]) & ((cost >= 0) & (cost <= most[1])).all()
-        # The books. In a run with a smaller budget, the same pull may be too expensive. It is then the last round.
-        earned = now.earned.add(quantize(reward) if units is None else units.reward.quantize(reward))
+        valid = (
+            (arm == exists)
+            & (reward >= 0)
+            & (reward <= most[0])
+            & ((cost >= 0) & (cost <= most[1])).all()
+        )
+        # The books. In a run with a smaller budget, the same pull may be too expensive. It is then
+        # the last round.
+        earned = now.earned.add(
+            quantize(reward) if units is None else units.reward.quantize(reward)
+        )
         spent = now.spent.add(quantize(cost) if units is None else units.cost.quantize(cost))
         rounds, pulls = now.rounds + 1, now.pulls.at[exists].add(1)
         ends = any_resource(spent.reaches(goals), several)
@@ -63,7 +86,9 @@ def play_run(setting: Setting) -> Run:
         old = now.record
         record = Run(
             budget=None,  # type: ignore  # see `arguments.finish`
-            reward=jnp.where(paid, earned.value(reward_unit), jnp.where(now.open & ~valid, jnp.nan, old.reward)),
+            reward=jnp.where(
+                paid, earned.value(reward_unit), jnp.where(now.open & ~valid, jnp.nan, old.reward)
+            ),
             cost=jnp.where(paid[:, None] if several else paid, spent.value(cost_unit), old.cost),
             rounds=jnp.where(last, rounds, old.rounds),
             pulls=jnp.where(paid[:, None], pulls, old.pulls),

@@ -1,4 +1,6 @@
-"""Progress of long work: a bar on a terminal or in a notebook, and a line every 30 seconds elsewhere, as in a log file."""
+"""Progress of long work: a bar on a terminal or in a notebook, and a line every 30 seconds
+elsewhere, as in a log file.
+"""
 
 import sys
 import time
@@ -11,12 +13,25 @@ SECONDS = 30.0  # between two lines
 
 
 def bar(quiet: bool, **options: Any) -> Any:
-    """A tqdm bar with these options. It is hidden if `quiet`, and prints lines outside of terminals and notebooks."""
+    """A tqdm bar with these options. It is hidden if `quiet`, and prints lines outside of terminals
+    and notebooks.
+    """
     from tqdm.auto import tqdm  # imported when used, so that `import bts_jax` is fast
 
     notebook = any(".notebook" in base.__module__ for base in tqdm.__mro__)
-    kind = _passing(tqdm) if notebook and not quiet else tqdm if on_terminal() or quiet else _lines(tqdm)
-    return kind(disable=quiet or getattr(sys.stderr, "closed", sys.stderr is None), leave=False, dynamic_ncols=True, **options)
+    kind = (
+        _passing(tqdm)
+        if notebook and not quiet
+        else tqdm
+        if on_terminal() or quiet
+        else _lines(tqdm)
+    )
+    return kind(
+        disable=quiet or getattr(sys.stderr, "closed", sys.stderr is None),
+        leave=False,
+        dynamic_ncols=True,
+        **options,
+    )
 
 
 def on_terminal() -> bool:
@@ -34,7 +49,9 @@ def say(text: str) -> None:
 
 
 def printed() -> Callable[[str], None]:
-    """A function that prints what is being done: each time on a terminal, and at most every 30 seconds elsewhere."""
+    """A function that prints what is being done: each time on a terminal, and at most every 30
+    seconds elsewhere.
+    """
     last = time.monotonic()
 
     def tell(doing: str) -> None:
@@ -59,11 +76,16 @@ def counting(total: int, unit: str, quiet: bool) -> Iterator[Callable[[int, str]
 
 
 def _lines(tqdm: Any) -> Any:
-    """A bar that prints a line every 30 seconds. A thread prints, because the main thread may wait for a program."""
+    """A bar that prints a line every 30 seconds. A thread prints, because the main thread may wait
+    for a program.
+    """
 
     class Lines(tqdm):
         def __init__(self, **options: Any):
-            super().__init__(bar_format="{desc}: {percentage:.0f}% of {total_fmt} {unit}s after {elapsed}", **options)
+            super().__init__(
+                bar_format="{desc}: {percentage:.0f}% of {total_fmt} {unit}s after {elapsed}",
+                **options,
+            )
             self.closed = Event()
             if not self.disable:
                 Thread(target=self._print, daemon=True).start()
@@ -83,7 +105,9 @@ def _lines(tqdm: Any) -> Any:
 
 
 def _passing(tqdm: Any) -> Any:
-    """A notebook bar that follows changes of its total, and disappears when closed. tqdm's own leaves "starting: 0%" behind."""
+    """A notebook bar that follows changes of its total, and disappears when closed. tqdm's own
+    leaves "starting: 0%" behind.
+    """
     from IPython.display import display
 
     class Bar(tqdm):

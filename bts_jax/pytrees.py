@@ -18,8 +18,9 @@ Class = TypeVar("Class", bound=type)
 def pytree(cls: Class) -> Class:
     """Class decorator: a frozen dataclass whose fields are the leaves of a pytree.
 
-    The method `_check`, if there is one, is called when a user creates an instance, and not when JAX rebuilds one.
-    (`__post_init__` does not work for this: JAX rebuilds pytrees through it, with tracers and placeholders as leaves.)
+    The method `_check`, if there is one, is called when a user creates an instance, and not when
+    JAX rebuilds one. (`__post_init__` does not work for this: JAX rebuilds pytrees through it, with
+    tracers and placeholders as leaves.)
     """
     made = chex.dataclass(frozen=True, mappable_dataclass=False)(cls)
     init, has_check = made.__init__, hasattr(made, "_check")
@@ -31,7 +32,9 @@ def pytree(cls: Class) -> Class:
         for name in kwargs:
             if name not in fields:
                 known = f"its fields are {', '.join(fields)}" if fields else "it has no fields"
-                raise TypeError(f"{cls.__name__} has no field {name!r}: {known}{suggestion(name, fields)}")
+                raise TypeError(
+                    f"{cls.__name__} has no field {name!r}: {known}{suggestion(name, fields)}"
+                )
         init(self, *args, **kwargs)
         if has_check:
             self._check()
@@ -41,9 +44,11 @@ def pytree(cls: Class) -> Class:
 
 
 def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Replaces old names of fields, which `made.renamed` maps to names such as "reward.alpha", a field of a field.
+    """Replaces old names of fields, which `made.renamed` maps to names such as "reward.alpha", a
+    field of a field.
 
-    `made.before` has these fields as they were with the old defaults. Old names work for one version, with a warning.
+    `made.before` has these fields as they were with the old defaults. Old names work for one
+    version, with a warning.
     """
     new_names = getattr(made, "renamed", {})
     old = [name for name in given if name in new_names]
@@ -54,27 +59,38 @@ def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
     for name in old:
         part, inner = new_names[name].split(".")
         parts.setdefault(part, {})[inner] = given[name]
-    for part, before in made.before.items():  # what the parts were, when these were fields of the whole
+    # What the parts were, when these were fields of the whole.
+    for part, before in made.before.items():
         if part in found:
-            raise TypeError(f"{made.__name__} got {part!r} and the old names of its fields: give {part!r} alone")
+            raise TypeError(
+                f"{made.__name__} got {part!r} and the old names of its fields: give {part!r} alone"
+            )
         values = parts.get(part, {})
         numbers = {inner: value for inner, value in values.items() if np.ndim(value) == 0}
         found[part] = dataclasses.replace(before, **numbers)
         for inner in values.keys() - numbers.keys():  # a batch, as it was
             object.__setattr__(found[part], inner, values[inner])
-    calls = ", ".join(f"{part}={type(found[part]).__name__}({', '.join(f'{name}=...' for name in values)})"
-                      for part, values in parts.items())
-    warnings.warn(f"the fields {', '.join(old)} of {made.__name__} have moved to its posteriors: write "
-                  f"{made.__name__}({calls})", DeprecationWarning, stacklevel=3)
+    calls = ", ".join(
+        f"{part}={type(found[part]).__name__}({', '.join(f'{name}=...' for name in values)})"
+        for part, values in parts.items()
+    )
+    warnings.warn(
+        f"the fields {', '.join(old)} of {made.__name__} have moved to its posteriors: "
+        f"write "
+        f"{made.__name__}({calls})",
+        DeprecationWarning,
+        stacklevel=3,
+    )
     return found
 
 
 class Names(tuple):
-    """Names of arms: a tuple of strings that may be a field of a bandit, although it has no numbers.
+    """Names of arms: a tuple of strings that may be a field of a bandit, although it has no
+    numbers.
 
-    It has no leaves, and all names count as equal in pytree structures. So bandits with different names share programs and can
-    be stacked. `jax.tree.map` keeps the names of its first tree. A function under `jax.jit` that returns a bandit returns the
-    names with which it was traced.
+    It has no leaves, and all names count as equal in pytree structures. So bandits with different
+    names share programs and can be stacked. `jax.tree.map` keeps the names of its first tree. A
+    function under `jax.jit` that returns a bandit returns the names with which it was traced.
 
     Example:
         >>> jax.tree.structure([Names(("A", "B")), 1]) == jax.tree.structure([Names(("C",)), 1])
@@ -103,4 +119,6 @@ class Alike:
         return "names"
 
 
-jax.tree_util.register_pytree_node(Names, lambda names: ((), Alike(names)), lambda kept, _: kept.names)
+jax.tree_util.register_pytree_node(
+    Names, lambda names: ((), Alike(names)), lambda kept, _: kept.names
+)

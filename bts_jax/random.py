@@ -1,16 +1,18 @@
 """Counter-based random numbers, and exact samplers.
 
-Every random number is a function of a key and of its position in the requested array. It does not depend on the batch. The
-generator is Threefry-2x32 (Salmon et al., SC 2011), of the same family as JAX's default generator. It is written in
-`jax.numpy`, so that XLA can fuse it with the operations that use the numbers.
+Every random number is a function of a key and of its position in the requested array. It does not
+depend on the batch. The generator is Threefry-2x32 (Salmon et al., SC 2011), of the same family as
+JAX's default generator. It is written in `jax.numpy`, so that XLA can fuse it with the operations
+that use the numbers.
 
-`gamma`, `beta` and `rejection` draw by rejection: they make proposals until one is accepted for each element. They are
-ordinary functions with a loop. In a policy, and on a GPU also in a bandit, the engine makes one or a few proposals per call
-instead (`bts_jax.engine.draws`).
+`gamma`, `beta` and `rejection` draw by rejection: they make proposals until one is accepted for
+each element. They are ordinary functions with a loop. In a policy, and on a GPU also in a bandit,
+the engine makes one or a few proposals per call instead (`bts_jax.engine.draws`).
 
-Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends on the surrounding
-operations. In a policy or a bandit, the engine prevents it by rounding products. Functions marked `exact` round their products
-themselves, and only where it matters. In a polynomial it does not matter.
+Compilers may contract a · b + c into one instruction with one rounding instead of two. This depends
+on the surrounding operations. In a policy or a bandit, the engine prevents it by rounding products.
+Functions marked `exact` round their products themselves, and only where it matters. In a polynomial
+it does not matter.
 """
 
 import math
@@ -68,7 +70,9 @@ def _threefry(rounds: int, *words: jax.Array) -> Words:
 
 @exact
 def hash(*words: jax.Array) -> Words:
-    """`threefry` with `ROUNDS` rounds. The engine's passes treat it as one operation with two outputs."""
+    """`threefry` with `ROUNDS` rounds. The engine's passes treat it as one operation with two
+    outputs.
+    """
     return _threefry(ROUNDS, *words)
 
 
@@ -79,7 +83,9 @@ def jax_hash(*words: jax.Array) -> Words:
 
 
 def fold_in_words(words: Any, data: np.ndarray) -> Any:
-    """The words of `jax.random.fold_in(key, data)`, computed by NumPy, which does not compile anything."""
+    """The words of `jax.random.fold_in(key, data)`, computed by NumPy, which does not compile
+    anything.
+    """
     words, data = tuple(map(np.asarray, words)), np.asarray(data).astype(np.uint32)
     with np.errstate(over="ignore"):
         return _threefry(20, *np.broadcast_arrays(*words, np.uint32(0), data))  # type: ignore
@@ -95,13 +101,17 @@ def key_words(key: jax.Array) -> Words:
 
 
 def derive(words: Words, index: ArrayLike, purpose: ArrayLike) -> jax.Array:
-    """The JAX key for one purpose in one round, or in one pull, of a run. `words` are the words of the run's key."""
+    """The JAX key for one purpose in one round, or in one pull, of a run. `words` are the words of
+    the run's key.
+    """
     return as_key(derived_words(words, index, purpose))
 
 
 def derived_words(words: Words, index: ArrayLike, purpose: ArrayLike) -> Words:
     """The words of the key that `derive` returns."""
-    return threefry(words, (jnp.asarray(index).astype(jnp.uint32), jnp.asarray(purpose).astype(jnp.uint32)))
+    return threefry(
+        words, (jnp.asarray(index).astype(jnp.uint32), jnp.asarray(purpose).astype(jnp.uint32))
+    )
 
 
 def as_key(words: Words) -> jax.Array:
@@ -122,7 +132,9 @@ def several_bits(key: jax.Array, count: int) -> jax.Array:
 
 
 def rounded(x: jax.Array) -> jax.Array:
-    """Forces `x` to be rounded to float32 at this point. Compilers remove a plain cast, but not this maximum."""
+    """Forces `x` to be rounded to float32 at this point. Compilers remove a plain cast, but not
+    this maximum.
+    """
     return jnp.maximum(x, jnp.float32(-3e38))
 
 
@@ -138,7 +150,8 @@ def unit(word: jax.Array) -> jax.Array:
 
 
 def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
-    """A Bernoulli trial: whether a random word is below `probability`. The error is at most 2⁻³² (0 and 1 are exact).
+    """A Bernoulli trial: whether a random word is below `probability`. The error is at most 2⁻³² (0
+    and 1 are exact).
 
     Example:
         >>> import jax.numpy as jnp
@@ -147,12 +160,15 @@ def happens(word: jax.Array, probability: ArrayLike) -> jax.Array:
     """
     probability = jnp.asarray(probability, jnp.float32)
     # The clip keeps the conversion in range; 2³² − 256 is the largest float32 below 2³².
-    threshold = jnp.clip(probability * jnp.float32(2**32), 0.0, jnp.float32(2**32 - 256)).astype(jnp.uint32)
+    threshold = jnp.clip(probability * jnp.float32(2**32), 0.0, jnp.float32(2**32 - 256)).astype(
+        jnp.uint32
+    )
     return (word < threshold) | (probability >= 1)
 
 
 def below(key: jax.Array, count: int) -> jax.Array:
-    """A random integer in [0, `count`), int32. All are equally likely up to 2⁻⁴⁰, for counts up to 2²⁰.
+    """A random integer in [0, `count`), int32. All are equally likely up to 2⁻⁴⁰, for counts up to
+    2²⁰.
 
     The few words that would favour small numbers are replaced once, by words of another stream.
 
@@ -165,14 +181,17 @@ def below(key: jax.Array, count: int) -> jax.Array:
 
 
 def reduced(word: jax.Array, other: jax.Array, count: int) -> jax.Array:
-    """Reduces a random word to an integer in [0, `count`). Uses `other` if `word` would favour small numbers."""
+    """Reduces a random word to an integer in [0, `count`). Uses `other` if `word` would favour
+    small numbers.
+    """
     fair = word <= jnp.uint32(2**32 // count * count - 1)
     return (jnp.where(fair, word, other) % count).astype(jnp.int32)
 
 
 def one_of(word: jax.Array, count: jax.Array) -> jax.Array:
     """A random integer in [0, `count`), int32. All are equally likely up to 2⁻³²."""
-    # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile on all platforms.
+    # The upper half of the 64-bit product, from halves of 16 bits: lax.mulhi does not compile on
+    # all platforms.
     count = count.astype(jnp.uint32)
     (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (word, count))
     middle = (b * d >> 16) + (a * d & 0xFFFF) + (b * c & 0xFFFF)
@@ -186,7 +205,9 @@ def exponential(word: jax.Array) -> jax.Array:
 
 @exact
 def log(x: jax.Array) -> jax.Array:
-    """The logarithm of positive normal float32 numbers, with an error of at most 2.5 ulp. Half the work of `jnp.log`."""
+    """The logarithm of positive normal float32 numbers, with an error of at most 2.5 ulp. Half the
+    work of `jnp.log`.
+    """
     exponent, t = _reduced(x)
     return exponent * jnp.float32(math.log(2)) + _cubic(t) + _quartic(t)
 
@@ -206,7 +227,9 @@ def _reduced(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns e and t with x = 2^e (1 + t) and √½ ≤ 1 + t < √2."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - jnp.int32(0x3F3504F3)) >> 23
-    return exponent.astype(jnp.float32), lax.bitcast_convert_type(bits - (exponent << 23), jnp.float32) - 1
+    return exponent.astype(jnp.float32), lax.bitcast_convert_type(
+        bits - (exponent << 23), jnp.float32
+    ) - 1
 
 
 def _cubic(t: jax.Array) -> jax.Array:
@@ -215,7 +238,9 @@ def _cubic(t: jax.Array) -> jax.Array:
 
 
 def _quartic(t: jax.Array) -> jax.Array:
-    """log(1 + t) minus the first three terms of its series, for √½ ≤ 1 + t < √2, with a relative error of 3.3·10⁻⁶."""
+    """log(1 + t) minus the first three terms of its series, for √½ ≤ 1 + t < √2, with a relative
+    error of 3.3·10⁻⁶.
+    """
     square = t * t
     rest = jnp.float32(_QUARTIC[-1])
     for coefficient in _QUARTIC[-2::-1]:
@@ -228,7 +253,8 @@ _QUARTIC = (-0.25000074, 0.20000692, -0.16652518, 0.14225139, -0.12873434, 0.125
 
 
 def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
-    """Two independent standard normal draws from two random words (Box–Muller). The radius has 32 bits, the angle 21.
+    """Two independent standard normal draws from two random words (Box–Muller). The radius has 32
+    bits, the angle 21.
 
     The lowest 11 bits of the second word are not used.
     """
@@ -239,19 +265,26 @@ def normal_pair(words: Words) -> tuple[jax.Array, jax.Array]:
 def _circle(energy: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The point at radius √(2·energy) and at the angle that a random word gives."""
     radius = jnp.sqrt(2 * energy)
-    # The top two bits of the angle select a quarter of the circle. The next 19 give the angle within it, in (−π/4, π/4).
+    # The top two bits of the angle select a quarter of the circle. The next 19 give the angle
+    # within it, in (−π/4, π/4).
     turn = word & jnp.uint32(0xFFFFF800)
-    angle = lax.bitcast_convert_type(turn << 2, jnp.int32).astype(jnp.float32) * jnp.float32(jnp.pi / 4 * 2**-31)
+    angle = lax.bitcast_convert_type(turn << 2, jnp.int32).astype(jnp.float32) * jnp.float32(
+        jnp.pi / 4 * 2**-31
+    )
     square = angle * angle
     cos = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320))))
-    sin = angle * (1 + square * (-1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880)))))
+    sin = angle * (
+        1 + square * (-1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880))))
+    )
     swap = (turn >> 30) & 1 == 1
     radius = jnp.where(turn >> 31 == 1, -radius, radius)
     return radius * jnp.where(swap, sin, cos), radius * jnp.where(swap, cos, sin)
 
 
 def gumbel(word: jax.Array) -> jax.Array:
-    """A standard Gumbel draw from a random word. The argmax of `logits + gumbel` is a draw from the softmax of `logits`."""
+    """A standard Gumbel draw from a random word. The argmax of `logits + gumbel` is a draw from the
+    softmax of `logits`.
+    """
     return -log(jnp.maximum(exponential(word), jnp.float32(2**-25)))
 
 
@@ -261,16 +294,18 @@ NONE = np.float32(np.inf)  # stands for a draw that has not been accepted yet
 class Sampler(NamedTuple):
     """A rejection sampler. Its functions are elementwise: all arguments have the same shape.
 
-    `numbered(key, place, *parameters)` returns a function and an array. The function makes proposal number i. It returns a
-    value, and whether it is accepted. Outside of policies, a draw is the first accepted value. The array says where the
-    parameters are valid. Elsewhere the draw is NaN.
+    `numbered(key, place, *parameters)` returns a function and an array. The function makes proposal
+    number i. It returns a value, and whether it is accepted. Outside of policies, a draw is the
+    first accepted value. The array says where the parameters are valid. Elsewhere the draw is NaN.
 
-    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine uses it for policies. It
-    returns draws, and `NONE` where the proposal is rejected.
+    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine
+    uses it for policies. It returns draws, and `NONE` where the proposal is rejected.
 
-    `mostly_accepted`: the engine then makes one proposal per call, also where it would make several (`draws.PROPOSALS`).
+    `mostly_accepted`: the engine then makes one proposal per call, also where it would make several
+    (`draws.PROPOSALS`).
 
-    `in_order` is for bandits: their draws must not depend on how often the policy was called. The engine then uses `numbered`.
+    `in_order` is for bandits: their draws must not depend on how often the policy was called. The
+    engine then uses `numbered`.
     """
 
     numbered: Callable
@@ -280,8 +315,8 @@ class Sampler(NamedTuple):
     in_order: bool = False
 
 
-# Operands: the key's two words, the position and the parameters. The parameters have the shape of the draws. The other operands
-# are broadcast to it.
+# Operands: the key's two words, the position and the parameters. The parameters have the shape of
+# the draws. The other operands are broadcast to it.
 draw_p = Primitive("draw")
 
 
@@ -303,15 +338,21 @@ def _batch_draw(operands: Any, axes: Any, *, sampler: Sampler) -> tuple[jax.Arra
         x = jnp.moveaxis(x, axis, 0)
         return x.reshape(x.shape[0], *[1] * (rank + 1 - x.ndim), *x.shape[1:])
 
-    operands = [moved(x, axis) if batched else jnp.asarray(x) for x, axis, batched in zip(operands, axes, mapped, strict=True)]
+    operands = [
+        moved(x, axis) if batched else jnp.asarray(x)
+        for x, axis, batched in zip(operands, axes, mapped, strict=True)
+    ]
     shape = np.broadcast_shapes(*(x.shape for x in operands))
-    return draw_p.bind(*operands[:3], *(jnp.broadcast_to(x, shape) for x in operands[3:]), sampler=sampler), 0
+    return draw_p.bind(
+        *operands[:3], *(jnp.broadcast_to(x, shape) for x in operands[3:]), sampler=sampler
+    ), 0
 
 
 batching.primitive_batchers[draw_p] = _batch_draw
-mlir.register_lowering(draw_p, mlir.lower_fun(
-    lambda *operands, sampler: draw(sampler, *operands), multiple_results=False
-))
+mlir.register_lowering(
+    draw_p,
+    mlir.lower_fun(lambda *operands, sampler: draw(sampler, *operands), multiple_results=False),
+)
 
 
 def draw(sampler: Sampler, *operands: jax.Array) -> jax.Array:
@@ -328,14 +369,18 @@ def draw(sampler: Sampler, *operands: jax.Array) -> jax.Array:
 
 
 def proposals(sampler: Sampler, *operands: jax.Array) -> tuple[Callable, jax.Array]:
-    """The proposals for `draw_p`, as a function of their number, and where the parameters are valid; see `Sampler.numbered`."""
+    """The proposals for `draw_p`, as a function of their number, and where the parameters are
+    valid; see `Sampler.numbered`.
+    """
     key0, key1, *rest = jnp.broadcast_arrays(*operands)
     return sampler.numbered((key0, key1), *rest)
 
 
 def words_of(sampler: Sampler, attempt: ArrayLike, key: Words, place: jax.Array) -> Any:
     """The random words for a proposal."""
-    streams = [jnp.asarray(attempt).astype(jnp.uint32) * sampler.hashes + i for i in range(sampler.hashes)]
+    streams = [
+        jnp.asarray(attempt).astype(jnp.uint32) * sampler.hashes + i for i in range(sampler.hashes)
+    ]
     words = [threefry(key, (place, jnp.broadcast_to(stream, place.shape))) for stream in streams]
     return words if sampler.hashes > 1 else words[0]
 
@@ -347,13 +392,16 @@ def _sample(sampler: Sampler, key: jax.Array, *parameters: ArrayLike) -> jax.Arr
     return draw_p.bind(*key_words(key), place, *arrays, sampler=sampler)
 
 
-def rejection(propose: Callable, key: jax.Array, *parameters: ArrayLike, hashes: int = 1) -> jax.Array:
-    """Draws by rejection, one float32 for each element of the parameters (broadcast). Derivatives are 0.
+def rejection(
+    propose: Callable, key: jax.Array, *parameters: ArrayLike, hashes: int = 1
+) -> jax.Array:
+    """Draws by rejection, one float32 for each element of the parameters (broadcast). Derivatives
+    are 0.
 
     Args:
-        propose: an elementwise function `(words, *parameters) -> (value, accepted)` at the top level of a module. `words` is a
-            pair of arrays of random 32-bit words. If `hashes` is above 1, it is a list of `hashes` such pairs. An infinite
-            value counts as rejected.
+        propose: an elementwise function `(words, *parameters) -> (value, accepted)` at the top
+            level of a module. `words` is a pair of arrays of random 32-bit words. If `hashes` is
+            above 1, it is a list of `hashes` such pairs. An infinite value counts as rejected.
         key: a typed JAX key.
         parameters: the parameters of the proposals.
         hashes: the number of pairs of random words that a proposal uses.
@@ -376,7 +424,9 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
         value, accepted = propose(words, *parameters)
         return jnp.where(accepted, value, NONE)
 
-    def numbered(key: Words, place: jax.Array, *parameters: jax.Array) -> tuple[Callable, jax.Array]:
+    def numbered(
+        key: Words, place: jax.Array, *parameters: jax.Array
+    ) -> tuple[Callable, jax.Array]:
         def proposal(i: jax.Array) -> tuple[jax.Array, jax.Array]:
             value = proposed(words_of(sampler, i, key, place), *parameters)
             return value, value != NONE
@@ -387,16 +437,21 @@ def _plain_sampler(propose: Callable, hashes: int) -> Sampler:
     return sampler
 
 
-@jax.jit  # under `jax.vmap`, a jitted function accepts NumPy arrays and a `custom_jvp` function does not (jax 0.10.2)
+# Under `jax.vmap`, a jitted function accepts NumPy arrays and a `custom_jvp` function does not (jax
+# 0.10.2).
+@jax.jit
 def gamma(key: jax.Array, shape: ArrayLike) -> jax.Array:
-    """Exact Gamma(shape, 1) draws, one float32 for each element of `shape`. Shapes are from 10⁻⁶ to 10⁷, others give NaN.
+    """Exact Gamma(shape, 1) draws, one float32 for each element of `shape`. Shapes are from 10⁻⁶ to
+    10⁷, others give NaN.
 
-    In a policy, a shape must be at least 1/2, and may be above 10⁷. For smaller shapes, use `jax.random.gamma` or
-    `jax.random.loggamma` there. Draws that are too small for float32 become 0 or about 10⁻³⁸.
+    In a policy, a shape must be at least 1/2, and may be above 10⁷. For smaller shapes, use
+    `jax.random.gamma` or `jax.random.loggamma` there. Draws that are too small for float32 become 0
+    or about 10⁻³⁸.
 
-    A draw x has a derivative with respect to its shape a. It is the derivative of the quantile, −(∂F(x; a)/∂a) / F′(x; a), so
-    that the derivative of an expectation is the expected derivative (implicit reparameterisation, Figurnov et al., NeurIPS
-    2018). It is accurate to 1% for shapes up to 10⁵, and less accurate beyond.
+    A draw x has a derivative with respect to its shape a. It is the derivative of the quantile,
+    −(∂F(x; a)/∂a) / F′(x; a), so that the derivative of an expectation is the expected derivative
+    (implicit reparameterisation, Figurnov et al., NeurIPS 2018). It is accurate to 1% for shapes up
+    to 10⁵, and less accurate beyond.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -422,8 +477,9 @@ def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
 def beta(key: jax.Array, a: ArrayLike, b: ArrayLike) -> jax.Array:
     """Exact Beta(a, b) draws, one float32 for each element of `a` and `b` (broadcast).
 
-    `a` and `b` are from 10⁻⁶ to 10⁷; other values give NaN. In a policy they must be at least 1/2 (see `gamma`). The
-    derivatives of the draws are 0. If you need derivatives, compute Beta draws from `gamma` draws.
+    `a` and `b` are from 10⁻⁶ to 10⁷; other values give NaN. In a policy they must be at least 1/2
+    (see `gamma`). The derivatives of the draws are 0. If you need derivatives, compute Beta draws
+    from `gamma` draws.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -444,7 +500,9 @@ def _numbered_gamma(key: Words, place: jax.Array, shape: jax.Array) -> tuple[Cal
     return _numbered(key, place, propose), _within(shape)
 
 
-def _numbered_beta(key: Words, place: jax.Array, a: jax.Array, b: jax.Array) -> tuple[Callable, jax.Array]:
+def _numbered_beta(
+    key: Words, place: jax.Array, a: jax.Array, b: jax.Array
+) -> tuple[Callable, jax.Array]:
     first, second = _stream(key, place, _BEYOND)
     less = rounded(_less(a, first) - _less(b, second))
     # Both powers may be too small for float32. Only their quotient matters.
@@ -464,8 +522,12 @@ def _stream(key: Words, place: jax.Array, stream: ArrayLike) -> Words:
     return threefry(key, (place, jnp.full(place.shape, stream, jnp.uint32)))
 
 
-def _numbered(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]) -> Callable:
-    """Proposal i as a function of i: stream 2i makes it, and stream 2i + 1 accepts or rejects it."""
+def _numbered(
+    key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax.Array, jax.Array]]
+) -> Callable:
+    """Proposal i as a function of i: stream 2i makes it, and stream 2i + 1 accepts or rejects
+    it.
+    """
 
     def proposal(i: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, log_accept = propose(_stream(key, place, 2 * i))
@@ -474,7 +536,8 @@ def _numbered(key: Words, place: jax.Array, propose: Callable[[Words], tuple[jax
     return proposal
 
 
-# For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang, 2000, Section 6).
+# For shapes a < 1/2: a Gamma(a + 1) draw times U^(1/a) is a Gamma(a) draw (Marsaglia and Tsang,
+# 2000, Section 6).
 _BEYOND = 2**32 - 1  # the stream of U, which no attempt uses
 
 
@@ -495,19 +558,22 @@ def _within(shape: jax.Array) -> jax.Array:
 def propose_gamma(shape: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     """A proposal for a Gamma(shape, 1) draw, and the log of its acceptance probability.
 
-    Marsaglia and Tsang (2000): with d = shape − 1/3 and y = normal / √(9d), propose d(1+y)³ and accept it with probability
-    exp(3d[log(1+y) − y + y²/2 − y³/3]). The bracket is the remainder of the logarithm's series after three terms. Their bound
-    holds for every d > 0, so all shapes above 1/3 are allowed. 83% of the proposals are accepted at shape 1/2, 95% at 1 and
-    99.9% at 30. Several proposals can be accepted together: add their logarithms, and accept if a standard exponential draw
-    exceeds minus this sum.
+    Marsaglia and Tsang (2000): with d = shape − 1/3 and y = normal / √(9d), propose d(1+y)³ and
+    accept it with probability exp(3d[log(1+y) − y + y²/2 − y³/3]). The bracket is the remainder of
+    the logarithm's series after three terms. Their bound holds for every d > 0, so all shapes above
+    1/3 are allowed. 83% of the proposals are accepted at shape 1/2, 95% at 1 and 99.9% at 30.
+    Several proposals can be accepted together: add their logarithms, and accept if a standard
+    exponential draw exceeds minus this sum.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> value, log_accept = propose_gamma(jnp.float32(4 / 3), jnp.float32(0))  # the middle of the proposals
+        >>> # the middle of the proposals
+        >>> value, log_accept = propose_gamma(jnp.float32(4 / 3), jnp.float32(0))
         >>> round(value.item(), 4), log_accept.item()
         (1.0, 0.0)
     """
-    # XLA does not vectorise operations that are fused with lax.rsqrt, and stores a quotient for each use. So neither is used.
+    # XLA does not vectorise operations that are fused with lax.rsqrt, and stores a quotient for
+    # each use. So neither is used.
     return _bent(shape, rounded(normal * (1 / _gamma_width(shape))))
 
 
@@ -517,10 +583,13 @@ def _gamma_width(shape: jax.Array) -> jax.Array:
 
 
 def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The proposal for a Gamma draw from y, and the log of its acceptance probability; see `propose_gamma`."""
+    """The proposal for a Gamma draw from y, and the log of its acceptance probability; see
+    `propose_gamma`.
+    """
     d = shape - jnp.float32(1 / 3)
     cube_root = 1 + y
-    # Near 0, the bracket is a small difference of large terms. These terms cancel, and are left out there.
+    # Near 0, the bracket is a small difference of large terms. These terms cancel, and are left out
+    # there.
     exponent, t = _reduced(cube_root)
     near = exponent == 0
     terms = exponent * jnp.float32(math.log(2)) + (_cubic(t) - _cubic(y))
@@ -531,10 +600,12 @@ def _bent(shape: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @exact
 def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
-    """An acceptance trial with the 11 bits that `normal_pair` does not use, followed by the lowest 11 bits of the radius.
+    """An acceptance trial with the 11 bits that `normal_pair` does not use, followed by the lowest
+    11 bits of the radius.
 
-    The upper 11 bits decide all but one trial in 2,048. Only in such a trial does the outcome depend on the lowest bits of the
-    radius. This changes the distribution of the draws by less than 2⁻³².
+    The upper 11 bits decide all but one trial in 2,048. Only in such a trial does the outcome
+    depend on the lowest bits of the radius. This changes the distribution of the draws by less than
+    2⁻³².
     """
     left = ((words[1] & jnp.uint32(0x7FF)) << 11) | (words[0] & jnp.uint32(0x7FF))
     return log((left.astype(jnp.float32) + 0.5) * jnp.float32(2**-22)) < log_accept
@@ -542,7 +613,9 @@ def accepts(words: Words, log_accept: jax.Array) -> jax.Array:
 
 @exact
 def _propose_gamma(words: Words, shape: jax.Array) -> jax.Array:
-    """A proposal for a Gamma draw of shape 1/2 or more. For shape 1 it is an exponential draw, which is always accepted."""
+    """A proposal for a Gamma draw of shape 1/2 or more. For shape 1 it is an exponential draw,
+    which is always accepted.
+    """
     energy = exponential(words[0])
     value, log_accept = propose_gamma(shape, _circle(energy, words[1])[0])
     closed = shape == 1
@@ -568,12 +641,16 @@ def _propose_beta(words: Words, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _refused(shape: jax.Array) -> jax.Array:
-    """The proposal for a shape below 1/2. It is never accepted, so that the run ends as NaN, with a message that says why."""
+    """The proposal for a shape below 1/2. It is never accepted, so that the run ends as NaN, with a
+    message that says why.
+    """
     return jnp.where(shape > 0, NONE, jnp.float32(jnp.nan))
 
 
 def _power(energy: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns x = exp(−E · exponent), which is a power of a uniform draw if E is a standard exponential draw, and 1 − x."""
+    """Returns x = exp(−E · exponent), which is a power of a uniform draw if E is a standard
+    exponential draw, and 1 − x.
+    """
     least = jnp.maximum(energy, jnp.float32(2**-25))
     scale, rest = _exp_parts(jnp.minimum(rounded(least * exponent), 87))
     return scale + rest, (1 - scale) - rest
@@ -585,8 +662,11 @@ BETA = Sampler(_numbered_beta, _propose_beta, mostly_accepted=True)
 
 @exact
 def _exp_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns 2⁻ⁿ and exp(−x) − 2⁻ⁿ for 0 ≤ x ≤ 87, where 2⁻ⁿ is the power of 2 nearest to exp(−x)."""
-    # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, without cancellation.
+    """Returns 2⁻ⁿ and exp(−x) − 2⁻ⁿ for 0 ≤ x ≤ 87, where 2⁻ⁿ is the power of 2 nearest to
+    exp(−x).
+    """
+    # exp(−x) = 2⁻ⁿ (1 + p), with p = exp(f) − 1 from a series in f, |f| ≤ log(2)/2, without
+    # cancellation.
     n = jnp.round(x * jnp.float32(1 / math.log(2)))
     f = rounded(n * jnp.float32(math.log(2))) - x
     p = f * (1 + f * (1 / 2 + f * (1 / 6 + f * (1 / 24 + f * (1 / 120 + f * (1 / 720))))))

@@ -1,8 +1,10 @@
-"""Reference implementations for benchmarks: the same game in NumPy, in numba and in the obvious JAX.
+"""Reference implementations for benchmarks: the same game in NumPy, in numba and in the obvious
+JAX.
 
-They play Bernoulli arms and whole-numbered budgets only. Each program is as fast as its kind allows: NumPy works on all runs at
-once, the numba program on all cores, and the JAX program is one jitted `vmap` of a `while_loop`. They are tested like the
-policies themselves. Each returns the pulls of each arm, [runs, K].
+They play Bernoulli arms and whole-numbered budgets only. Each program is as fast as its kind
+allows: NumPy works on all runs at once, the numba program on all cores, and the JAX program is one
+jitted `vmap` of a `while_loop`. They are tested like the policies themselves. Each returns the
+pulls of each arm, [runs, K].
 """
 
 from collections.abc import Callable
@@ -12,7 +14,9 @@ from typing import Any
 import numpy as np
 
 
-def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> np.ndarray:
+def numpy_runs(
+    name: str, reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int
+) -> np.ndarray:
     """One of the paper's policies in NumPy, all runs at once."""
     rng = np.random.default_rng(seed)
     num_arms = len(reward)
@@ -26,7 +30,11 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
     while len(everyone):
         t += 1
         once = name != "bts" and t <= num_arms  # index policies first pull every arm once
-        arm = np.full(len(everyone), t - 1) if once else decide(rng, pulls, rewards, costs, t, side_info)
+        arm = (
+            np.full(len(everyone), t - 1)
+            if once
+            else decide(rng, pulls, rewards, costs, t, side_info)
+        )
         row = np.arange(len(everyone))
         pulls[row, arm] += 1
         rewards[row, arm] += rng.random(len(arm)) < reward[arm]
@@ -36,16 +44,22 @@ def numpy_runs(name: str, reward: np.ndarray, cost: np.ndarray, budget: int, run
         ended = spent >= budget
         if ended.any():  # ended runs are dropped, so that they take no time
             final[everyone[ended]] = pulls[ended]
-            pulls, rewards, costs, spent, everyone = (x[~ended] for x in (pulls, rewards, costs, spent, everyone))
+            pulls, rewards, costs, spent, everyone = (
+                x[~ended] for x in (pulls, rewards, costs, spent, everyone)
+            )
     return final
 
 
 def _bts(rng, pulls, rewards, costs, t, side_info):
-    return (rng.beta(rewards + 1, pulls - rewards + 1) / rng.beta(costs + 1, pulls - costs + 1)).argmax(1)
+    return (
+        rng.beta(rewards + 1, pulls - rewards + 1) / rng.beta(costs + 1, pulls - costs + 1)
+    ).argmax(1)
 
 
 def _largest(index: np.ndarray, pulls: np.ndarray) -> np.ndarray:
-    """The arm with the largest index. If several indices are infinite, the least pulled of these arms."""
+    """The arm with the largest index. If several indices are infinite, the least pulled of these
+    arms.
+    """
     infinite = ~np.isfinite(index)
     arm = index.argmax(1)
     rows = np.flatnonzero(infinite.any(1))
@@ -71,11 +85,18 @@ def _pd_bwk(rng, pulls, rewards, costs, t, side_info):
     nu = side_info["nu"]
     reward, cost, share = rewards / pulls, costs / pulls, nu / pulls
     with np.errstate(divide="ignore", invalid="ignore"):
-        index = np.minimum(reward + np.sqrt(share * reward) + share, 1) / np.maximum(cost - np.sqrt(share * cost) - share, 0)
+        index = np.minimum(reward + np.sqrt(share * reward) + share, 1) / np.maximum(
+            cost - np.sqrt(share * cost) - share, 0
+        )
     return _largest(index, pulls)
 
 
-_NUMPY_POLICIES: dict[str, Callable] = {"bts": _bts, "kube": _kube, "ucb-bv1": _ucb_bv1, "pd-bwk": _pd_bwk}
+_NUMPY_POLICIES: dict[str, Callable] = {
+    "bts": _bts,
+    "kube": _kube,
+    "ucb-bv1": _ucb_bv1,
+    "pd-bwk": _pd_bwk,
+}
 
 
 def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> Any:
@@ -90,9 +111,9 @@ def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed:
             key, spent, successes, pulls = carry
             key, key_reward, key_cost, key_pull = jax.random.split(key, 4)
             failures = pulls - successes
-            ratio = jax.random.beta(key_reward, successes[0] + 1, failures[0] + 1) / jax.random.beta(
-                key_cost, successes[1] + 1, failures[1] + 1
-            )
+            ratio = jax.random.beta(
+                key_reward, successes[0] + 1, failures[0] + 1
+            ) / jax.random.beta(key_cost, successes[1] + 1, failures[1] + 1)
             arm = jnp.argmax(ratio)
             outcome = jax.random.uniform(key_pull, (2,)) < jnp.stack([rewards[arm], costs[arm]])
             return key, spent + outcome[1], successes.at[:, arm].add(outcome), pulls.at[arm].add(1)
@@ -105,7 +126,9 @@ def jax_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed:
 
 
 def numba_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, seed: int) -> Any:
-    """BTS in numba, on all cores. Returns a compiled function without arguments, or `None` if numba is not installed."""
+    """BTS in numba, on all cores. Returns a compiled function without arguments, or `None` if numba
+    is not installed.
+    """
     try:
         import numba  # type: ignore
     except ImportError:
@@ -123,7 +146,9 @@ def numba_runs(reward: np.ndarray, cost: np.ndarray, budget: int, runs: int, see
                 best, arm = -1.0, 0
                 for i in range(num_arms):
                     n = final[run, i]
-                    ratio = np.random.beta(rewards[i] + 1, n - rewards[i] + 1) / np.random.beta(costs[i] + 1, n - costs[i] + 1)
+                    ratio = np.random.beta(rewards[i] + 1, n - rewards[i] + 1) / np.random.beta(
+                        costs[i] + 1, n - costs[i] + 1
+                    )
                     if ratio > best:
                         best, arm = ratio, i
                 final[run, arm] += 1

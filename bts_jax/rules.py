@@ -2,22 +2,26 @@
 
 The exact rules:
 
-1. While budget remains, the policy chooses an arm, a reward and a cost are drawn, and the cost is paid.
-2. If the cost of a pull exceeds the remaining budget, the pull earns nothing and costs nothing, and the run ends. It counts
-   as a round, but not as a pull of its arm.
-3. At each checkpoint b, a run records the result of a run with budget b. Unless the policy requires the budget, this result is
-   bit for bit that of a run with budget b and the same key.
+1. While budget remains, the policy chooses an arm, a reward and a cost are drawn, and the cost is
+   paid.
+2. If the cost of a pull exceeds the remaining budget, the pull earns nothing and costs nothing, and
+   the run ends. It counts as a round, but not as a pull of its arm.
+3. At each checkpoint b, a run records the result of a run with budget b. Unless the policy requires
+   the budget, this result is bit for bit that of a run with budget b and the same key.
 4. A run that reaches its limit of rounds ends there. Its result is marked as `truncated`.
-5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends when the first budget is
-   used up. A pull whose cost exceeds the remaining budget of any resource earns nothing and costs nothing.
-6. The policy's random numbers depend on the run and the round. Those of a pull depend on the run, the arm and the number of
-   earlier pulls of this arm. So two policies with the same key get the same reward and cost from the n-th pull of an arm,
-   whenever they pull it. These are common random numbers: the difference between the policies varies less.
-7. A policy for one resource also plays if there is one resource and a time limit, as in `Timed(bandit)`. It does not see the
+5. If there are several resources, each has a budget, and each pull has a cost of each. The run ends
+   when the first budget is used up. A pull whose cost exceeds the remaining budget of any resource
+   earns nothing and costs nothing.
+6. The policy's random numbers depend on the run and the round. Those of a pull depend on the run,
+   the arm and the number of earlier pulls of this arm. So two policies with the same key get the
+   same reward and cost from the n-th pull of an arm, whenever they pull it. These are common random
+   numbers: the difference between the policies varies less.
+7. A policy for one resource also plays if there is one resource and a time limit, as in
+   `Timed(bandit)`. It does not see the
    time: its costs are numbers, and its budget is that of the resource.
 
-A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`). `bts_jax.plain` says the same in
-its simplest form.
+A single run is a batch of size 1, and all runs of a batch play in one loop (`engine.loop`).
+`bts_jax.plain` says the same in its simplest form.
 """
 
 from collections.abc import Callable
@@ -31,7 +35,18 @@ from jax import lax
 
 from bts_jax import checks, random
 from bts_jax.arguments import Arguments, endless
-from bts_jax.contract import Bandit, Policy, Problem, State, hides_time, is_timed, num_resources, ratio, scales, side_info
+from bts_jax.contract import (
+    Bandit,
+    Policy,
+    Problem,
+    State,
+    hides_time,
+    is_timed,
+    num_resources,
+    ratio,
+    scales,
+    side_info,
+)
 from bts_jax.engine.draws import Attempt, Stepwise, in_order
 from bts_jax.engine.fixed_point import LARGEST, UNIT, Resolution, Sum, quantize
 from bts_jax.engine.loop import Rules
@@ -45,14 +60,16 @@ from bts_jax.pytrees import pytree
 
 MOST_ATTEMPTS = 2**16  # attempts at one round, after which its draws count as impossible
 
-# The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of these: the number of the
-# round, or for a pull of arm i the number of its earlier pulls and `PULL` + i.
+# The purposes of a run's random numbers. A key is derived from the run's key, a counter and one of
+# these: the number of the round, or for a pull of arm i the number of its earlier pulls and `PULL`
+# + i.
 DECIDE, UPDATE, PULL = range(3)
 
 
 @pytree
 class Run:
-    """The result of a run at each of C checkpoints, in the bandit's units. With several resources, d is their number.
+    """The result of a run at each of C checkpoints, in the bandit's units. With several resources,
+    d is their number.
 
     Under `vmap`, batch axes precede the axes named here.
 
@@ -68,10 +85,14 @@ class Run:
     budget: jax.Array  # [C] or [C, d] float32, the checkpoints
     reward: jax.Array  # [C] float32, total reward
     cost: jax.Array  # [C] or [C, d] float32, total cost; at most the budget
-    rounds: jax.Array  # [C] int32, number of rounds, with the last one even if its cost exceeded what was left
+    rounds: (
+        jax.Array
+    )  # [C] int32, number of rounds, with the last one even if its cost exceeded what was left
     pulls: jax.Array  # [C, K] int32, number of pulls of each arm that were paid for
     truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
-    bandit: jax.Array | None = None  # [C] uint32, the fingerprint of the bandit, by which `regret` notices another bandit
+    bandit: jax.Array | None = (
+        None  # [C] uint32, the fingerprint of the bandit, by which `regret` notices another bandit
+    )
 
 
 class Units(NamedTuple):
@@ -110,7 +131,9 @@ class _Progress(NamedTuple):
     pulls: jax.Array  # [K] int32
     goal: Sum  # [] or [d], the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
-    waiting: jax.Array  # bool: the run has reached its goal and waits for the end of the block, or it has ended
+    waiting: (
+        jax.Array
+    )  # bool: the run has reached its goal and waits for the end of the block, or it has ended
     broken: jax.Array  # bool: the bandit or the policy is invalid; see `simulate`
 
 
@@ -123,7 +146,9 @@ class Round(NamedTuple):
 
 
 def with_fingerprint(run: Run, reward_mean: Any, cost_mean: Any, xp: Any = jnp) -> Run:
-    """The run, or the batch of runs, with the fingerprint of its bandit. `xp`: the array library, `jax.numpy` or `numpy`"""
+    """The run, or the batch of runs, with the fingerprint of its bandit. `xp`: the array library,
+    `jax.numpy` or `numpy`
+    """
     found = fingerprint(reward_mean, cost_mean, xp)
     return replace(run, bandit=xp.broadcast_to(found[..., None], run.reward.shape))
 
@@ -147,7 +172,9 @@ def setting_of(arguments: Arguments, key: random.Words) -> Setting:
 
 
 def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | None:
-    """How a bandit's rewards and costs are counted. The cost scale is NaN if a checkpoint is too large to be counted."""
+    """How a bandit's rewards and costs are counted. The cost scale is NaN if a checkpoint is too
+    large to be counted.
+    """
     found = _scales(bandit)
     if found is None:
         return None
@@ -157,19 +184,25 @@ def units_of(bandit: Bandit, checkpoints: Sum, endless: jax.Array) -> Units | No
 
 
 def _scales(bandit: Bandit) -> list[jax.Array] | None:
-    """The largest reward and cost of one pull, float32. `None` if the bandit has no scales: both are 1."""
+    """The largest reward and cost of one pull, float32. `None` if the bandit has no scales: both
+    are 1.
+    """
     if scales(bandit) is None:
         return None
-    return reproducible(lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()])(bandit)
+    return reproducible(
+        lambda bandit: [jnp.asarray(scale, jnp.float32) for scale in scales(bandit) or ()]
+    )(bandit)
 
 
 def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> jax.Array:
-    """(2b + 200) / (smallest positive expected cost), with b and costs in multiples of the cost scale. [C]
+    """(2b + 200) / (smallest positive expected cost), with b and costs in multiples of the cost
+    scale. [C]
 
-    Consider m = (2b + 200)/μ pulls with an expected cost of at least μ each. By Bernstein's inequality, they cost less than b
-    in total with a probability below exp(−(b + 200)² / (4b + 400)) ≤ exp(−99). Expected costs below half a quantum count as 0.
-    If no arm has a positive expected cost, μ is 1. With d resources, this holds for the sums of all budgets and costs, divided
-    by d; and if one of them is time, it also limits the rounds.
+    Consider m = (2b + 200)/μ pulls with an expected cost of at least μ each. By Bernstein's
+    inequality, they cost less than b in total with a probability below exp(−(b + 200)² / (4b +
+    400)) ≤ exp(−99). Expected costs below half a quantum count as 0. If no arm has a positive
+    expected cost, μ is 1. With d resources, this holds for the sums of all budgets and costs,
+    divided by d; and if one of them is time, it also limits the rounds.
     """
     _, cost = means(bandit)
     most = jnp.float32(2**31 - 128)
@@ -178,10 +211,18 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
         if units is not None:
             scale, per_unit = units.cost.scale, units.cost.per_unit
         total = over_last_axis(jnp.where(cost * per_unit >= 0.5, cost / scale, 0))
-        if is_timed(bandit):  # the time of a pull, as it is counted; a little more, because of rounding
+        # The time of a pull, as it is counted; a little more, because of rounding.
+        if is_timed(bandit):
             pull = jnp.maximum(jnp.round(cost[0, -1] * UNIT), 1)
-            most = jnp.minimum(most, jnp.ceil(round_product(amounts[..., -1] * jnp.float32(1.000001 * UNIT)) / pull) + 1)
-        amounts, smallest, beyond = over_last_axis(amounts / scale), jnp.min(jnp.where(total > 0, total, 1)), 200 * d
+            most = jnp.minimum(
+                most,
+                jnp.ceil(round_product(amounts[..., -1] * jnp.float32(1.000001 * UNIT)) / pull) + 1,
+            )
+        amounts, smallest, beyond = (
+            over_last_axis(amounts / scale),
+            jnp.min(jnp.where(total > 0, total, 1)),
+            200 * d,
+        )
     elif units is None:
         smallest, beyond = jnp.min(jnp.where(cost * UNIT >= 0.5, cost, 1)), 200
     else:
@@ -193,7 +234,9 @@ def default_limits(amounts: jax.Array, bandit: Bandit, units: Units | None) -> j
 @cache
 def rules(platform: str) -> Rules:
     """The rules of the game on a platform, "cpu" or "gpu"."""
-    return Rules(round=partial(_round, platform), start=_start, call=_call, blank=_blank, record=_record)
+    return Rules(
+        round=partial(_round, platform), start=_start, call=_call, blank=_blank, record=_record
+    )
 
 
 def _round(platform: str, setting: Setting) -> Stepwise:
@@ -206,25 +249,45 @@ def _round(platform: str, setting: Setting) -> Stepwise:
         arm, decided = decision(policy, state, random.as_key(words))
         exists = jnp.clip(arm, 0, pulls.shape[0] - 1)
         pull = in_order(bandit.pull, platform)
-        reward, cost = outcome(bandit, exists, random.derive(key, pulls[exists], PULL + exists), pull)
-        learnt = update(policy, bandit, units, decided, arm, reward, cost, random.derive(key, rounds, UPDATE))
+        reward, cost = outcome(
+            bandit, exists, random.derive(key, pulls[exists], PULL + exists), pull
+        )
+        learnt = update(
+            policy, bandit, units, decided, arm, reward, cost, random.derive(key, rounds, UPDATE)
+        )
         return Round(arm, reward, cost), learnt
 
     state = jax.eval_shape(first_state, setting.policy, setting.bandit, setting.budget)
-    pulls = jax.eval_shape(lambda bandit: jnp.zeros(jnp.shape(bandit.reward_mean), jnp.int32), setting.bandit)
-    round = Stepwise(platform, play_round, _constants(setting), state, jnp.int32(0), pulls, setting.key)
+    pulls = jax.eval_shape(
+        lambda bandit: jnp.zeros(jnp.shape(bandit.reward_mean), jnp.int32), setting.bandit
+    )
+    round = Stepwise(
+        platform, play_round, _constants(setting), state, jnp.int32(0), pulls, setting.key
+    )
     if depend_on_the_batch(round.closed.jaxpr):
         words = (jnp.uint32(0), jnp.uint32(0))
-        pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(setting.bandit, random.as_key(words))
-        kind, thing = ("bandit", setting.bandit) if depend_on_the_batch(pull.jaxpr) else ("policy", setting.policy)
-        raise ValueError(f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give other numbers in another "
-                         "batch: use the key that it is given, or create keys with jax.random.key(seed, "
-                         'impl="threefry2x32")')
+        pull = jax.make_jaxpr(lambda bandit, key: bandit.pull(key, jnp.int32(0)))(
+            setting.bandit, random.as_key(words)
+        )
+        kind, thing = (
+            ("bandit", setting.bandit)
+            if depend_on_the_batch(pull.jaxpr)
+            else ("policy", setting.policy)
+        )
+        raise ValueError(
+            f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give "
+            f"other numbers in another "
+            "batch: use the key that it is given, or create keys with "
+            "jax.random.key(seed, "
+            'impl="threefry2x32")'
+        )
     return round
 
 
 def decision(policy: Policy, state: State, key: jax.Array) -> tuple[jax.Array, State]:
-    """The arm that the policy chooses, and its state. Raises a `ValueError` if they break the contract."""
+    """The arm that the policy chooses, and its state. Raises a `ValueError` if they break the
+    contract.
+    """
     named = f"policy {type(policy).__name__}: __call__"
     with checks.explained(named):
         answer = policy(state, key)
@@ -232,24 +295,37 @@ def decision(policy: Policy, state: State, key: jax.Array) -> tuple[jax.Array, S
     return _checked_arm(policy, arm), _checked_state(policy, "__call__", state, decided)
 
 
-def outcome(bandit: Bandit, arm: jax.Array, key: jax.Array, pull: Callable) -> tuple[jax.Array, jax.Array]:
+def outcome(
+    bandit: Bandit, arm: jax.Array, key: jax.Array, pull: Callable
+) -> tuple[jax.Array, jax.Array]:
     """Reward and cost of a pull by `pull`, the bandit's function or what the engine made of it."""
     named, (num_arms, *costs) = f"bandit {type(bandit).__name__}: pull", jnp.shape(bandit.cost_mean)
     with checks.explained(named):
         answer = pull(key, arm)
     reward, cost = (jnp.asarray(x, jnp.float32) for x in _pair(named, "reward, cost", answer))
     if [*cost.shape] != costs:
-        raise ValueError(f"{named} returns a cost of shape {cost.shape}, and cost_mean has "
-                         f"shape {(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}")
+        raise ValueError(
+            f"{named} returns a cost of shape {cost.shape}, and cost_mean has "
+            f"shape {(num_arms, *costs)}: return "
+            f"{f'{costs[0]} costs' if costs else 'one number'}"
+        )
     return reward, cost
 
 
 def update(
-    policy: Policy, bandit: Bandit, units: Units | None, state: State, arm: jax.Array, reward: jax.Array, cost: jax.Array,
+    policy: Policy,
+    bandit: Bandit,
+    units: Units | None,
+    state: State,
+    arm: jax.Array,
+    reward: jax.Array,
+    cost: jax.Array,
     key: jax.Array,
 ) -> State:
     """The state of the policy after a pull. It sees reward and cost in its own units."""
-    seen = (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
+    seen = (
+        (reward, cost) if units is None else (reward / units.reward.scale, cost / units.cost.scale)
+    )
     if hides_time(policy, bandit):
         seen = seen[0], seen[1][0]
     with checks.explained(f"policy {type(policy).__name__}: update"):
@@ -263,7 +339,11 @@ def _constants(setting: Setting) -> tuple:
 
 def _pair(method: str, names: str, answer: Any) -> Any:
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        shape = f"a {type(answer).__name__} of {len(answer)}" if isinstance(answer, (tuple, list)) else "one value"
+        shape = (
+            f"a {type(answer).__name__} of {len(answer)}"
+            if isinstance(answer, (tuple, list))
+            else "one value"
+        )
         raise ValueError(f"{method} returns {shape}: return ({names})")
     return answer
 
@@ -271,8 +351,11 @@ def _pair(method: str, names: str, answer: Any) -> Any:
 def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
-        raise ValueError(f"policy {type(policy).__name__} returns an arm of type {arm.dtype}{list(arm.shape)}: "
-                         "return the index of an arm, an integer scalar")
+        raise ValueError(
+            f"policy {type(policy).__name__} returns an arm of type "
+            f"{arm.dtype}{list(arm.shape)}: "
+            "return the index of an arm, an integer scalar"
+        )
     return arm.astype(jnp.int32)
 
 
@@ -287,12 +370,20 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
         budget, cost = (divide(amount, found[1]) for amount in (budget, cost))
     if hidden:
         budget, cost = budget[0], cost[:, 0]
-    known |= {"budget": budget, "min_cost": cost.min(), "cost_mean": cost, "revenue": _revenue(bandit, found)}
+    known |= {
+        "budget": budget,
+        "min_cost": cost.min(),
+        "cost_mean": cost,
+        "revenue": _revenue(bandit, found),
+    }
     known = {name: known[name] for name in side_info(policy) if name != "time_cost"}
     if is_timed(bandit) and not hidden:
         known["time_cost"] = cost[0, -1]
     if found is not None:
-        known |= {"reward_scale": found[0], "cost_scale": found[1][0] if hidden and found[1].ndim else found[1]}
+        known |= {
+            "reward_scale": found[0],
+            "cost_scale": found[1][0] if hidden and found[1].ndim else found[1],
+        }
 
     def init(policy: Policy, known: dict) -> State:
         d = None if cost.ndim == 1 else cost.shape[1]
@@ -301,15 +392,20 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
                 return policy.init(Problem(num_arms=cost.shape[0], num_resources=d, **known))
         except Exception as error:
             if isinstance(error, (TypeError, AttributeError)) and "None" in str(error):
-                error.add_note(f"A field of Problem is None unless policy {type(policy).__name__} names it in its attribute "
-                               "requires, as in requires = (\"budget\",).")
+                error.add_note(
+                    f"A field of Problem is None unless policy "
+                    f"{type(policy).__name__} names it in its attribute "
+                    'requires, as in requires = ("budget",).'
+                )
             raise
 
     return jax.tree.map(jnp.asarray, reproducible(init)(policy, known))
 
 
 def _revenue(bandit: Bandit, found: list[jax.Array] | None) -> jax.Array | None:
-    """The revenue of the arms per unit of each resource except time, in the units of the policy. `found`: the scales"""
+    """The revenue of the arms per unit of each resource except time, in the units of the policy.
+    `found`: the scales
+    """
     revenue = getattr(bandit, "revenue", None)
     if revenue is None or found is None:
         return revenue
@@ -322,7 +418,9 @@ def _revenue(bandit: Bandit, found: list[jax.Array] | None) -> jax.Array | None:
 def means(bandit: Bandit) -> tuple[jax.Array, jax.Array]:
     """The expected rewards [K] and costs [K] or [K, d]."""
     with checks.explained(f"bandit {type(bandit).__name__}: reward_mean or cost_mean"):
-        return reproducible(lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean)))(bandit)
+        return reproducible(
+            lambda bandit: (jnp.asarray(bandit.reward_mean), jnp.asarray(bandit.cost_mean))
+        )(bandit)
 
 
 def _start(round: Stepwise, setting: Setting) -> _Progress:
@@ -355,13 +453,16 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
 def _call(round: Stepwise, setting: Setting, now: _Progress) -> _Progress:
     """One attempt at a round.
 
-    A waiting run does not change. If the draws are not complete, only the saved draws and the counts of attempts change.
+    A waiting run does not change. If the draws are not complete, only the saved draws and the
+    counts of attempts change.
     """
     return attempted(setting, now, attempt_at(round, setting, now))
 
 
 def attempt_at(round: Stepwise, setting: Setting, now: _Progress) -> Attempt:
-    return round(now.kept, now.attempt, _constants(setting), now.policy, now.rounds, now.pulls, now.words)
+    return round(
+        now.kept, now.attempt, _constants(setting), now.policy, now.rounds, now.pulls, now.words
+    )
 
 
 def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
@@ -370,15 +471,28 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     active = ~now.waiting
     again = active & ~attempt.complete
     hopeless = again & (now.attempt >= MOST_ATTEMPTS)
-    most = (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
+    most = (
+        (1, 1) if setting.units is None else (setting.units.reward.scale, setting.units.cost.scale)
+    )
     low, high = (flags.all() if cost.ndim else flags for flags in (cost >= 0, cost <= most[1]))
-    possible = (reward >= 0) & (reward <= most[0]) & low & high & (arm >= 0) & (arm < now.pulls.shape[0])
+    possible = (
+        (reward >= 0) & (reward <= most[0]) & low & high & (arm >= 0) & (arm < now.pulls.shape[0])
+    )
     counts = active & attempt.complete & possible
     broken = (active & attempt.complete & ~possible) | hopeless
-    count = (quantize, quantize) if setting.units is None else (setting.units.reward.quantize, setting.units.cost.quantize)
-    won, paid = (jnp.where(counts, in_coins(amount), 0) for in_coins, amount in zip(count, (reward, cost), strict=True))
+    count = (
+        (quantize, quantize)
+        if setting.units is None
+        else (setting.units.reward.quantize, setting.units.cost.quantize)
+    )
+    won, paid = (
+        jnp.where(counts, in_coins(amount), 0)
+        for in_coins, amount in zip(count, (reward, cost), strict=True)
+    )
     spent, rounds = now.spent.add(paid), now.rounds + counts.astype(jnp.int32)
-    reached = counts & (any_resource(spent.reaches(now.goal), cost.ndim == 1) | (rounds >= now.limit))
+    reached = counts & (
+        any_resource(spent.reaches(now.goal), cost.ndim == 1) | (rounds >= now.limit)
+    )
     return _Progress(
         policy=jax.tree.map(lambda new, old: jnp.where(counts, new, old), state, now.policy),
         words=random.derived_words(setting.key, rounds, DECIDE),
@@ -421,7 +535,9 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     goals = setting.checkpoints
     several = goals.whole.ndim == 2
     reached = any_resource(now.spent.reaches(goals), several)
-    fresh = (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
+    fresh = (
+        (reached | (now.rounds >= setting.limits) | now.broken) & now.waiting & (record.rounds < 0)
+    )
     # If the last pull exceeds the checkpoint, it earns and costs nothing in a run with that budget.
     beyond = reached & any_resource(~goals.reaches(now.spent), several)
 
@@ -430,8 +546,12 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
         return flags[:, None] if several else flags
 
     of_rewards, of_costs = (None, None) if setting.units is None else setting.units
-    cost = jnp.where(each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs))
-    reward = jnp.where(beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards))
+    cost = jnp.where(
+        each(beyond), now.spent.add(-now.last_cost).value(of_costs), now.spent.value(of_costs)
+    )
+    reward = jnp.where(
+        beyond, now.earned.add(-now.last_reward).value(of_rewards), now.earned.value(of_rewards)
+    )
     unpaid = beyond[:, None] & (jnp.arange(now.pulls.shape[0]) == now.last_arm)
     record = replace(
         record,
@@ -446,21 +566,31 @@ def _record(setting: Setting, now: _Progress, record: Run) -> tuple[_Progress, R
     if left.shape == (1,):
         return now, record
     first = jnp.argmax(left)
-    return now._replace(goal=jax.tree.map(lambda x: x[first], goals), limit=setting.limits[first]), record
+    return now._replace(
+        goal=jax.tree.map(lambda x: x[first], goals), limit=setting.limits[first]
+    ), record
 
 
 def _checked_state(policy: Policy, method: str, before: State, after: State) -> State:
-    """Returns `after`. Raises a `ValueError` unless it has the structure, shapes and dtypes of `before`."""
+    """Returns `after`. Raises a `ValueError` unless it has the structure, shapes and dtypes of
+    `before`.
+    """
     old, new = jax.tree.leaves_with_path(before), jax.tree.leaves_with_path(after)
     name = f"policy {type(policy).__name__}: the state that {method} returns"
     if [path for path, _ in old] != [path for path, _ in new]:
-        raise ValueError(f"{name} has another structure than that of init ({jax.tree.structure(after)} instead of "
-                         f"{jax.tree.structure(before)}): return all fields, and no others")
+        raise ValueError(
+            f"{name} has another structure than that of init "
+            f"({jax.tree.structure(after)} instead of "
+            f"{jax.tree.structure(before)}): return all fields, and no others"
+        )
     for (path, x), (_, y) in zip(old, new, strict=True):
         y = jnp.asarray(y)
-        if x.shape != y.shape or (x.dtype != y.dtype and not (y.weak_type and jnp.result_type(x, y) == x.dtype)):
-            raise ValueError(f"{name} has {y.dtype}{list(y.shape)} in {jax.tree_util.keystr(path) or 'it'}, but that of init "
-                             f"has {x.dtype}{list(x.shape)}: use the same type and shape in both")
+        if x.shape != y.shape or (
+            x.dtype != y.dtype and not (y.weak_type and jnp.result_type(x, y) == x.dtype)
+        ):
+            raise ValueError(
+                f"{name} has {y.dtype}{list(y.shape)} in "
+                f"{jax.tree_util.keystr(path) or 'it'}, but that of init "
+                f"has {x.dtype}{list(x.shape)}: use the same type and shape in both"
+            )
     return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), before, after)
-
-

@@ -15,18 +15,25 @@ _hint: Callable[[], str] = str  # how to resume, if there is something to resume
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """On SIGINT or SIGTERM, the process prints one line and exits with code 130 or 143. An ignored signal stays ignored.
+    """On SIGINT or SIGTERM, the process prints one line and exits with code 130 or 143. An ignored
+    signal stays ignored.
 
-    A thread waits for the signal. Python itself would call a handler, or raise `KeyboardInterrupt`, in the main thread, and
-    only after the compiled program there has ended. The exception would be lost if a callback were running.
+    A thread waits for the signal. Python itself would call a handler, or raise `KeyboardInterrupt`,
+    in the main thread, and only after the compiled program there has ended. The exception would be
+    lost if a callback were running.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python allows handlers in the main thread only
+    # Python allows handlers in the main thread only.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     wakeup = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, _note) for number in _ENDED if signal.getsignal(number) != signal.SIG_IGN}
+    handlers = {
+        number: signal.signal(number, _note)
+        for number in _ENDED
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     thread = threading.Thread(target=_exit_on_signal, args=(reading,), daemon=True)
     thread.start()
     try:

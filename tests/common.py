@@ -13,29 +13,63 @@ import bts_jax as bj
 INSTANCES = {
     "bernoulli": bj.Bernoulli(reward=[0.3, 0.7, 0.5, 0.9, 0.2], cost=[0.4, 0.6, 0.3, 0.95, 0.5]),
     "multinomial": bj.Multinomial(
-        reward_probs=[[0.1, 0.2, 0.3, 0.3, 0.1], [0.4, 0.3, 0.1, 0.1, 0.1], [0, 0, 0.1, 0.3, 0.6], [0.2] * 5],
-        cost_probs=[[0.3, 0.3, 0.2, 0.1, 0.1], [0.1, 0.4, 0.3, 0.1, 0.1], [0.05, 0.1, 0.2, 0.3, 0.35], [0.2] * 5],
+        reward_probs=[
+            [0.1, 0.2, 0.3, 0.3, 0.1],
+            [0.4, 0.3, 0.1, 0.1, 0.1],
+            [0, 0, 0.1, 0.3, 0.6],
+            [0.2] * 5,
+        ],
+        cost_probs=[
+            [0.3, 0.3, 0.2, 0.1, 0.1],
+            [0.1, 0.4, 0.3, 0.1, 0.1],
+            [0.05, 0.1, 0.2, 0.3, 0.35],
+            [0.2] * 5,
+        ],
     ),
-    "beta": bj.Beta(reward_alpha=[0.3, 2, 5], reward_beta=[0.5, 3, 2.5], cost_alpha=[0.2, 1, 3], cost_beta=[0.4, 2, 1]),
-    "correlated": bj.Correlated(reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3], correlation=[0.6, -0.5, 0.2]),
-    "empirical": bj.Empirical(reward=[[0, 1, 0.25, 0], [0.5, 0.125, 1, 0.875], [0.125, 0.75, 0, 0]],
-                              cost=[[0.125, 0.875, 0.5, 0], [1, 0.25, 0.375, 0.5], [0.75, 0.25, 0, 0]], rows=[3, 4, 2]),
+    "beta": bj.Beta(
+        reward_alpha=[0.3, 2, 5],
+        reward_beta=[0.5, 3, 2.5],
+        cost_alpha=[0.2, 1, 3],
+        cost_beta=[0.4, 2, 1],
+    ),
+    "correlated": bj.Correlated(
+        reward=[0.3, 0.7, 0.5], cost=[0.4, 0.6, 0.3], correlation=[0.6, -0.5, 0.2]
+    ),
+    "empirical": bj.Empirical(
+        reward=[[0, 1, 0.25, 0], [0.5, 0.125, 1, 0.875], [0.125, 0.75, 0, 0]],
+        cost=[[0.125, 0.875, 0.5, 0], [1, 0.25, 0.375, 0.5], [0.75, 0.25, 0, 0]],
+        rows=[3, 4, 2],
+    ),
 }
-INSTANCES["copula"] = bj.Copula(reward=[[0, 0.25, 1], [0.5, 0.5, 0.75], [0, 1, 1]], cost=[[0.125, 1], [0.25, 0.5], [0, 0.75]],
-                                correlation=[0.9, -0.5, 0])
+INSTANCES["copula"] = bj.Copula(
+    reward=[[0, 0.25, 1], [0.5, 0.5, 0.75], [0, 1, 1]],
+    cost=[[0.125, 1], [0.25, 0.5], [0, 0.75]],
+    correlation=[0.9, -0.5, 0],
+)
 INSTANCES["fixed-price"] = bj.FixedPrice(success=[0.3, 0.7, 0.9], price=[0.25, 0.375, 1])
-INSTANCES["scaled"] = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.5, 0, 0.75, 0.25, 0],
-                               shift=[0.125, 0.25, 0.125, 0.75, 0.5])
+INSTANCES["scaled"] = bj.Scaled(
+    bandit=INSTANCES["bernoulli"],
+    scale=[0.5, 0, 0.75, 0.25, 0],
+    shift=[0.125, 0.25, 0.125, 0.75, 0.5],
+)
 # Families for several resources, and families that can have several.
 SEVERAL = {
     "bernoulli": bj.Bernoulli(reward=[0.3, 0.7, 0.5], cost=[[0.4, 0.1], [0.6, 0.9], [0.3, 0.3]]),
-    "multinomial": bj.Multinomial(reward_probs=[[0.1, 0.9], [0.4, 0.6]],
-                                  cost_probs=[[[0.3, 0.7], [0.1, 0.9]], [[0.5, 0.5], [0.8, 0.2]]]),
-    "pricing": bj.Pricing(prices=[[0.5, 1], [2, 0.25], [1, 3]], demand=[[0.9, 0.5], [0.2, 0.8], [0.5, 0.25]], inventory=[1, 4]),
+    "multinomial": bj.Multinomial(
+        reward_probs=[[0.1, 0.9], [0.4, 0.6]],
+        cost_probs=[[[0.3, 0.7], [0.1, 0.9]], [[0.5, 0.5], [0.8, 0.2]]],
+    ),
+    "pricing": bj.Pricing(
+        prices=[[0.5, 1], [2, 0.25], [1, 3]],
+        demand=[[0.9, 0.5], [0.2, 0.8], [0.5, 0.25]],
+        inventory=[1, 4],
+    ),
 }
 SEVERAL["timed"] = bj.Timed(bandit=INSTANCES["scaled"], horizon=4)
 SEVERAL["with-null"] = bj.WithNull(bandit=bj.Timed(bandit=SEVERAL["pricing"], horizon=2))
-assert set(INSTANCES) | set(SEVERAL) == set(bj.BANDITS), "add an instance for each family in the registry"
+assert set(INSTANCES) | set(SEVERAL) == set(bj.BANDITS), (
+    "add an instance for each family in the registry"
+)
 
 
 def batch(policy, bandit, budget, keys, **options):
@@ -44,7 +78,9 @@ def batch(policy, bandit, budget, keys, **options):
 
 _compilations = []
 jax.monitoring.register_event_duration_secs_listener(
-    lambda event, *_, **__: _compilations.append(event) if event.endswith("backend_compile_duration") else None
+    lambda event, *_, **__: (
+        _compilations.append(event) if event.endswith("backend_compile_duration") else None
+    )
 )
 
 
@@ -77,7 +113,9 @@ def assert_same_bits(left, right):
 
 
 def made_up(regret, budgets, names=None, arms=4):
-    """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and other made-up values that fit."""
+    """A Dataset as `sweep` returns it, with this regret [policy, bandit, budget, seed] and other
+    made-up values that fit.
+    """
     import xarray as xr
 
     regret = np.asarray(regret, np.float64)
@@ -99,10 +137,15 @@ def made_up(regret, budgets, names=None, arms=4):
             "pseudo_regret": (axes, regret + 1),
         },
         coords={
-            "policy": list(names or list(bj.POLICIES)[:policies]), "bandit": [f"instance {i}" for i in range(bandits)],
-            "budget": budget, "seed": np.arange(seeds), "arm": np.arange(arms),
-            "reward_mean": (("bandit", "arm"), reward_mean), "cost_mean": (("bandit", "arm"), cost_mean),
-            "num_arms": ("bandit", np.full(bandits, arms)), "family": ("bandit", ["Bernoulli"] * bandits),
+            "policy": list(names or list(bj.POLICIES)[:policies]),
+            "bandit": [f"instance {i}" for i in range(bandits)],
+            "budget": budget,
+            "seed": np.arange(seeds),
+            "arm": np.arange(arms),
+            "reward_mean": (("bandit", "arm"), reward_mean),
+            "cost_mean": (("bandit", "arm"), cost_mean),
+            "num_arms": ("bandit", np.full(bandits, arms)),
+            "family": ("bandit", ["Bernoulli"] * bandits),
             "requires": ("policy", ["none"] * policies),
         },
     )

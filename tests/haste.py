@@ -1,11 +1,13 @@
-"""Fast compilation for tests that are not about bits: XLA optimizes a program less, in a third of the time.
+"""Fast compilation for tests that are not about bits: XLA optimizes a program less, in a third of
+the time.
 
-`jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one of them: as usual; without
-any optimization, for short runs; or, for long runs, in two thirds of the time, with code that is nearly as fast as usual.
+`jax.jit` is replaced by `Jitted`, which compiles a function in several ways. The test selects one
+of them: as usual; without any optimization, for short runs; or, for long runs, in two thirds of the
+time, with code that is nearly as fast as usual.
 
-Runs are played on all devices only in tests that are marked `all_devices` or name their devices. In others `jax.local_devices`,
-which is replaced, too, returns only the first device. A program for several devices takes a third longer to compile, because
-XLA first divides it among them.
+Runs are played on all devices only in tests that are marked `all_devices` or name their devices. In
+others `jax.local_devices`, which is replaced, too, returns only the first device. A program for
+several devices takes a third longer to compile, because XLA first divides it among them.
 """
 
 import os
@@ -14,21 +16,32 @@ from threading import local
 
 from jaxlib.version import __version__ as jaxlib_version
 
-# Operations that are not part of a program compile in 60% of the time with XLA's older emitters. Those in `SAME_BITS`
-# have the same bits with both. XLA ends a process that has an unknown flag, so only versions that know this flag get it.
-# Programs have the option of the same name instead. The settings of the user are read once, by pytest's first process.
+# Operations that are not part of a program compile in 60% of the time with XLA's older emitters.
+# Those in `SAME_BITS` have the same bits with both. XLA ends a process that has an unknown flag, so
+# only versions that know this flag get it. Programs have the option of the same name instead. The
+# settings of the user are read once, by pytest's first process.
 USUAL_FLAGS = os.environ.setdefault("BTS_JAX_TESTS_FLAGS", os.environ.get("XLA_FLAGS", ""))
-USUAL_DEVICES = os.environ.setdefault("BTS_JAX_TESTS_DEVICES", os.environ.get("BTS_JAX_CPU_DEVICES", ""))
+USUAL_DEVICES = os.environ.setdefault(
+    "BTS_JAX_TESTS_DEVICES", os.environ.get("BTS_JAX_CPU_DEVICES", "")
+)
 if jaxlib_version.startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{USUAL_FLAGS} --xla_cpu_use_fusion_emitters=false"
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-_LONG = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+_LONG = {
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 WAYS = {
     "usual": {"xla_cpu_use_fusion_emitters": True},
-    "short": {**_LONG, "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+    "short": {
+        **_LONG,
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
     "long": _LONG,
 }
 usual_jit = jax.jit
@@ -56,8 +69,12 @@ def switch(to, on_all_devices=False):
     """Selects how programs are compiled from now on, and whether runs are played on all devices."""
     global way, all_devices
     all_devices = on_all_devices
-    # Processes that a test starts do the same. (This process has read its own flags when `options` compiled something.)
-    os.environ |= {"XLA_FLAGS": flags(to), "BTS_JAX_CPU_DEVICES": USUAL_DEVICES if all_devices else "1"}
+    # Processes that a test starts do the same. (This process has read its own flags when `options`
+    # compiled something.)
+    os.environ |= {
+        "XLA_FLAGS": flags(to),
+        "BTS_JAX_CPU_DEVICES": USUAL_DEVICES if all_devices else "1",
+    }
     if to != way:
         if "short" in (to, way):  # also for calls without `jax.jit`
             jax.config.update("jax_disable_most_optimizations", to == "short")
@@ -90,7 +107,9 @@ def known(option, value):
 
 
 def inside(arguments):
-    """Whether this call is part of a larger program or is differentiated. `vmap` alone makes no program."""
+    """Whether this call is part of a larger program or is differentiated. `vmap` alone makes no
+    program.
+    """
     for leaf in jax.tree.leaves(arguments):
         while type(leaf).__name__ == "BatchTracer":
             leaf = leaf.val

@@ -1,7 +1,8 @@
-"""An independent version of the game and its policies, written from the paper and not from the package.
+"""An independent version of the game and its policies, written from the paper and not from the
+package.
 
-It is slow and obvious, in NumPy and float64. All runs of a call advance together, one row each. Nothing here is imported from
-`bts_jax`.
+It is slow and obvious, in NumPy and float64. All runs of a call advance together, one row each.
+Nothing here is imported from `bts_jax`.
 """
 
 import numpy as np
@@ -21,9 +22,15 @@ class BernoulliArms:
 
 class MultinomialArms:
     def __init__(self, reward_probs, cost_probs, support):
-        self.reward_probs, self.cost_probs = np.asarray(reward_probs, float), np.asarray(cost_probs, float)
+        self.reward_probs, self.cost_probs = (
+            np.asarray(reward_probs, float),
+            np.asarray(cost_probs, float),
+        )
         self.support = np.asarray(support, float)
-        self.reward_mean, self.cost_mean = self.reward_probs @ self.support, self.cost_probs @ self.support
+        self.reward_mean, self.cost_mean = (
+            self.reward_probs @ self.support,
+            self.cost_probs @ self.support,
+        )
 
     def pull(self, arm, rng):
         return tuple(
@@ -34,8 +41,13 @@ class MultinomialArms:
 
 class BetaArms:
     def __init__(self, reward_alpha, reward_beta, cost_alpha, cost_beta):
-        self.reward, self.cost = np.array([reward_alpha, reward_beta], float), np.array([cost_alpha, cost_beta], float)
-        self.reward_mean, self.cost_mean = (shapes[0] / shapes.sum(0) for shapes in (self.reward, self.cost))
+        self.reward, self.cost = (
+            np.array([reward_alpha, reward_beta], float),
+            np.array([cost_alpha, cost_beta], float),
+        )
+        self.reward_mean, self.cost_mean = (
+            shapes[0] / shapes.sum(0) for shapes in (self.reward, self.cost)
+        )
 
     def pull(self, arm, rng):
         return rng.beta(*self.reward[:, arm]), rng.beta(*self.cost[:, arm])
@@ -46,7 +58,10 @@ class CorrelatedArms:
 
     def __init__(self, probs):
         self.probs = np.asarray(probs, float)
-        self.reward_mean, self.cost_mean = self.probs[:, 2] + self.probs[:, 3], self.probs[:, 1] + self.probs[:, 3]
+        self.reward_mean, self.cost_mean = (
+            self.probs[:, 2] + self.probs[:, 3],
+            self.probs[:, 1] + self.probs[:, 3],
+        )
 
     def pull(self, arm, rng):
         outcome = (rng.random((len(arm), 1)) > self.probs[arm].cumsum(1)[:, :-1]).sum(1)
@@ -78,13 +93,19 @@ class CopulaArms:
         one, other = rng.normal(size=(2, len(arm)))
         rho = self.correlation[arm]
         levels = scipy.stats.norm.cdf([one, rho * one + np.sqrt(1 - rho**2) * other])
-        return tuple(x[arm, (level * x.shape[1]).astype(int)] for x, level in zip(self.values, levels, strict=True))
+        return tuple(
+            x[arm, (level * x.shape[1]).astype(int)]
+            for x, level in zip(self.values, levels, strict=True)
+        )
 
 
 class ScaledArms:
     def __init__(self, arms, scale, shift):
         self.arms, self.scale, self.shift = arms, np.asarray(scale, float), np.asarray(shift, float)
-        self.reward_mean, self.cost_mean = arms.reward_mean, self.shift + self.scale * arms.cost_mean
+        self.reward_mean, self.cost_mean = (
+            arms.reward_mean,
+            self.shift + self.scale * arms.cost_mean,
+        )
 
     def pull(self, arm, rng):
         reward, cost = self.arms.pull(arm, rng)
@@ -92,13 +113,18 @@ class ScaledArms:
 
 
 class Seen:
-    """What all runs have seen: n, Σ reward, Σ cost, their squares and products per arm, the round, and counts of trials."""
+    """What all runs have seen: n, Σ reward, Σ cost, their squares and products per arm, the round,
+    and counts of trials.
+    """
 
     def __init__(self, runs, arms):
-        self.n, self.reward, self.cost, self.reward_square, self.cost_square, self.product = np.zeros((6, runs, arms))
+        self.n, self.reward, self.cost, self.reward_square, self.cost_square, self.product = (
+            np.zeros((6, runs, arms))
+        )
         self.reward_successes, self.cost_successes, self.both_successes = np.zeros((3, runs, arms))
         self.spent = np.zeros(runs)
-        self.t = 1  # the current round; runs start together, so all unfinished runs are in the same round
+        # The current round; runs start together, so all unfinished runs are in the same round.
+        self.t = 1
 
     def means(self):
         n = np.maximum(self.n, 1)
@@ -107,8 +133,12 @@ class Seen:
     def variances(self):
         """Mean square distances from the means."""
         n = np.maximum(self.n, 1)
-        return tuple(np.maximum(square / n - mean**2, 0) for square, mean in zip(
-            (self.reward_square, self.cost_square), self.means(), strict=True))
+        return tuple(
+            np.maximum(square / n - mean**2, 0)
+            for square, mean in zip(
+                (self.reward_square, self.cost_square), self.means(), strict=True
+            )
+        )
 
     def add(self, arm, reward, cost, rng):
         """Records one more pull in every run."""
@@ -134,7 +164,9 @@ class Seen:
 
 
 def pick(index, n):
-    """The largest index. Arms without a pull or a finite index come first, the least pulled of them before the others."""
+    """The largest index. Arms without a pull or a finite index come first, the least pulled of them
+    before the others.
+    """
     explore = (n == 0) | ~np.isfinite(index)
     first = np.where(explore, n, np.inf).argmin(1)
     return np.where(explore.any(1), first, np.where(explore, -np.inf, index).argmax(1))
@@ -149,7 +181,9 @@ def bts(seen, problem, rng):
 
 
 def matched_bts(seen, problem, rng):
-    """Draws with the mean and the variance of the Bayesian bootstrap. Rewards have a 1 and a 0 more, costs half a 0 more."""
+    """Draws with the mean and the variance of the Bayesian bootstrap. Rewards have a 1 and a 0
+    more, costs half a 0 more.
+    """
     n, cost_n = seen.n + 2, seen.n + 0.5
     mean, cost_mean = (seen.reward + 1) / n, seen.cost / cost_n
     variance = ((seen.reward_square + 1) / n - mean**2) / (n + 1)
@@ -157,7 +191,8 @@ def matched_bts(seen, problem, rng):
     reward = rng.beta(mean * k, (1 - mean) * k)
     cost_variance = np.maximum(seen.cost_square / cost_n - cost_mean**2, 0) / (cost_n + 1)
     shape = np.where(cost_mean > 0, np.maximum(cost_mean**2 / cost_variance, 1), 1)
-    free = np.where(seen.n > 0, cost_mean.max(1, keepdims=True) / (cost_n + 1), 0)  # of arms that have cost nothing
+    # Of arms that have cost nothing.
+    free = np.where(seen.n > 0, cost_mean.max(1, keepdims=True) / (cost_n + 1), 0)
     cost = rng.gamma(shape) * np.where(cost_mean > 0, cost_mean / shape, free)
     return (reward / np.maximum(cost, 1e-25 * (cost_n + 1))).argmax(1)
 
@@ -168,7 +203,9 @@ def kube_index(seen, problem):
 
 
 def ucb_bv1_index(seen, problem, explore=0):
-    """With explore = 0 the bonus is the formula's, negative for e > λ. With explore = 1 such an arm is explored first."""
+    """With explore = 0 the bonus is the formula's, negative for e > λ. With explore = 1 such an arm
+    is explored first.
+    """
     reward, cost = seen.means()
     floor, e = problem["min_cost"], radius(seen, 1)
     bonus = (1 + 1 / floor) * e / (floor - e)
@@ -193,7 +230,9 @@ def radius(seen, alpha):
 
 
 def ucb_bv2_index(seen, problem, explore=0):
-    """As UCB-BV1. While an arm has no cost, λ = 0: with explore = 0 only such arms are explored first, with 1 all arms."""
+    """As UCB-BV1. While an arm has no cost, λ = 0: with explore = 0 only such arms are explored
+    first, with 1 all arms.
+    """
     reward, cost = seen.means()
     floor, e = cost.min(1, keepdims=True), radius(seen, 1)
     bonus = np.where(floor > 0, 1 / floor * (1 + 1 / (floor - e)) * e, 0)
@@ -209,7 +248,11 @@ def fractional_kube_index(seen, problem):
 def budget_ucb_index(seen, problem):
     reward, cost = seen.means()
     e = radius(seen, np.sqrt(2))
-    return reward / cost + e / cost + e / cost * np.minimum(reward + e, 1) / np.maximum(cost - e, problem["min_cost"])
+    return (
+        reward / cost
+        + e / cost
+        + e / cost * np.minimum(reward + e, 1) / np.maximum(cost - e, problem["min_cost"])
+    )
 
 
 def i_ucb_index(seen, problem):
@@ -246,7 +289,9 @@ def wilson(mean, n, z_square, sign):
 def omega_ucb_index(seen, problem, reward_eta=1, cost_eta=1):
     reward, cost = seen.means()
     n, z_square = np.maximum(seen.n, 1), 2 * 0.25 * np.log(seen.t + 1)
-    return np.minimum(wilson(reward, n, reward_eta * z_square, 1), 1) / wilson(cost, n, cost_eta * z_square, -1)
+    return np.minimum(wilson(reward, n, reward_eta * z_square, 1), 1) / wilson(
+        cost, n, cost_eta * z_square, -1
+    )
 
 
 def omega_star_ucb_index(seen, problem):
@@ -260,7 +305,9 @@ def omega_star_ucb_index(seen, problem):
 
 
 def patient_omega_ucb_index(seen, problem):
-    """ω-UCB with ρ_i η̂_i in place of ρ: η̂ is the variance over x̄(1 − x̄), with five more pulls for which it is 1."""
+    """ω-UCB with ρ_i η̂_i in place of ρ: η̂ is the variance over x̄(1 − x̄), with five more pulls
+    for which it is 1.
+    """
     etas = []
     for mean, variance in zip(seen.means(), seen.variances(), strict=True):
         inside = (mean > 0) & (mean < 1)
@@ -271,7 +318,9 @@ def patient_omega_ucb_index(seen, problem):
 
 
 def greedy_kube(seen, problem, rng):
-    """The rest of the budget is filled with arms in the order of their upper bounds per cost; one of these pulls at random."""
+    """The rest of the budget is filled with arms in the order of their upper bounds per cost; one
+    of these pulls at random.
+    """
     n, cost = np.maximum(seen.n, 1), problem["cost_mean"]
     upper = seen.means()[0] + np.sqrt(2 * np.log(seen.t) / n)
     order, left = np.argsort(-upper / cost, 1), problem["budget"] - seen.spent
@@ -281,7 +330,9 @@ def greedy_kube(seen, problem, rng):
         left = left - counts[rows, place] * cost[place]
     reached = np.take_along_axis(counts, order, 1).cumsum(1)
     drawn = (reached < rng.random((len(n), 1)) * reached[:, -1:]).sum(1)
-    return np.where((seen.n == 0).any(1), seen.n.argmin(1), order[rows, np.minimum(drawn, len(cost) - 1)])
+    return np.where(
+        (seen.n == 0).any(1), seen.n.argmin(1), order[rows, np.minimum(drawn, len(cost) - 1)]
+    )
 
 
 def ucb_sc_plus_index(seen, problem):
@@ -293,7 +344,9 @@ def ucb_sc_plus_index(seen, problem):
 
 
 def ucb_b2_index(seen, problem, reward_test=1):
-    """The cost's radius η must be below c̄ (λ − 1)/λ, or below r̄ if reward_test is 1. Otherwise the arm is explored first."""
+    """The cost's radius η must be below c̄ (λ − 1)/λ, or below r̄ if reward_test is 1. Otherwise
+    the arm is explored first.
+    """
     reward, cost = seen.means()
     n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
     epsilon, eta = (np.sqrt(2 * variance * log / n) + 3 * log / n for variance in seen.variances())
@@ -313,7 +366,9 @@ def ucb_b1_index(seen, problem, reward_test=1, largest=0):
 
 
 def ucb_b2c_index(seen, problem, reward_test=1):
-    """ω is the slope of the regression of rewards on costs. The reward's variance is that of the residuals."""
+    """ω is the slope of the regression of rewards on costs. The reward's variance is that of the
+    residuals.
+    """
     reward, cost = seen.means()
     n, log = np.maximum(seen.n, 1), 2.01 * np.log(seen.t)
     reward_variance, cost_variance = seen.variances()
@@ -324,16 +379,25 @@ def ucb_b2c_index(seen, problem, reward_test=1):
     eta = np.sqrt(2 * cost_variance * log / n) + 3 * log / n
     ratio = reward / cost
     known = eta < (reward if reward_test else cost * (1.28 - 1) / 1.28)
-    return np.where(known & (cost > 0), ratio + 1.4 * (epsilon + np.maximum(ratio - slope, 0) * eta) / cost, np.inf)
+    return np.where(
+        known & (cost > 0),
+        ratio + 1.4 * (epsilon + np.maximum(ratio - slope, 0) * eta) / cost,
+        np.inf,
+    )
 
 
 def kl(p, q):
     """The divergence of Bernoulli(q) from Bernoulli(p)."""
-    return sum(np.where(x > 0, x * np.log(np.where(x > 0, x, 1) / y), 0) for x, y in ((p, q), (1 - p, 1 - q)))
+    return sum(
+        np.where(x > 0, x * np.log(np.where(x > 0, x, 1) / y), 0)
+        for x, y in ((p, q), (1 - p, 1 - q))
+    )
 
 
 def least_divergence(reward, cost, ratio):
-    """min{kl(reward, x) + kl(cost, y) : x/y = ratio}, by the smaller root y of 2 ratio y² − b y + reward + cost."""
+    """min{kl(reward, x) + kl(cost, y) : x/y = ratio}, by the smaller root y of 2 ratio y² − b y +
+    reward + cost.
+    """
     b = 1 + ratio + reward + ratio * cost
     y = 2 * (reward + cost) / (b + np.sqrt(np.maximum(b**2 - 8 * ratio * (reward + cost), 0)))
     return kl(reward, np.minimum(ratio * y, 1)) + kl(cost, np.minimum(y, 1))
@@ -356,13 +420,14 @@ def kl_ucb_sc_index(seen, problem, tuned=1):
 def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
     """Both are normal. The cost is truncated to (0, 1] by drawing again.
 
-    The variance of one pull is learnt: the sum of squares about the mean has the weight `learn`, and `variance` counts as one
-    observation.
+    The variance of one pull is learnt: the sum of squares about the mean has the weight `learn`,
+    and `variance` counts as one observation.
     """
     reward, cost = (np.where(seen.n > 0, mean, 0.5) for mean in seen.means())
     reward_spread, cost_spread = (
         np.sqrt((variance + learn * seen.n * seen_variance) / (1 + learn * seen.n) / (seen.n + 1))
-        for seen_variance in seen.variances())
+        for seen_variance in seen.variances()
+    )
     draw = rng.normal(cost, cost_spread)
     while (outside := (draw <= 0) | (draw > 1)).any():
         draw[outside] = rng.normal(cost[outside], cost_spread[outside])
@@ -370,7 +435,9 @@ def gaussian_bts(seen, problem, rng, variance=0.25, learn=0.3):
 
 
 def irs_fh(seen, problem, rng, imagine_costs=1):
-    """The posterior means after the pulls for which the rest of the budget would be enough, if the draws of BTS were true."""
+    """The posterior means after the pulls for which the rest of the budget would be enough, if the
+    draws of BTS were true.
+    """
     a, e = seen.reward_successes + 1, seen.cost_successes + 1
     b, f = seen.n - seen.reward_successes + 1, seen.n - seen.cost_successes + 1
     reward, cost = rng.beta(a, b), rng.beta(e, f)
@@ -386,7 +453,9 @@ def joint_bts(seen, problem, rng):
     both = rng.gamma(seen.both_successes + 0.5)
     reward = rng.gamma(seen.reward_successes - seen.both_successes + 0.5)
     cost = rng.gamma(seen.cost_successes - seen.both_successes + 0.5)
-    rest = rng.gamma(seen.n - seen.reward_successes - seen.cost_successes + seen.both_successes + 0.5)
+    rest = rng.gamma(
+        seen.n - seen.reward_successes - seen.cost_successes + seen.both_successes + 0.5
+    )
     total = both + reward + cost + rest
     return ((both + reward) / total / ((both + cost) / total)).argmax(1)
 
@@ -404,7 +473,9 @@ def by_index(index):
 
 
 def commitment(seen):
-    """The arm with the largest plain ratio, the first among equals; among arms with rewards and no cost, the largest reward."""
+    """The arm with the largest plain ratio, the first among equals; among arms with rewards and no
+    cost, the largest reward.
+    """
     reward, cost = seen.means()
     plain = np.where(cost > 0, reward / cost, 0).argmax(1)
     free = np.where(cost > 0, 0, reward)
@@ -419,7 +490,9 @@ class EpsilonFirst:
 
     def __call__(self, seen, problem, rng):
         committed = getattr(seen, "committed", np.full(len(seen.n), -1))
-        ready = (seen.spent >= self.epsilon * problem["budget"]) & (seen.n > 0).all(1) & (committed < 0)
+        ready = (
+            (seen.spent >= self.epsilon * problem["budget"]) & (seen.n > 0).all(1) & (committed < 0)
+        )
         seen.committed = np.where(ready, commitment(seen), committed)
         return np.where(seen.committed < 0, (seen.t - 1) % seen.n.shape[1], seen.committed)
 
@@ -469,13 +542,24 @@ def optional(name, **options):
 
 
 def play(name, arms, budget, runs, rng, **options):
-    """Plays `runs` runs to the end of the budget. Returns rewards [runs], costs [runs], pulls [runs, K]."""
+    """Plays `runs` runs to the end of the budget. Returns rewards [runs], costs [runs], pulls
+    [runs, K].
+    """
     policy = optional(name, **options) if options else POLICIES[name]()
     ratio = arms.reward_mean / arms.cost_mean
-    problem = {"budget": budget, "min_cost": arms.cost_mean.min(), "cost_mean": arms.cost_mean, "best_arm": ratio.argmax()}
+    problem = {
+        "budget": budget,
+        "min_cost": arms.cost_mean.min(),
+        "cost_mean": arms.cost_mean,
+        "best_arm": ratio.argmax(),
+    }
     seen = Seen(runs, len(ratio))
     rows = np.arange(runs)  # the runs that are played, and some that have ended
-    earned, left, pulls = np.zeros(runs), np.full(runs, float(budget)), np.zeros((runs, len(ratio)), int)
+    earned, left, pulls = (
+        np.zeros(runs),
+        np.full(runs, float(budget)),
+        np.zeros((runs, len(ratio)), int),
+    )
     playing = np.full(runs, True)
     with np.errstate(divide="ignore", invalid="ignore"):
         while playing.any():

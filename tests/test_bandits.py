@@ -10,12 +10,12 @@ from functools import cache, partial
 import jax
 import numpy as np
 import pytest
+from bts_jax.engine.programs import QUICKLY, known
 from common import INSTANCES, assert_same_bits, keys, take
 from scipy import stats
 
 import bts_jax as bj
 from bts_jax.bandits.multinomial import WRITTEN_OUT, _draw
-from bts_jax.engine.programs import QUICKLY, known
 from bts_jax.sweeps import gridfile, run
 from bts_jax.sweeps.specification import entry_of, remade
 
@@ -41,7 +41,9 @@ def test_pulls_have_the_declared_means(family):
         if family in ("copula", "correlated", "empirical"):
             continue
         covariance = np.cov(reward, cost)[0, 1]
-        assert abs(covariance) <= 6 * np.std(reward) * np.std(cost) / DRAWS**0.5 + 1e-9, "reward and cost are independent"
+        assert abs(covariance) <= 6 * np.std(reward) * np.std(cost) / DRAWS**0.5 + 1e-9, (
+            "reward and cost are independent"
+        )
 
 
 def test_multinomial_points_have_their_probabilities():
@@ -49,7 +51,9 @@ def test_multinomial_points_have_their_probabilities():
     for arm in range(bandit.num_arms):
         reward, cost = draws_of(bandit, arm, seed=arm)
         for draws, probs in ((reward, bandit.reward_probs), (cost, bandit.cost_probs)):
-            share = np.array([(np.asarray(draws) == point).mean() for point in np.asarray(bandit.support)])
+            share = np.array(
+                [(np.asarray(draws) == point).mean() for point in np.asarray(bandit.support)]
+            )
             probs = np.asarray(probs, np.float64)[arm]
             assert (np.abs(share - probs) <= 6 * np.sqrt(probs * (1 - probs) / DRAWS) + 1e-9).all()
 
@@ -61,15 +65,21 @@ def test_a_word_picks_the_point_whose_share_it_falls_in(points):
     support = np.float32(np.sort(rng.random(points)))
     shares = np.round(np.float64(probs) * 2**30).astype(np.int64)
     ends = np.cumsum(shares[:-1])
-    words = np.concatenate([rng.integers(2**32, size=1000), [0, 2**32 - 1], 4 * ends, 4 * ends - 1]).astype(np.uint32)
+    words = np.concatenate(
+        [rng.integers(2**32, size=1000), [0, 2**32 - 1], 4 * ends, 4 * ends - 1]
+    ).astype(np.uint32)
     draw = jax.jit(jax.vmap(_draw, (0, None, None)))
-    np.testing.assert_array_equal(draw(words, probs, support), support[np.searchsorted(ends, words >> 2, side="right")])
+    np.testing.assert_array_equal(
+        draw(words, probs, support), support[np.searchsorted(ends, words >> 2, side="right")]
+    )
     probs[points // 2] = -0.1
     assert np.isnan(draw(words, probs.copy(), support)).all(), "no probabilities"
 
 
 def test_certain_and_impossible_points_are_that():
-    bandit = bj.Multinomial(reward_probs=[[0, 0, 1], [1, 0, 0]], cost_probs=[[0, 1, 0], [0.5, 0, 0.5]])
+    bandit = bj.Multinomial(
+        reward_probs=[[0, 0, 1], [1, 0, 0]], cost_probs=[[0, 1, 0], [0.5, 0, 0.5]]
+    )
     reward, cost = draws_of(bandit, 0)
     assert (reward == 1).all() and (cost == 0.5).all()
     reward, cost = draws_of(bandit, 1)
@@ -77,7 +87,9 @@ def test_certain_and_impossible_points_are_that():
 
 
 def test_equal_arms_give_the_same_for_the_same_key():
-    """Two arms with the same distribution give the same result for the same key (common random numbers)."""
+    """Two arms with the same distribution give the same result for the same key (common random
+    numbers).
+    """
     bandit = bj.Bernoulli(reward=[0.5, 0.5], cost=[0.3, 0.3])
     for one, other in zip(draws_of(bandit, 0), draws_of(bandit, 1), strict=True):
         assert (one == other).all()
@@ -91,29 +103,48 @@ def test_a_copula_keeps_the_distributions_of_reward_and_cost():
             row = np.asarray(values)[arm]
             for value in set(row.tolist()):
                 share = (row == value).mean()
-                assert abs((draws == value).mean() - share) <= 6 * np.sqrt(share * (1 - share) / DRAWS) + 1e-9
+                assert (
+                    abs((draws == value).mean() - share)
+                    <= 6 * np.sqrt(share * (1 - share) / DRAWS) + 1e-9
+                )
 
 
 @pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.6])
 def test_a_copula_is_that_of_two_normal_numbers(correlation):
-    """Frequencies of the 12 pairs of a reward and a cost, against SciPy's bivariate normal distribution: 6 standard errors."""
+    """Frequencies of the 12 pairs of a reward and a cost, against SciPy's bivariate normal
+    distribution: 6 standard errors.
+    """
     values = np.arange(1, 5) / 4, np.arange(1, 4) / 4
     bandit = bj.Copula(reward=[values[0][::-1]] * 2, cost=[values[1]] * 2, correlation=correlation)
-    assert bandit.reward[0].tolist() == values[0].tolist(), "in increasing order, whatever was given"
+    assert bandit.reward[0].tolist() == values[0].tolist(), (
+        "in increasing order, whatever was given"
+    )
     reward, cost = draws_of(bandit, 1)
-    limits = [np.append(stats.norm.ppf(np.arange(1, n) / n), 12) for n in (4, 3)]  # 12 instead of infinity
+    # 12 instead of infinity.
+    limits = [np.append(stats.norm.ppf(np.arange(1, n) / n), 12) for n in (4, 3)]
     reached = stats.multivariate_normal(cov=[[1, correlation], [correlation, 1]]).cdf(
-        np.stack(np.meshgrid(*limits, indexing="ij"), -1))
+        np.stack(np.meshgrid(*limits, indexing="ij"), -1)
+    )
     chance = np.diff(np.diff(np.pad(reached, ((1, 0), (1, 0))), axis=0), axis=1)
-    found = np.array([[((reward == one) & (cost == other)).mean() for other in values[1] * 1] for one in values[0]])
+    found = np.array(
+        [
+            [((reward == one) & (cost == other)).mean() for other in values[1] * 1]
+            for one in values[0]
+        ]
+    )
     assert (abs(found - chance) < 6 * np.sqrt(chance * (1 - chance) / DRAWS) + 1e-4).all()
 
 
 def test_a_copula_at_its_limits():
-    """With correlation 1 reward and cost have the same rank, with −1 the opposite one. The units are those of the values."""
+    """With correlation 1 reward and cost have the same rank, with −1 the opposite one. The units
+    are those of the values.
+    """
     for correlation, pairs in ((1, {(0, 2), (1, 4), (3, 6)}), (-1, {(0, 6), (1, 4), (3, 2)})):
         bandit = bj.Copula(reward=[[3, 0, 1]] * 2, cost=[[4, 6, 2]] * 2, correlation=correlation)
-        assert (float(bandit.reward_scale), float(bandit.cost_scale)) == (3, 6) and bandit.cost_mean.tolist() == [4, 4]
+        assert (float(bandit.reward_scale), float(bandit.cost_scale)) == (
+            3,
+            6,
+        ) and bandit.cost_mean.tolist() == [4, 4]
         assert set(zip(*(draws.tolist() for draws in draws_of(bandit, 0)), strict=True)) == pairs
     with pytest.raises(ValueError, match=r"reward has shape \(2,\): give one list"):
         bj.Copula(reward=[1, 2], cost=[1, 2], correlation=0)
@@ -136,24 +167,40 @@ def test_ratio_and_best_arm():
 
 
 def test_multinomial_means_by_hand():
-    bandit = bj.Multinomial(reward_probs=[[0.5, 0.25, 0.25], [0, 0, 1]], cost_probs=[[0, 1, 0], [0.5, 0.5, 0]])
+    bandit = bj.Multinomial(
+        reward_probs=[[0.5, 0.25, 0.25], [0, 0, 1]], cost_probs=[[0, 1, 0], [0.5, 0.5, 0]]
+    )
     assert bandit.reward_mean.tolist() == [0.375, 1.0] and bandit.cost_mean.tolist() == [0.5, 0.25]
-    tenths = bj.Multinomial(reward_probs=np.full((2, 11), 1 / 11), cost_probs=np.full((2, 11), 1 / 11))
+    tenths = bj.Multinomial(
+        reward_probs=np.full((2, 11), 1 / 11), cost_probs=np.full((2, 11), 1 / 11)
+    )
     np.testing.assert_allclose(tenths.support, np.arange(11) / 10, rtol=1e-7)
-    points = bj.Multinomial(reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[0.5, 0.5]] * 2, support=[0.2, 0.4])
+    points = bj.Multinomial(
+        reward_probs=[[0.5, 0.5]] * 2, cost_probs=[[0.5, 0.5]] * 2, support=[0.2, 0.4]
+    )
     np.testing.assert_allclose(points.cost_mean, 0.3, rtol=1e-6)
 
 
 @cache
 def random_instances():
-    """20 instances of every family, their mean rewards and costs, and their best arms: one program for all families."""
+    """20 instances of every family, their mean rewards and costs, and their best arms: one program
+    for all families.
+    """
 
-    @partial(jax.jit, compiler_options=known(QUICKLY))  # as a single instance; in a sixth of the time
+    # As a single instance; in a sixth of the time.
+    @partial(jax.jit, compiler_options=known(QUICKLY))
     @jax.vmap
     def draw(key):
         drawn = {family.__name__: family.random(key, 7) for family in bj.BANDITS.values()}
-        return {name: (bandit, bandit.reward_mean, bandit.cost_mean, bandit.best_arm if bandit.num_resources is None else None)
-                for name, bandit in drawn.items()}
+        return {
+            name: (
+                bandit,
+                bandit.reward_mean,
+                bandit.cost_mean,
+                bandit.best_arm if bandit.num_resources is None else None,
+            )
+            for name, bandit in drawn.items()
+        }
 
     return take(draw(keys(20)), ...)
 
@@ -165,15 +212,21 @@ def test_random_instances_come_alone_and_in_batches(family):
     alone = family.random(keys(20)[3], 7)
     assert alone.num_arms == 7 and alone.reward_mean.shape == (7,)
     many, reward_mean, cost_mean, best_arm = random_instances()[family.__name__]
-    assert reward_mean.shape == (20, 7) and (many.num_resources is not None or best_arm.shape == (20,))
+    assert reward_mean.shape == (20, 7) and (
+        many.num_resources is not None or best_arm.shape == (20,)
+    )
     np.testing.assert_array_equal(alone.cost_mean, cost_mean[3])
     assert (cost_mean.reshape(20, 7, -1).max(-1) > 0).all() and (cost_mean <= 1).all()
 
 
 def test_random_ranges_are_kept():
-    bandit = bj.Bernoulli.random(jax.random.key(1), 1000, reward_range=(0.2, 0.3), cost_range=(0.5, 0.5))
+    bandit = bj.Bernoulli.random(
+        jax.random.key(1), 1000, reward_range=(0.2, 0.3), cost_range=(0.5, 0.5)
+    )
     reward, cost = np.asarray(bandit.reward), np.asarray(bandit.cost)
-    assert reward.min() >= np.float32(0.2) and reward.max() <= np.float32(0.3) and (cost == 0.5).all()
+    assert (
+        reward.min() >= np.float32(0.2) and reward.max() <= np.float32(0.3) and (cost == 0.5).all()
+    )
 
 
 def test_beta_arms_have_their_law():
@@ -181,8 +234,16 @@ def test_beta_arms_have_their_law():
     bandit = INSTANCES["beta"]
     for arm in range(bandit.num_arms):
         reward, cost = draws_of(bandit, arm)
-        for draws, *shapes in ((reward, bandit.reward_alpha, bandit.reward_beta), (cost, bandit.cost_alpha, bandit.cost_beta)):
-            assert stats.kstest(draws, stats.beta(*(float(np.asarray(shape)[arm]) for shape in shapes)).cdf).pvalue > 1e-9
+        for draws, *shapes in (
+            (reward, bandit.reward_alpha, bandit.reward_beta),
+            (cost, bandit.cost_alpha, bandit.cost_beta),
+        ):
+            assert (
+                stats.kstest(
+                    draws, stats.beta(*(float(np.asarray(shape)[arm]) for shape in shapes)).cdf
+                ).pvalue
+                > 1e-9
+            )
 
 
 def test_beta_shapes_are_uniform_in_their_range():
@@ -198,22 +259,31 @@ def outcomes(reward, cost):
 
 
 # Correlations in the middle, at both limits, and of means at which nothing varies.
-JOINT = bj.Correlated(reward=[0.3, 0.7, 0.5, 0.2, 0.6, 1.0], cost=[0.4, 0.6, 0.5, 0.8, 0.9, 0.3],
-                      correlation=[0.25, -0.5, 1.0, -1.0, 0.4082483, 0.0])
+JOINT = bj.Correlated(
+    reward=[0.3, 0.7, 0.5, 0.2, 0.6, 1.0],
+    cost=[0.4, 0.6, 0.5, 0.8, 0.9, 0.3],
+    correlation=[0.25, -0.5, 1.0, -1.0, 0.4082483, 0.0],
+)
 
 
 def test_correlated_arms_have_their_joint_law():
     probs = np.asarray(JOINT.probs, np.float64)
     np.testing.assert_allclose(probs[2:4], [[0.5, 0, 0, 0.5], [0, 0.8, 0.2, 0]], atol=1e-6)
-    np.testing.assert_allclose(probs[4], [0.1, 0.3, 0, 0.6], atol=1e-6)  # cost whenever there is a reward
+    # Cost whenever there is a reward.
+    np.testing.assert_allclose(probs[4], [0.1, 0.3, 0, 0.6], atol=1e-6)
     np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-6)
     for arm in range(JOINT.num_arms):
         share = outcomes(*draws_of(JOINT, arm))
-        assert (abs(share - probs[arm]) <= 6 * np.sqrt(np.maximum(probs[arm] * (1 - probs[arm]), 0) / DRAWS) + 1e-4).all(), arm
+        assert (
+            abs(share - probs[arm])
+            <= 6 * np.sqrt(np.maximum(probs[arm] * (1 - probs[arm]), 0) / DRAWS) + 1e-4
+        ).all(), arm
         assert share[probs[arm] < 1e-7].sum() < 1e-4
     reward, cost = np.asarray(JOINT.reward), np.asarray(JOINT.cost)
     spread = np.sqrt(reward * (1 - reward) * cost * (1 - cost))
-    np.testing.assert_allclose(probs[:, 3] - reward * cost, spread * np.asarray(JOINT.correlation), atol=1e-6)
+    np.testing.assert_allclose(
+        probs[:, 3] - reward * cost, spread * np.asarray(JOINT.correlation), atol=1e-6
+    )
 
 
 def test_without_correlation_they_are_bernoulli_arms_with_common_random_numbers():
@@ -247,8 +317,12 @@ def test_empirical_rows_are_drawn_as_often_and_together():
     rewards, costs = np.asarray(bandit.reward), np.asarray(bandit.cost)
     for arm, rows in enumerate(bandit.rows.tolist()):
         reward, cost = draws_of(bandit, arm)
-        seen = np.array([((reward == rewards[arm, i]) & (cost == costs[arm, i])).mean() for i in range(rows)])
-        assert (abs(seen - 1 / rows) < 6 * np.sqrt((1 - 1 / rows) / rows / DRAWS)).all() and seen.sum() == pytest.approx(1)
+        seen = np.array(
+            [((reward == rewards[arm, i]) & (cost == costs[arm, i])).mean() for i in range(rows)]
+        )
+        assert (
+            abs(seen - 1 / rows) < 6 * np.sqrt((1 - 1 / rows) / rows / DRAWS)
+        ).all() and seen.sum() == pytest.approx(1)
 
 
 def test_means_of_many_rows_are_exact():
@@ -257,7 +331,9 @@ def test_means_of_many_rows_are_exact():
     rows = [100_000, 99_999, 1]
     bandit = bj.Empirical(reward=reward, cost=cost, rows=rows)
     for values, means in ((reward, bandit.reward_mean), (cost, bandit.cost_mean)):
-        np.testing.assert_allclose(means, [row[:n].mean() for row, n in zip(values, rows, strict=True)], rtol=1e-6)
+        np.testing.assert_allclose(
+            means, [row[:n].mean() for row, n in zip(values, rows, strict=True)], rtol=1e-6
+        )
     ones = bj.Empirical(reward=np.ones((2, 2**19)), cost=np.ones((2, 2**19)))
     assert (np.asarray(ones.reward_mean) == 1).all()
 
@@ -289,12 +365,20 @@ def test_a_table_is_loaded_and_what_is_dropped_is_said(tmp_path):
     np.testing.assert_array_equal(bandit.cost, [[3.5, 0], [1, 4]])
     assert str(loaded) == (
         "4 of 12 rows kept, 2 arms (b, a); rewards up to 1, costs up to 4\n"
-        "left out: 1 row without a name in ad; 2 rows without a number for clicks; 1 row without a number for price; "
-        "1 row with a negative price; 1 arm with fewer than 2 rows (c); 1 arm whose price is always 0 (d)")
+        "left out: 1 row without a name in ad; 2 rows without a number for clicks; 1 row without "
+        "a number for price; "
+        "1 row with a negative price; 1 arm with fewer than 2 rows (c); 1 arm whose price is "
+        "always 0 (d)"
+    )
     with pytest.warns(UserWarning, match="4 of 12 rows kept"):
         again = bj.Empirical.load(str(tmp_path / "ads.csv"), **columns, min_rows=2, cost_max=8)
     np.testing.assert_array_equal(again.cost, bandit.cost)
-    assert (bandit.cost_scale, again.cost_scale, again.reward_scale, again.arms) == (4, 8, 1, ("b", "a"))
+    assert (bandit.cost_scale, again.cost_scale, again.reward_scale, again.arms) == (
+        4,
+        8,
+        1,
+        ("b", "a"),
+    )
 
 
 def test_a_table_with_nothing_to_drop_is_loaded_silently():
@@ -306,20 +390,41 @@ def test_a_table_with_nothing_to_drop_is_loaded_silently():
     np.testing.assert_array_equal(frame.cost, bandit.cost)
 
 
-@pytest.mark.parametrize(("text", "named"), [
-    ("arm;reward;cost\n" + 9 * "A;1;2\nB;0;1\n", "which has arm;reward;cost: .* instead of ';', .*, sep=';'"),
-    ('"arm";"reward";"cost"\n' + 9 * "A;1,5;2\nB;0,5;1\n", r"commas instead of ';', .*with decimal=','"),
-    ("arm\treward\tcost\n" + 9 * "A\t1\t2\nB\t0\t1\n", r"commas instead of '\\t'"),
-    ("arm,reward,cost\n" + 9 * "A,1,1\nB,0,1\n" + "B,1,$0.01\n",
-     r"column 'cost' of '.*t.csv' has '\$0.01' in row 19, .*: remove the currency sign$"),
-    ("arm,reward,cost\nA,1,-0.01 €\n", "has '-0.01 €' in row 1, .*: remove the currency sign$"),
-    ("arm,reward,cost\nA,1,USD 2\n", "has 'USD 2' in row 1, .*: remove the currency sign$"),
-    ('arm,reward,cost\nA,1,"1,5"\n', "has '1,5' in row 1, .*: write a decimal point, and no commas or spaces$"),
-    ('arm,reward,cost\nA,"$1,000.50",1\n', "column 'reward' .*: remove the currency sign and write a decimal point"),
-    ("arm,reward,cost\nA,5%,1\n", "has '5%' .*: write percentages as fractions$"),
-    ("arm,reward,cost\nA,1,0,01\n", "row 1 of .* has 4 cells, and the header has 3: write decimal points instead of commas"),
-    ("arm,reward,reward,cost\nA,1,0,01\n", "has 2 columns 'reward': give them different names"),
-])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            "arm;reward;cost\n" + 9 * "A;1;2\nB;0;1\n",
+            "which has arm;reward;cost: .* instead of ';', .*, sep=';'",
+        ),
+        (
+            '"arm";"reward";"cost"\n' + 9 * "A;1,5;2\nB;0,5;1\n",
+            r"commas instead of ';', .*with "
+            r"decimal=','",
+        ),
+        ("arm\treward\tcost\n" + 9 * "A\t1\t2\nB\t0\t1\n", r"commas instead of '\\t'"),
+        (
+            "arm,reward,cost\n" + 9 * "A,1,1\nB,0,1\n" + "B,1,$0.01\n",
+            r"column 'cost' of '.*t.csv' has '\$0.01' in row 19, .*: remove the currency sign$",
+        ),
+        ("arm,reward,cost\nA,1,-0.01 €\n", "has '-0.01 €' in row 1, .*: remove the currency sign$"),
+        ("arm,reward,cost\nA,1,USD 2\n", "has 'USD 2' in row 1, .*: remove the currency sign$"),
+        (
+            'arm,reward,cost\nA,1,"1,5"\n',
+            "has '1,5' in row 1, .*: write a decimal point, and no commas or spaces$",
+        ),
+        (
+            'arm,reward,cost\nA,"$1,000.50",1\n',
+            "column 'reward' .*: remove the currency sign and write a decimal point",
+        ),
+        ("arm,reward,cost\nA,5%,1\n", "has '5%' .*: write percentages as fractions$"),
+        (
+            "arm,reward,cost\nA,1,0,01\n",
+            "row 1 of .* has 4 cells, and the header has 3: write decimal points instead of commas",
+        ),
+        ("arm,reward,reward,cost\nA,1,0,01\n", "has 2 columns 'reward': give them different names"),
+    ],
+)
 def test_a_file_that_would_be_misread_is_refused(text, named, tmp_path):
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=named):
@@ -329,8 +434,13 @@ def test_a_file_that_would_be_misread_is_refused(text, named, tmp_path):
 def test_cells_that_are_no_numbers_are_left_out(tmp_path):
     """Text, dates and empty cells at the end of a row are not numbers in another notation."""
     odd = "A,n/a,1\nA,2024-01-02,1\nA,12 clicks,1\nA,-,1\nA,1\n"
-    (tmp_path / "t.csv").write_text("arm,reward,cost\n" + odd + 10 * "A,1,1,, \nB,0,1\n\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match="20 of 25 rows kept.*\n.*4 rows without a number for reward; 1 row .* for cost"):
+    (tmp_path / "t.csv").write_text(
+        "arm,reward,cost\n" + odd + 10 * "A,1,1,, \nB,0,1\n\n", encoding="utf-8"
+    )
+    with pytest.warns(
+        UserWarning,
+        match="20 of 25 rows kept.*\n.*4 rows without a number for reward; 1 row .* for cost",
+    ):
         bj.Empirical.load(tmp_path / "t.csv")
 
 
@@ -340,17 +450,49 @@ def test_tables_of_pandas():
     numbered = table.set_axis([0, 1, 2], axis=1)
     assert bj.Empirical.load(numbered, arm="0", reward="1", cost="2", min_rows=5).arms == ("A", "B")
     means = table.groupby("arm").mean()
-    assert bj.Bernoulli(reward=means["reward"], cost=means["cost"]).reward_mean.tolist() == [0.5, 0.5]
+    assert bj.Bernoulli(reward=means["reward"], cost=means["cost"]).reward_mean.tolist() == [
+        0.5,
+        0.5,
+    ]
     for make, named in (
-        (lambda: bj.Empirical.load(table["cost"]), "table is a Series, one column of a table: give the whole DataFrame"),
-        (lambda: bj.Empirical.load(table.set_index("arm")), r"'arm' is its index, so give table.reset_index\(\)"),
-        (lambda: bj.Empirical.load(table.set_axis(["arm", "cost", "cost"], axis=1), reward="arm"), "has 2 columns 'cost'"),
-        (lambda: bj.Empirical.load(pandas.DataFrame({"arm;reward;cost": ["A;1;2"]})), "instead of ';'"),
-        (lambda: bj.Empirical(reward=table["reward"], cost=table["cost"]), r"reward has shape \(10,\): .* with Empirical.load"),
-        (lambda: bj.Bernoulli(reward=means[["reward"]], cost=means["cost"]),
-         r"reward is a DataFrame with the columns 'reward': give one column, such as table\['reward'\]"),
-        (lambda: bj.Bernoulli(reward=means, cost=means), "reward is a DataFrame with the columns 'reward', 'cost': give one"),
-        (lambda: bj.Bernoulli(reward=table["arm"], cost=table["cost"]), "reward = .'A', 'B', 'A'.* is not a number"),
+        (
+            lambda: bj.Empirical.load(table["cost"]),
+            "table is a Series, one column of a table: give the whole DataFrame",
+        ),
+        (
+            lambda: bj.Empirical.load(table.set_index("arm")),
+            r"'arm' is its index, so give "
+            r"table.reset_index\(\)",
+        ),
+        (
+            lambda: bj.Empirical.load(
+                table.set_axis(["arm", "cost", "cost"], axis=1), reward="arm"
+            ),
+            "has 2 columns 'cost'",
+        ),
+        (
+            lambda: bj.Empirical.load(pandas.DataFrame({"arm;reward;cost": ["A;1;2"]})),
+            "instead of ';'",
+        ),
+        (
+            lambda: bj.Empirical(reward=table["reward"], cost=table["cost"]),
+            r"reward has shape "
+            r"\(10,\): .* with "
+            r"Empirical.load",
+        ),
+        (
+            lambda: bj.Bernoulli(reward=means[["reward"]], cost=means["cost"]),
+            r"reward is a DataFrame with the columns 'reward': give one column, such as "
+            r"table\['reward'\]",
+        ),
+        (
+            lambda: bj.Bernoulli(reward=means, cost=means),
+            "reward is a DataFrame with the columns 'reward', 'cost': give one",
+        ),
+        (
+            lambda: bj.Bernoulli(reward=table["arm"], cost=table["cost"]),
+            "reward = .'A', 'B', 'A'.* is not a number",
+        ),
         (lambda: bj.KUBE(scale=means), "scale is a DataFrame"),
     ):
         with pytest.raises(ValueError, match=named):
@@ -363,7 +505,9 @@ def test_parquet_is_loaded(tmp_path):
     parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
     with pytest.warns(UserWarning, match="1 row without a number for cost"):
         bandit = bj.Empirical.load(tmp_path / "t.parquet", min_rows=9)
-    assert bandit.rows.tolist() == [10, 9] and np.asarray(bandit.cost_mean).tolist() == pytest.approx([1.9, 2])
+    assert bandit.rows.tolist() == [10, 9] and np.asarray(
+        bandit.cost_mean
+    ).tolist() == pytest.approx([1.9, 2])
 
 
 def test_parquet_without_pyarrow_is_refused_kindly(tmp_path, monkeypatch):
@@ -380,9 +524,17 @@ def test_scaled_costs_by_hand():
     for arm, levels in enumerate([[0.125, 0.625], [0.25], [0.125, 0.875], [0.75, 1.0], [0.5]]):
         reward, cost = draws_of(bandit, arm)
         assert np.unique(np.float32(cost)).tolist() == levels
-        assert (reward == draws_of(INSTANCES["bernoulli"], arm)[0]).all(), "rewards use the random numbers of Bernoulli arms"
-    tenths = bj.Scaled(bandit=INSTANCES["bernoulli"], scale=[0.9, 0.7, 0.6, 0.3, 0.2], shift=[0.1, 0.3, 0.4, 0.7, 0.8])
-    assert all(draws_of(tenths, arm)[1].max() == 1 for arm in range(5)), "and not above, by rounding"
+        assert (reward == draws_of(INSTANCES["bernoulli"], arm)[0]).all(), (
+            "rewards use the random numbers of Bernoulli arms"
+        )
+    tenths = bj.Scaled(
+        bandit=INSTANCES["bernoulli"],
+        scale=[0.9, 0.7, 0.6, 0.3, 0.2],
+        shift=[0.1, 0.3, 0.4, 0.7, 0.8],
+    )
+    assert all(draws_of(tenths, arm)[1].max() == 1 for arm in range(5)), (
+        "and not above, by rounding"
+    )
     sure = bj.Scaled(bandit=INSTANCES["empirical"], scale=0, shift=[0.2, 0.3, 0.4])
     run = bj.simulate(bj.Oracle(), sure, 10, jax.random.key(0))
     assert run.rounds.item() == 10 / [0.2, 0.3, 0.4][int(sure.best_arm)], "tenths add up"
@@ -398,11 +550,18 @@ def test_a_store_keeps_every_family(family):
 
 @pytest.mark.slow
 def test_a_sweep_of_scaled_arms_goes_on(tmp_path):
-    bandits = {"scaled": INSTANCES["scaled"], "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25)}
+    bandits = {
+        "scaled": INSTANCES["scaled"],
+        "again": bj.Scaled(bandit=INSTANCES["bernoulli"], scale=0.5, shift=0.25),
+    }
     whole = bj.sweep(["uniform"], bandits, [3, 5], 4, out=tmp_path / "store", chunk_size=2)
     (tmp_path / "store" / "checksum" / "c.0.1.0").unlink()
     assert "incomplete" in bj.open_results(tmp_path / "store").state
-    assert bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store").drop_attrs().identical(whole.drop_attrs())
+    assert (
+        bj.sweep(**run.stored(tmp_path / "store"), out=tmp_path / "store")
+        .drop_attrs()
+        .identical(whole.drop_attrs())
+    )
 
 
 FILE = """
@@ -446,21 +605,44 @@ def test_every_family_can_be_given_in_a_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "grid.toml").write_text(FILE, encoding="utf-8")
     bandits = gridfile.read_toml("grid.toml")["bandits"]
     assert "bandits.ads.load: 4 of 12 rows kept" in capsys.readouterr().err
-    assert list(bandits) == ["beta", "joint-0", "joint-1", "probs", "ads", "hard", "sure", "cheap-0", "cheap-1"]
+    assert list(bandits) == [
+        "beta",
+        "joint-0",
+        "joint-1",
+        "probs",
+        "ads",
+        "hard",
+        "sure",
+        "cheap-0",
+        "cheap-1",
+    ]
     assert bandits["beta"].ratio.tolist() == [2, float(np.float32(4 / 3))]
     assert bandits["probs"].correlation.tolist() == [0, 1] and bandits["hard"].num_arms == 4
     assert bandits["sure"].cost_mean.tolist() == [0.25, 0.5]
     inner = bj.Multinomial.random(jax.random.fold_in(jax.random.key(7), 1), 3)
-    np.testing.assert_allclose(bandits["cheap-1"].cost_mean, np.asarray(inner.cost_mean) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        bandits["cheap-1"].cost_mean, np.asarray(inner.cost_mean) / 2, rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize(("old", "new", "named"), [
-    ("scale = 0\n", "scale = -2\n", r"bandits.sure: scale\[0\] = -2.0"),
-    ('{ kind = "bernoulli", reward', '{ kind = "bernouli", reward', "bandits.sure.bandit.kind = 'bernouli' is unknown"),
-    ('bandit = { kind = "bernoulli", reward = [0.5, 0.9], cost = [1, 1] }', "", "the key 'bandit' is missing in bandits.sure"),
-    ("budget = 1000", "budgets = 1000", "unknown key 'budgets' in bandits.hard.hard"),
-    ('"ads.csv"', '"add.csv"', "bandits.ads.load: cannot read 'add.csv'"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("scale = 0\n", "scale = -2\n", r"bandits.sure: scale\[0\] = -2.0"),
+        (
+            '{ kind = "bernoulli", reward',
+            '{ kind = "bernouli", reward',
+            "bandits.sure.bandit.kind = 'bernouli' is unknown",
+        ),
+        (
+            'bandit = { kind = "bernoulli", reward = [0.5, 0.9], cost = [1, 1] }',
+            "",
+            "the key 'bandit' is missing in bandits.sure",
+        ),
+        ("budget = 1000", "budgets = 1000", "unknown key 'budgets' in bandits.hard.hard"),
+        ('"ads.csv"', '"add.csv"', "bandits.ads.load: cannot read 'add.csv'"),
+    ],
+)
 def test_bad_arms_in_a_file_are_refused_by_name(old, new, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert old in FILE
@@ -488,71 +670,150 @@ GOOD = [[0.5, 0.5], [0.5, 0.5]]
 TWO = {"reward": [0.5, 0.5], "cost": [0.5, 0.5]}
 
 
-@pytest.mark.parametrize(("make", "named"), [
-    (lambda: bj.Bernoulli(reward=[0.5, 1.5], cost=[0.5, 0.5]), r"reward\[1\] = 1.5"),
-    (lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[-0.1, 0.5]), r"cost\[0\] = -0.1"),
-    (lambda: bj.Bernoulli(reward=[0.5, np.nan], cost=[0.5, 0.5]), r"reward\[1\] = nan"),
-    (lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, np.inf]), r"cost\[1\] = inf"),
-    (lambda: bj.Bernoulli(reward=[0.5], cost=[0.5]), "at least 2"),
-    (lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5, 0.5]), r"reward \[2\], cost \[3\]"),
-    (lambda: bj.Bernoulli(reward=0.5, cost=0.5), "too few axes"),
-    (lambda: bj.Bernoulli(reward="many", cost=[0.5, 0.5]), "reward = 'many'"),
-    (lambda: bj.Bernoulli(reward=[[0.5, 0.5], [0.5]], cost=[0.5, 0.5]), "reward = "),
-    (lambda: bj.Multinomial(reward_probs=[[0.5, 0.4], [0.5, 0.5]], cost_probs=GOOD), r"sum of reward_probs\[0\] = 0.9"),
-    (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=[[0.5, 0.5], [-0.5, 1]]), r"cost_probs\[1, 0\] = -0.5"),
-    (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, 0.5, 1]), "support has shape"),
-    (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, -2]), r"support\[1\] = -2"),
-    (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, 2], scale=1), "scale = 1.* the largest amount of"),
-    (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, -1]), r"price\[1\] = -1"),
-    (lambda: bj.FixedPrice(success=[0.5, 1.9], price=[1, 1]), r"success\[1\] = 1.9"),
-    (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 1, 1]), r"price has shape \(3,\)"),
-    (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 1e-7]), r"price\[1\] = .*e-07 is not allowed: make it 0, or at least"),
-    (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1e-7, 1e-8]), "the largest price.*choose a smaller unit"),
-    (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 2], arms=["a"]), "has 1 names"),
-    (lambda: bj.FixedPrice.random(jax.random.key(0), 3, price_range=(2, 1)), "price_range"),
-    (lambda: bj.Multinomial(reward_probs=GOOD[:1], cost_probs=GOOD[:1]), "at least 2"),
-    (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=[[1.0], [1.0]]), "differ in shape"),
-    (lambda: bj.Bernoulli.random(jax.random.key(0), 1), "num_arms = 1"),
-    (lambda: bj.Bernoulli.random(jax.random.key(0), 2.5), "num_arms = 2.5"),
-    (lambda: bj.Bernoulli.random(jax.random.key(0), 2, cost_range=(0.5, 0.1)), "cost_range"),
-    (lambda: bj.Multinomial.random(jax.random.key(0), 2, num_points=1), "num_points = 1"),
-    (lambda: bj.Bernoulli.random(jax.random.PRNGKey(0), 2), "old-style"),
-    (lambda: bj.Multinomial.random(None, 2), "key = None"),
-    (lambda: bj.Beta(reward_alpha=[1, 2], reward_beta=[1, 0], cost_alpha=[1, 1], cost_beta=[1, 1]), r"reward_beta\[1\] = 0"),
-    (lambda: bj.Beta(reward_alpha=[1, 2], reward_beta=[1, 2e7], cost_alpha=[1, 1], cost_beta=[1, 1]), "shapes, finite"),
-    (lambda: bj.Beta.random(jax.random.key(0), 3, shape_range=(-1, 2)), "shape_range"),
-    (lambda: bj.Correlated(reward=[0.5, 0.2], cost=[0.5, 0.8], correlation=0.5),
-     r"correlation\[1\] = 0.5 is not allowed: with reward 0.2 and cost 0.8, give a number in \[-1, 0.25\]"),
-    (lambda: bj.Correlated(reward=[0.5, 1.0], cost=[0.5, 0.8], correlation=[0, 0.1]), r"correlation\[1\] = 0.1 .* \[0, 0\]"),
-    (lambda: bj.Correlated(**TWO, correlation=[0, 1.5]), r"correlation\[1\] = 1.5"),
-    (lambda: bj.Correlated(**TWO, correlation=[0, 0, 0]), r"correlation has shape \(3,\)"),
-    (lambda: bj.Correlated.from_probs([[0.25] * 4, [0.5] * 4]), r"sum of probs\[1\] = 2"),
-    (lambda: bj.Correlated.from_probs([[0.5, 0.5]] * 2), "four probabilities"),
-    (lambda: bj.Correlated.random(jax.random.key(0), 3, correlation=2), "correlation = 2"),
-    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 3]), r"rows\[1\] = 3"),
-    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 0]), r"rows\[1\] = 0"),
-    (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 2, 2]), "rows has shape"),
-    (lambda: bj.Empirical(reward=GOOD, cost=[[0.5, 2], [0, 0]], cost_scale=1), r"cost\[0, 1\] = 2"),
-    (lambda: bj.Empirical(reward=GOOD, cost=[[0.5, -2], [0, 0]]), r"cost\[0, 1\] = -2"),
-    (lambda: bj.Empirical.load("none.csv"), "cannot read 'none.csv'"),
-    (lambda: bj.Empirical.load(7), "table = 7 is not a table"),
-    (lambda: bj.Empirical.load({"ad": ["x"], "reward": [1], "cost": [1]}), "no column 'arm' in the table, which has ad,"),
-    (lambda: bj.Empirical.load({"arm": ["x"] * 20, "reward": [1] * 20, "cost": [1] * 20}), "1 arm to play"),
-    (lambda: bj.Empirical.load({"arm": [0, 1] * 10, "reward": [1] * 20, "cost": [5] * 20}, cost_max=4), "cost_max = 4 .* 5"),
-    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=0.6, shift=[0.3, np.inf]), r"shift\[1\] = inf"),
-    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=-0.5), r"scale\[0\] = -0.5"),
-    (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), shift=[0, 0, 0], scale=[1, 1, 1]), "one for each arm"),
-    (lambda: bj.Scaled(bandit=bj.Bernoulli), "is a class"),
-    (lambda: bj.Bernoulli.with_gaps([0.1, 0.2]), "gaps = .* has no 0"),
-    (lambda: bj.Bernoulli.with_gaps([0, 1.2]), r"gaps\[1\] = 1.2"),
-    (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=3), r"cost\[0\] = 0.5"),
-    (lambda: bj.Bernoulli.hard(10, 20), "budget = 20 makes the gap 1.22"),
-    (lambda: bj.Bernoulli.hard(3, [100, 200]), r"budget has shape \(2,\): give one number above 1"),
-    (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=[1, 2]), r"ratio has shape \(2,\)"),
-    (lambda: bj.Bernoulli.with_gaps([0, 0.2], cost=[0.5] * 3), r"cost has shape \(3,\), and there are 2 gaps"),
-    (lambda: bj.Empirical.load({"arm": ["a", "b"], "reward": [1.0], "cost": [1.0, 1.0]}), "differ in length"),
-    (lambda: jax.jit(lambda r: bj.Bernoulli(reward=r, cost=[0.5] * 3).cost)(np.full(2, 0.5)), "differ in shape"),
-])
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: bj.Bernoulli(reward=[0.5, 1.5], cost=[0.5, 0.5]), r"reward\[1\] = 1.5"),
+        (lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[-0.1, 0.5]), r"cost\[0\] = -0.1"),
+        (lambda: bj.Bernoulli(reward=[0.5, np.nan], cost=[0.5, 0.5]), r"reward\[1\] = nan"),
+        (lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, np.inf]), r"cost\[1\] = inf"),
+        (lambda: bj.Bernoulli(reward=[0.5], cost=[0.5]), "at least 2"),
+        (
+            lambda: bj.Bernoulli(reward=[0.5, 0.5], cost=[0.5, 0.5, 0.5]),
+            r"reward \[2\], cost \[3\]",
+        ),
+        (lambda: bj.Bernoulli(reward=0.5, cost=0.5), "too few axes"),
+        (lambda: bj.Bernoulli(reward="many", cost=[0.5, 0.5]), "reward = 'many'"),
+        (lambda: bj.Bernoulli(reward=[[0.5, 0.5], [0.5]], cost=[0.5, 0.5]), "reward = "),
+        (
+            lambda: bj.Multinomial(reward_probs=[[0.5, 0.4], [0.5, 0.5]], cost_probs=GOOD),
+            r"sum of reward_probs\[0\] = 0.9",
+        ),
+        (
+            lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=[[0.5, 0.5], [-0.5, 1]]),
+            r"cost_probs\[1, 0\] = -0.5",
+        ),
+        (
+            lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, 0.5, 1]),
+            "support has shape",
+        ),
+        (
+            lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, -2]),
+            r"support\[1\] = -2",
+        ),
+        (
+            lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=GOOD, support=[0, 2], scale=1),
+            "scale = 1.* the largest amount of",
+        ),
+        (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, -1]), r"price\[1\] = -1"),
+        (lambda: bj.FixedPrice(success=[0.5, 1.9], price=[1, 1]), r"success\[1\] = 1.9"),
+        (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 1, 1]), r"price has shape \(3,\)"),
+        (
+            lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 1e-7]),
+            r"price\[1\] = .*e-07 is not "
+            r"allowed: make it 0, or at "
+            r"least",
+        ),
+        (
+            lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1e-7, 1e-8]),
+            "the largest price.*choose a smaller unit",
+        ),
+        (lambda: bj.FixedPrice(success=[0.5, 0.9], price=[1, 2], arms=["a"]), "has 1 names"),
+        (lambda: bj.FixedPrice.random(jax.random.key(0), 3, price_range=(2, 1)), "price_range"),
+        (lambda: bj.Multinomial(reward_probs=GOOD[:1], cost_probs=GOOD[:1]), "at least 2"),
+        (lambda: bj.Multinomial(reward_probs=GOOD, cost_probs=[[1.0], [1.0]]), "differ in shape"),
+        (lambda: bj.Bernoulli.random(jax.random.key(0), 1), "num_arms = 1"),
+        (lambda: bj.Bernoulli.random(jax.random.key(0), 2.5), "num_arms = 2.5"),
+        (lambda: bj.Bernoulli.random(jax.random.key(0), 2, cost_range=(0.5, 0.1)), "cost_range"),
+        (lambda: bj.Multinomial.random(jax.random.key(0), 2, num_points=1), "num_points = 1"),
+        (lambda: bj.Bernoulli.random(jax.random.PRNGKey(0), 2), "old-style"),
+        (lambda: bj.Multinomial.random(None, 2), "key = None"),
+        (
+            lambda: bj.Beta(
+                reward_alpha=[1, 2], reward_beta=[1, 0], cost_alpha=[1, 1], cost_beta=[1, 1]
+            ),
+            r"reward_beta\[1\] = 0",
+        ),
+        (
+            lambda: bj.Beta(
+                reward_alpha=[1, 2], reward_beta=[1, 2e7], cost_alpha=[1, 1], cost_beta=[1, 1]
+            ),
+            "shapes, finite",
+        ),
+        (lambda: bj.Beta.random(jax.random.key(0), 3, shape_range=(-1, 2)), "shape_range"),
+        (
+            lambda: bj.Correlated(reward=[0.5, 0.2], cost=[0.5, 0.8], correlation=0.5),
+            r"correlation\[1\] = 0.5 is not allowed: with reward 0.2 and cost 0.8, give a number "
+            r"in "
+            r"\[-1, 0.25\]",
+        ),
+        (
+            lambda: bj.Correlated(reward=[0.5, 1.0], cost=[0.5, 0.8], correlation=[0, 0.1]),
+            r"correlation\[1\] = 0.1 .* \[0, 0\]",
+        ),
+        (lambda: bj.Correlated(**TWO, correlation=[0, 1.5]), r"correlation\[1\] = 1.5"),
+        (lambda: bj.Correlated(**TWO, correlation=[0, 0, 0]), r"correlation has shape \(3,\)"),
+        (lambda: bj.Correlated.from_probs([[0.25] * 4, [0.5] * 4]), r"sum of probs\[1\] = 2"),
+        (lambda: bj.Correlated.from_probs([[0.5, 0.5]] * 2), "four probabilities"),
+        (lambda: bj.Correlated.random(jax.random.key(0), 3, correlation=2), "correlation = 2"),
+        (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 3]), r"rows\[1\] = 3"),
+        (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 0]), r"rows\[1\] = 0"),
+        (lambda: bj.Empirical(reward=GOOD, cost=GOOD, rows=[2, 2, 2]), "rows has shape"),
+        (
+            lambda: bj.Empirical(reward=GOOD, cost=[[0.5, 2], [0, 0]], cost_scale=1),
+            r"cost\[0, 1\] = 2",
+        ),
+        (lambda: bj.Empirical(reward=GOOD, cost=[[0.5, -2], [0, 0]]), r"cost\[0, 1\] = -2"),
+        (lambda: bj.Empirical.load("none.csv"), "cannot read 'none.csv'"),
+        (lambda: bj.Empirical.load(7), "table = 7 is not a table"),
+        (
+            lambda: bj.Empirical.load({"ad": ["x"], "reward": [1], "cost": [1]}),
+            "no column 'arm' in the table, which has ad,",
+        ),
+        (
+            lambda: bj.Empirical.load({"arm": ["x"] * 20, "reward": [1] * 20, "cost": [1] * 20}),
+            "1 arm to play",
+        ),
+        (
+            lambda: bj.Empirical.load(
+                {"arm": [0, 1] * 10, "reward": [1] * 20, "cost": [5] * 20}, cost_max=4
+            ),
+            "cost_max = 4 .* 5",
+        ),
+        (
+            lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=0.6, shift=[0.3, np.inf]),
+            r"shift\[1\] = inf",
+        ),
+        (lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), scale=-0.5), r"scale\[0\] = -0.5"),
+        (
+            lambda: bj.Scaled(bandit=bj.Bernoulli(**TWO), shift=[0, 0, 0], scale=[1, 1, 1]),
+            "one for each arm",
+        ),
+        (lambda: bj.Scaled(bandit=bj.Bernoulli), "is a class"),
+        (lambda: bj.Bernoulli.with_gaps([0.1, 0.2]), "gaps = .* has no 0"),
+        (lambda: bj.Bernoulli.with_gaps([0, 1.2]), r"gaps\[1\] = 1.2"),
+        (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=3), r"cost\[0\] = 0.5"),
+        (lambda: bj.Bernoulli.hard(10, 20), "budget = 20 makes the gap 1.22"),
+        (
+            lambda: bj.Bernoulli.hard(3, [100, 200]),
+            r"budget has shape \(2,\): give one number above 1",
+        ),
+        (lambda: bj.Bernoulli.with_gaps([0, 0.2], ratio=[1, 2]), r"ratio has shape \(2,\)"),
+        (
+            lambda: bj.Bernoulli.with_gaps([0, 0.2], cost=[0.5] * 3),
+            r"cost has shape \(3,\), and "
+            r"there are 2 gaps",
+        ),
+        (
+            lambda: bj.Empirical.load({"arm": ["a", "b"], "reward": [1.0], "cost": [1.0, 1.0]}),
+            "differ in length",
+        ),
+        (
+            lambda: jax.jit(lambda r: bj.Bernoulli(reward=r, cost=[0.5] * 3).cost)(np.full(2, 0.5)),
+            "differ in shape",
+        ),
+    ],
+)
 def test_bad_arms_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):
         make()

@@ -1,4 +1,5 @@
-"""`simulate_batch`: the same bits as `vmap` for all lanes, devices and orders; and the arguments that it refuses.
+"""`simulate_batch`: the same bits as `vmap` for all lanes, devices and orders; and the arguments
+that it refuses.
 
 test_reference checks that it plays every policy as `simulate` does.
 """
@@ -36,18 +37,27 @@ def twenty_three_runs():
 
 @pytest.mark.slow
 @pytest.mark.with_care
-@pytest.mark.parametrize(("width", "devices"), [(1, 1), (1000, 2)])  # 3 lanes on two devices: test_property
+# 3 lanes on two devices: test_property.
+@pytest.mark.parametrize(("width", "devices"), [(1, 1), (1000, 2)])
 def test_lanes_and_devices_do_not_matter(width, devices):
     if devices > len(jax.devices()):
         pytest.skip("one device")
     reports = []
-    runs = bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], 20, keys(23), lanes=width, devices=jax.devices()[:devices],
-                             on_report=reports.append)
+    runs = bj.simulate_batch(
+        bj.BTS(),
+        INSTANCES["bernoulli"],
+        20,
+        keys(23),
+        lanes=width,
+        devices=jax.devices()[:devices],
+        on_report=reports.append,
+    )
     assert_same_bits(runs, twenty_three_runs())
     (report,) = reports
     assert report.runs == 23 and report.devices == devices
     assert report.rounds == np.asarray(runs.rounds).sum() <= report.calls <= report.computed
-    assert (0.3 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1  # a GPU's blocks are long
+    # A GPU's blocks are long.
+    assert (0.3 if jax.default_backend() == "cpu" else 0.1) < report.utilisation <= 1
 
 
 @pytest.mark.slow
@@ -61,14 +71,27 @@ def test_everything_may_vary():
     reward, cost = np.random.default_rng(5).uniform(0.2, 1, (2, count, 4)).astype(np.float32)
     bandits = bj.Bernoulli(reward=reward, cost=cost)
 
-    play = jax.jit(jax.vmap(lambda s, b, budget, key, limit, points: bj.simulate(
-        bj.KUBE(scale=s), b, budget, key, max_rounds=limit, checkpoints=points)))
+    play = jax.jit(
+        jax.vmap(
+            lambda s, b, budget, key, limit, points: bj.simulate(
+                bj.KUBE(scale=s), b, budget, key, max_rounds=limit, checkpoints=points
+            )
+        )
+    )
 
     def mapped(budgets, keys):
         return play(scales, bandits, np.float32(budgets), keys, limits, np.float32(points))
 
     def batched(budget, keys):
-        return bj.simulate_batch(bj.KUBE(scale=scales), bandits, budget, keys, lanes=3, max_rounds=limits, checkpoints=points)
+        return bj.simulate_batch(
+            bj.KUBE(scale=scales),
+            bandits,
+            budget,
+            keys,
+            lanes=3,
+            max_rounds=limits,
+            checkpoints=points,
+        )
 
     assert_same_bits(batched(budgets, keys(count)), mapped(budgets, keys(count)))
     key = keys(1)[0]
@@ -78,31 +101,51 @@ def test_everything_may_vary():
 @pytest.mark.slow
 @pytest.mark.long_runs
 def test_runs_of_very_different_length_keep_the_lanes_busy():
-    """With the budgets of the paper's Figure 1, scaled down, at least 90% of the computed calls belong to an unfinished run."""
+    """With the budgets of the paper's Figure 1, scaled down, at least 90% of the computed calls
+    belong to an unfinished run.
+    """
     if jax.default_backend() != "cpu":
         pytest.skip("to a GPU 600 lanes are as one")
-    budgets = np.repeat([10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40)
+    budgets = np.repeat(
+        [10, 20, 50, 100, 200, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000], 40
+    )
     bandit = bj.Bernoulli.random(jax.random.key(2), 10, cost_range=(0.2, 1))
     reports = []
-    bj.simulate_batch(bj.EpsilonFirst(), bandit, budgets, keys(len(budgets)), on_report=reports.append)
+    bj.simulate_batch(
+        bj.EpsilonFirst(), bandit, budgets, keys(len(budgets)), on_report=reports.append
+    )
     assert reports[0].utilisation > 0.9, reports[0]
 
 
-@pytest.mark.parametrize(("arguments", "options", "named"), [
-    ((bj.BTS, INSTANCES["bernoulli"], 10, keys(3)), {}, "an instance"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "keys = None"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(6).reshape(2, 3)), {}, "keys has shape"),
-    ((bj.BTS(), INSTANCES["bernoulli"], [10, -1, 3], keys(3)), {}, r"budget\[1\] = -1"),
-    ((bj.BTS(), INSTANCES["bernoulli"], [10, 20], keys(3)), {}, "keys 3, budget 2"),
-    ((bj.KUBE(scale=[1.0, 2.0]), INSTANCES["bernoulli"], 10, keys(3)), {}, "keys 3, policy.scale 2"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)[:0]), {}, "empty"),
-    ((bj.BTS(), INSTANCES["bernoulli"], "100", keys(3)), {}, "budget = '100'"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, jax.random.split(jax.random.PRNGKey(0), 3)), {},
-     r"keys is an array of uint32\[3, 2\], old-style keys.*jax.random.split\(jax.random.key"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, [1, 2]), {}, r"keys = \[1, 2\]"),
-    ((bj.BTS(), INSTANCES["bernoulli"], [10, 20, 30], keys(3)), {"checkpoints": [15]}, r"checkpoints\[0, 0\] = 15"),
-    ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)), {"lanes": 0}, "lanes = 0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "options", "named"),
+    [
+        ((bj.BTS, INSTANCES["bernoulli"], 10, keys(3)), {}, "an instance"),
+        ((bj.BTS(), INSTANCES["bernoulli"], 10, None), {}, "keys = None"),
+        ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(6).reshape(2, 3)), {}, "keys has shape"),
+        ((bj.BTS(), INSTANCES["bernoulli"], [10, -1, 3], keys(3)), {}, r"budget\[1\] = -1"),
+        ((bj.BTS(), INSTANCES["bernoulli"], [10, 20], keys(3)), {}, "keys 3, budget 2"),
+        (
+            (bj.KUBE(scale=[1.0, 2.0]), INSTANCES["bernoulli"], 10, keys(3)),
+            {},
+            "keys 3, policy.scale 2",
+        ),
+        ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)[:0]), {}, "empty"),
+        ((bj.BTS(), INSTANCES["bernoulli"], "100", keys(3)), {}, "budget = '100'"),
+        (
+            (bj.BTS(), INSTANCES["bernoulli"], 10, jax.random.split(jax.random.PRNGKey(0), 3)),
+            {},
+            r"keys is an array of uint32\[3, 2\], old-style keys.*jax.random.split\(jax.random.key",
+        ),
+        ((bj.BTS(), INSTANCES["bernoulli"], 10, [1, 2]), {}, r"keys = \[1, 2\]"),
+        (
+            (bj.BTS(), INSTANCES["bernoulli"], [10, 20, 30], keys(3)),
+            {"checkpoints": [15]},
+            r"checkpoints\[0, 0\] = 15",
+        ),
+        ((bj.BTS(), INSTANCES["bernoulli"], 10, keys(3)), {"lanes": 0}, "lanes = 0"),
+    ],
+)
 def test_bad_batches_are_refused_by_name(arguments, options, named):
     with pytest.raises(ValueError, match=named):
         bj.simulate_batch(*arguments, **options)
@@ -128,15 +171,23 @@ def test_what_may_be_a_batch_or_not_is_refused():
         bj.simulate_batch(Prior(prior=prior), INSTANCES["bernoulli"], 10, keys(5))
     with pytest.raises(ValueError, match=r"keys 6, policy.prior 5"):
         bj.simulate_batch(Prior(prior=prior), INSTANCES["bernoulli"], 10, keys(6))
-    runs = bj.simulate_batch(Prior(prior=np.tile(prior, (6, 1))), INSTANCES["bernoulli"], 10, keys(6))
+    runs = bj.simulate_batch(
+        Prior(prior=np.tile(prior, (6, 1))), INSTANCES["bernoulli"], 10, keys(6)
+    )
     assert (runs.pulls[:, 0, [0, 1, 3, 4]] == 0).all()
 
 
 @pytest.mark.all_devices
 @pytest.mark.slow
 def test_a_run_alone_is_a_batch_of_one():
-    """Unless it is a part of another computation, or its arguments are on another device. The bits are the same."""
-    policy, key, other = Prior(prior=np.array([0.0, 0.0, 2.0, 0.0, 0.0])), jax.random.key(3), jax.local_devices()[-1]
+    """Unless it is a part of another computation, or its arguments are on another device. The bits
+    are the same.
+    """
+    policy, key, other = (
+        Prior(prior=np.array([0.0, 0.0, 2.0, 0.0, 0.0])),
+        jax.random.key(3),
+        jax.local_devices()[-1],
+    )
 
     def play(key):
         return bj.simulate(policy, INSTANCES["bernoulli"], 10, key, checkpoints=[9, 4])
@@ -154,11 +205,15 @@ def test_a_run_alone_is_a_batch_of_one():
 
 def test_under_vmap_it_says_what_to_do():
     with pytest.raises(ValueError, match="map over simulate"):
-        jax.vmap(lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3)))(jnp.ones(2))
+        jax.vmap(
+            lambda budget: bj.simulate_batch(bj.BTS(), INSTANCES["bernoulli"], budget, keys(3))
+        )(jnp.ones(2))
 
 
 def steps(function, out, part, *now):
-    """The outputs of `function(part, *now)` in all lanes, shaped as `out`, after one step of a loop: on a CPU and a GPU."""
+    """The outputs of `function(part, *now)` in all lanes, shaped as `out`, after one step of a
+    loop: on a CPU and a GPU.
+    """
     state = now, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), out)
 
     def play(part, state):
@@ -171,31 +226,84 @@ def steps(function, out, part, *now):
 
 
 def halves(function, part, now):
-    """What the first half of a step on a GPU passes to the second half, and the result of the second half."""
+    """What the first half of a step on a GPU passes to the second half, and the result of the
+    second half.
+    """
     step = step_of(function, part, now, "gpu")
     begun = jax.jit(step.enter)(part, now)
     return begun, jax.jit(step.leave)(part, begun)
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
-    lambda x, y, s: (jnp.argmax(x), jnp.cumsum(y), jnp.concatenate([x, y]), jnp.stack([x, y], 1), x[::-1], x[1:3]),
-    lambda x, y, s: (x.reshape(5, 1) @ y.reshape(1, 5), jnp.sort(x), x[jnp.int32(s * 4)], x.at[jnp.int32(s * 4)].add(1.0)),
-    lambda x, y, s: (x[jnp.uint8(s * 4)], jnp.outer(x, jnp.ones(60))[jnp.int8(s * 4)], x[jnp.uint32(s * 4)]),
-    lambda x, y, s: (x.at[jnp.int32(s * 9)].set(s), x.at[jnp.int32(s * 9) - 5].add(y[0]), x.at[2].set(s)),  # some out of range
-    lambda x, y, s: (jax.lax.bitcast_convert_type(x, jnp.uint8), jax.lax.bitcast_convert_type(x, jnp.int32)),
-    lambda x, y, s: jax.lax.bitcast_convert_type(jnp.uint8(s * 255), jnp.uint4).astype(jnp.int32),
-    lambda x, y, s: jax.lax.bitcast_convert_type(jnp.stack([jnp.int16(x * 999), jnp.int16(y * 999)], -1), jnp.int32),
-    lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
-    lambda x, y, s: (x.at[jnp.int32(s * 4)].set(9.0, mode="clip"), x.at[jnp.int32(y * 4)].add(1.0), jnp.ones(5).at[1].add(s)),
-    lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),
-    lambda x, y, s: jax.lax.fori_loop(0, 3, lambda i, z: z * s + y[i], x),
-    lambda x, y, s: (jax.nn.softmax(x), jax.nn.relu(y - 0.5), jnp.clip(x, 0.2, s), jnp.ones(3), jnp.float32(2)),
-    lambda x, y, s: jax.random.normal(jax.random.fold_in(jax.random.key(1), jnp.int32(s * 100)), (4,)),
-    lambda x, y, s: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(jnp.uint32(jnp.stack([s, s]) * 99)))),
-    lambda x, y, s: jax.lax.scan(lambda c, v: (c + v * s, c), 0.0, x),
-    lambda x, y, s: (jnp.pad(x, 1), jnp.diff(y), jnp.outer(x, y).T, jnp.linalg.norm(x), jnp.searchsorted(jnp.sort(x), s)),
-])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, s: x * s + jnp.where(x > y.sum(), y, jnp.sin(s)),
+        lambda x, y, s: (
+            jnp.argmax(x),
+            jnp.cumsum(y),
+            jnp.concatenate([x, y]),
+            jnp.stack([x, y], 1),
+            x[::-1],
+            x[1:3],
+        ),
+        lambda x, y, s: (
+            x.reshape(5, 1) @ y.reshape(1, 5),
+            jnp.sort(x),
+            x[jnp.int32(s * 4)],
+            x.at[jnp.int32(s * 4)].add(1.0),
+        ),
+        lambda x, y, s: (
+            x[jnp.uint8(s * 4)],
+            jnp.outer(x, jnp.ones(60))[jnp.int8(s * 4)],
+            x[jnp.uint32(s * 4)],
+        ),
+        # Some out of range.
+        lambda x, y, s: (
+            x.at[jnp.int32(s * 9)].set(s),
+            x.at[jnp.int32(s * 9) - 5].add(y[0]),
+            x.at[2].set(s),
+        ),
+        lambda x, y, s: (
+            jax.lax.bitcast_convert_type(x, jnp.uint8),
+            jax.lax.bitcast_convert_type(x, jnp.int32),
+        ),
+        lambda x, y, s: jax.lax.bitcast_convert_type(jnp.uint8(s * 255), jnp.uint4).astype(
+            jnp.int32
+        ),
+        lambda x, y, s: jax.lax.bitcast_convert_type(
+            jnp.stack([jnp.int16(x * 999), jnp.int16(y * 999)], -1), jnp.int32
+        ),
+        lambda x, y, s: jnp.outer(x, y).at[jnp.int32(s * 4)].set(y),
+        lambda x, y, s: (
+            x.at[jnp.int32(s * 4)].set(9.0, mode="clip"),
+            x.at[jnp.int32(y * 4)].add(1.0),
+            jnp.ones(5).at[1].add(s),
+        ),
+        lambda x, y, s: jax.lax.cond(s > 0.5, lambda: x, lambda: y),
+        lambda x, y, s: jax.lax.fori_loop(0, 3, lambda i, z: z * s + y[i], x),
+        lambda x, y, s: (
+            jax.nn.softmax(x),
+            jax.nn.relu(y - 0.5),
+            jnp.clip(x, 0.2, s),
+            jnp.ones(3),
+            jnp.float32(2),
+        ),
+        lambda x, y, s: jax.random.normal(
+            jax.random.fold_in(jax.random.key(1), jnp.int32(s * 100)), (4,)
+        ),
+        lambda x, y, s: jax.random.key_data(
+            jax.random.split(jax.random.wrap_key_data(jnp.uint32(jnp.stack([s, s]) * 99)))
+        ),
+        lambda x, y, s: jax.lax.scan(lambda c, v: (c + v * s, c), 0.0, x),
+        lambda x, y, s: (
+            jnp.pad(x, 1),
+            jnp.diff(y),
+            jnp.outer(x, y).T,
+            jnp.linalg.norm(x),
+            jnp.searchsorted(jnp.sort(x), s),
+        ),
+    ],
+)
 def test_lanes_are_vmap(function):
     rng = np.random.default_rng(0)
     x, y, s = (jnp.array(rng.random(shape), jnp.float32) for shape in ((5, 7), (5, 7), (7,)))
@@ -218,24 +326,34 @@ def test_lanes_are_vmap(function):
 def test_the_largest_is_the_first_of_its_kind(arms):
     rng = np.random.default_rng(arms)
     few = rng.integers(-2, 3, (arms, 9))
-    floats = [few, rng.normal(size=(arms, 9)), np.full((arms, 9), -np.inf), np.where(few > 0, np.inf, few),
-              np.where(few > 1, np.nan, few)]
+    floats = [
+        few,
+        rng.normal(size=(arms, 9)),
+        np.full((arms, 9), -np.inf),
+        np.where(few > 0, np.inf, few),
+        np.where(few > 1, np.nan, few),
+    ]
     integers = [few, rng.integers(-(2**31), 2**31 - 1, (arms, 9)), np.full((arms, 9), -(2**31))]
     arrays = np.hstack(floats).astype(np.float32), np.hstack(integers).astype(np.int32), few > 0
 
     def largest(x, platform):
-        # On x86, the library to which XLA gives large reductions ignores NaN (jaxlib 0.10.2). Steps have no such reductions.
+        # On x86, the library to which XLA gives large reductions ignores NaN (jaxlib 0.10.2). Steps
+        # have no such reductions.
         closed = without_reductions(jax.make_jaxpr(lambda x: (jnp.argmax(x), x.max()))(x[:, 0]))
         return lanes(partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts), platform)(x)
 
-    for found in jax.jit(lambda arrays: [[largest(x, platform) for x in arrays] for platform in ("cpu", "gpu")])(arrays):
+    for found in jax.jit(
+        lambda arrays: [[largest(x, platform) for x in arrays] for platform in ("cpu", "gpu")]
+    )(arrays):
         for x, (place, most) in zip(arrays, found, strict=True):
             np.testing.assert_array_equal(place, np.argmax(x, 0))
             np.testing.assert_array_equal(most, x.max(0))
 
 
 def test_the_second_step_to_the_largest_is_short_on_a_gpu():
-    """XLA would make a separate kernel for many. No step is longer than the part that is unrolled."""
+    """XLA would make a separate kernel for many. No step is longer than the part that is
+    unrolled.
+    """
     rows = {arms: _rows(arms, "gpu") for arms in range(WRITTEN_OUT + 1, 300)}
     steps = {arms: (rows[arms], arms // rows[arms] + arms % rows[arms]) for arms in rows}
     assert (steps[50], steps[100], steps[128], steps[200]) == ((10, 5), (20, 5), (16, 8), (20, 10))
@@ -245,7 +363,9 @@ def test_the_second_step_to_the_largest_is_short_on_a_gpu():
 
 @pytree
 class DrawsByJax:
-    """Arms that draw with a function of JAX and with one of ours. The expected reward is only approximate."""
+    """Arms that draw with a function of JAX and with one of ours. The expected reward is only
+    approximate.
+    """
 
     shape: jax.Array
 
@@ -259,29 +379,38 @@ class DrawsByJax:
 
     def pull(self, key, arm):
         reward, cost = jax.random.split(key)
-        return jnp.minimum(jax.random.gamma(reward, self.shape[arm]) / 4, 1), random.beta(cost, self.shape[arm] / 3, 0.5)
+        return jnp.minimum(jax.random.gamma(reward, self.shape[arm]) / 4, 1), random.beta(
+            cost, self.shape[arm] / 3, 0.5
+        )
 
 
 @pytest.mark.slow
 def test_policies_have_common_random_numbers_if_a_bandit_draws_by_rejection():
-    """The n-th pull of an arm gives the same outcome, however often the policy was called before."""
+    """The n-th pull of an arm gives the same outcome, however often the policy was called
+    before.
+    """
     bandit, key = DrawsByJax(shape=jnp.array([0.6, 0.7, 1.2])), jax.random.key(3)
     plain, sampling = (bj.trace(policy, bandit, 30, key) for policy in (bj.Uniform(), bj.BTS()))
     same = 0
     for arm in range(3):
         # Without the last round of a run, which earns nothing if it exceeds the budget.
-        one, other = (np.flatnonzero(run.arm[: int(run.length) - 1] == arm) for run in (plain, sampling))
+        one, other = (
+            np.flatnonzero(run.arm[: int(run.length) - 1] == arm) for run in (plain, sampling)
+        )
         count = min(len(one), len(other))
         same += count
         for name in ("reward", "cost"):
-            np.testing.assert_array_equal(getattr(plain, name)[one[:count]], getattr(sampling, name)[other[:count]])
+            np.testing.assert_array_equal(
+                getattr(plain, name)[one[:count]], getattr(sampling, name)[other[:count]]
+            )
     assert same > 20
 
 
 def for_a_gpu(monkeypatch, *arguments, **options):
     """The runs of a program for a GPU, which also runs on a CPU."""
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
-    monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))  # otherwise the stored program would be used
+    # Otherwise the stored program would be used.
+    monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))
     monkeypatch.setitem(BLOCK, "gpu", 6)
     monkeypatch.setattr("bts_jax.engine.loop.TURN", 2)  # so that there are several turns
     return bj.simulate_batch(*arguments, **options)
@@ -307,7 +436,9 @@ def test_what_is_written_for_a_gpu_plays_the_same_game_with_many_arms(monkeypatc
 
 @pytree
 class Draws:
-    """Pulls the arm with the largest draw. Its keys are not those of the rounds, so that no draw is saved for a later round."""
+    """Pulls the arm with the largest draw. Its keys are not those of the rounds, so that no draw is
+    saved for a later round.
+    """
 
     shape: ArrayLike = 0.6
 
@@ -315,7 +446,11 @@ class Draws:
         return jnp.zeros(problem.num_arms, jnp.int32)
 
     def __call__(self, state, key):
-        return jnp.argmax(random.gamma(jax.random.fold_in(jax.random.key(0), state.sum()), jnp.full(3, self.shape))), state
+        return jnp.argmax(
+            random.gamma(
+                jax.random.fold_in(jax.random.key(0), state.sum()), jnp.full(3, self.shape)
+            )
+        ), state
 
     def update(self, state, arm, reward, cost, key):
         return state.at[arm].add(1)
@@ -338,16 +473,29 @@ class Odd:
     """A state with a key, a loop that would not end for 0, and a choice by number."""
 
     def init(self, problem):
-        return {"key": jax.random.key(0), "value": jnp.zeros(problem.num_arms), "calls": jnp.int32(0)}
+        return {
+            "key": jax.random.key(0),
+            "value": jnp.zeros(problem.num_arms),
+            "calls": jnp.int32(0),
+        }
 
     def __call__(self, state, key):
-        return jnp.argmax(jax.random.uniform(state["key"], state["value"].shape) + state["value"]), state
+        return jnp.argmax(
+            jax.random.uniform(state["key"], state["value"].shape) + state["value"]
+        ), state
 
     def update(self, state, arm, reward, cost, key):
-        value = jax.lax.while_loop(lambda x: (x < 1).any(), lambda x: x * 2, jnp.full_like(state["value"], reward + 0.5))
-        step = jax.lax.select_n(state["calls"] * 0 + 2, jnp.float32(3), jnp.float32(5), jnp.float32(0.1))
-        return {"key": jax.random.fold_in(state["key"], arm), "value": state["value"].at[arm].add(step) + value,
-                "calls": state["calls"] + 1}
+        value = jax.lax.while_loop(
+            lambda x: (x < 1).any(), lambda x: x * 2, jnp.full_like(state["value"], reward + 0.5)
+        )
+        step = jax.lax.select_n(
+            state["calls"] * 0 + 2, jnp.float32(3), jnp.float32(5), jnp.float32(0.1)
+        )
+        return {
+            "key": jax.random.fold_in(state["key"], arm),
+            "value": state["value"].at[arm].add(step) + value,
+            "calls": state["calls"] + 1,
+        }
 
 
 @pytest.mark.slow
@@ -366,15 +514,26 @@ def test_the_second_half_has_the_arrays_that_no_number_needs():
         jax.debug.callback(lambda arm: told.append(int(arm)), arm)
         counts = now["counts"].at[arm].add(jnp.stack([weight, scores.max()]))
         sums = now["sums"].at[arm].add(weight)  # needed for the next number
-        return {"counts": counts, "sums": sums, "least": jnp.argmin(sums[:, 1]), "weight": weight, "one": 1.0}
+        return {
+            "counts": counts,
+            "sums": sums,
+            "least": jnp.argmin(sums[:, 1]),
+            "weight": weight,
+            "one": 1.0,
+        }
 
     rng = np.random.default_rng(0)
-    weight, now = rng.random(5, np.float32), {name: rng.random((7, 2, 5), np.float32) for name in ("counts", "sums")}
+    weight, now = (
+        rng.random(5, np.float32),
+        {name: rng.random((7, 2, 5), np.float32) for name in ("counts", "sums")},
+    )
     now |= {"least": np.zeros(5, np.int32), "weight": weight, "one": np.ones(5, np.float32)}
     whole = jax.jit(lanes(play))(weight, now)
     begun, ended = halves(play, weight, now)
     assert_same_bits(ended, whole)
-    assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], "arm, most, least; the counts before, the sums after"
+    assert sorted(x.size for x in begun) == [5, 5, 5, 70, 70], (
+        "arm, most, least; the counts before, the sums after"
+    )
     jax.effects_barrier()
     assert len(told) == 10 and sorted(told[:5]) == sorted(told[5:])
 
@@ -392,7 +551,10 @@ def test_what_prints_alike_is_not_the_same():
 
     def both(part, now):
         shape = jax.ShapeDtypeStruct((), jnp.float32)
-        return tuple(jax.pure_callback(Times(factor), shape, now, vmap_method="expand_dims") for factor in (1, 2))
+        return tuple(
+            jax.pure_callback(Times(factor), shape, now, vmap_method="expand_dims")
+            for factor in (1, 2)
+        )
 
     x = np.arange(3, dtype=np.float32)
     for ours in steps(both, (x, x), x, x):
@@ -413,8 +575,17 @@ def test_what_is_worked_out_twice_is_passed_on_once():
 
 def test_the_largest_along_one_axis_is_not_that_along_another():
     x = np.random.default_rng(0).random((25, 30, 4), np.float32)
-    place, other, along, both, kept = jax.jit(lanes(
-        lambda x: (jnp.argmax(x, 0), jnp.argmax(x, 1), x.max(1), x.max(), x.max(0, keepdims=True))))(x)
+    place, other, along, both, kept = jax.jit(
+        lanes(
+            lambda x: (
+                jnp.argmax(x, 0),
+                jnp.argmax(x, 1),
+                x.max(1),
+                x.max(),
+                x.max(0, keepdims=True),
+            )
+        )
+    )(x)
     np.testing.assert_array_equal(place, x.argmax(0))
     np.testing.assert_array_equal(other, x.argmax(1))
     np.testing.assert_array_equal(along, x.max(1))
@@ -423,7 +594,9 @@ def test_the_largest_along_one_axis_is_not_that_along_another():
 
 
 def test_how_many_lanes():
-    for platform, arms, runs in itertools.product(("cpu", "gpu"), (2, 10, 90, 100, 128, 10**6), (1, 2, 3, 64, 65, 250, 1000)):
+    for platform, arms, runs in itertools.product(
+        ("cpu", "gpu"), (2, 10, 90, 100, 128, 10**6), (1, 2, 3, 64, 65, 250, 1000)
+    ):
         most = _width(10**9, 10**9, arms, 1, platform)
         for at_once in (1, runs // 4, runs):
             width = _width(runs, at_once, arms, 1, platform)
@@ -442,7 +615,9 @@ class Looping(bj.Beta):
 
 @pytree
 class Hidden(bj.Beta):
-    """Arms drawn by JAX's own sampler, a primitive that is lowered to a loop. The engine replaces it."""
+    """Arms drawn by JAX's own sampler, a primitive that is lowered to a loop. The engine replaces
+    it.
+    """
 
     def pull(self, key, arm):
         return jax.random.beta(key, 2.0, 3.0), jax.random.gamma(key, 2.0) / 100
@@ -450,7 +625,9 @@ class Hidden(bj.Beta):
 
 @pytest.mark.slow
 def test_loops_in_loops_are_counted(monkeypatch):
-    """On a GPU, a block whose calls contain a loop is played in another way. Only this test shows that loops are found."""
+    """On a GPU, a block whose calls contain a loop is played in another way. Only this test shows
+    that loops are found.
+    """
     beta, looping = INSTANCES["beta"], Looping([1, 2], [1, 1], [2, 1], [1, 3])
     hidden = Hidden([1, 2], [1, 1], [2, 1], [1, 3])
 
@@ -461,7 +638,10 @@ def test_loops_in_loops_are_counted(monkeypatch):
 
     assert (depth(looping), depth(hidden)) == ((3, 3) if jax.default_backend() == "cpu" else (4, 3))
     assert depth(beta) == 3
-    assert_same_bits(bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)), batch(bj.Uniform(), looping, 5, keys(3)))
+    assert_same_bits(
+        bj.simulate_batch(bj.Uniform(), looping, 5, keys(3)),
+        batch(bj.Uniform(), looping, 5, keys(3)),
+    )
     monkeypatch.setattr("bts_jax.batch._platform", lambda devices: "gpu")
     assert (depth(beta), depth(looping)) == (3, 4)
 
@@ -486,8 +666,16 @@ def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeyp
         return Program
 
     monkeypatch.setattr(jax, "device_put", lambda x, device: x)
-    others = {*GRAPHS, "xla_gpu_command_buffer_unroll_loops", "xla_gpu_command_buffer_scheduling_mode"}
-    for known, options, lines in ((others | {*REGISTERS}, GRAPHS | REGISTERS, 0), (others, GRAPHS, 1), (set(), None, 2)):
+    others = {
+        *GRAPHS,
+        "xla_gpu_command_buffer_unroll_loops",
+        "xla_gpu_command_buffer_scheduling_mode",
+    }
+    for known, options, lines in (
+        (others | {*REGISTERS}, GRAPHS | REGISTERS, 0),
+        (others, GRAPHS, 1),
+        (set(), None, 2),
+    ):
         monkeypatch.setattr(jax, "jit", compiler(known))
         caplog.clear()
         device = Device(f"GPU {lines} of this test")
@@ -498,11 +686,19 @@ def test_options_that_a_compiler_does_not_know_are_left_out_and_reported(monkeyp
 
 
 class Failing(Program):
-    """A program that can be compiled in three ways, of which the first ones fail, when they are compiled or when they run."""
+    """A program that can be compiled in three ways, of which the first ones fail, when they are
+    compiled or when they run.
+    """
 
     def __init__(self, failing, stage, reason="INTERNAL: XLA fails", gather=lambda: None):
         super().__init__(lambda x: x + 1, jax.devices()[:1])
-        self.failing, self.stage, self.reason, self.gather, self.ways = failing, stage, reason, gather, [0, 1, 2]
+        self.failing, self.stage, self.reason, self.gather, self.ways = (
+            failing,
+            stage,
+            reason,
+            gather,
+            [0, 1, 2],
+        )
 
     def lower(self, *arguments):
         super().lower(*arguments)
@@ -552,7 +748,9 @@ def test_threads_agree_on_the_way_that_works():
     assert program.ways == [1, 2] and len(program.failed) == 1
 
 
-@pytest.mark.parametrize("reason", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: CpuCallback error calling callback"])
+@pytest.mark.parametrize(
+    "reason", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: CpuCallback error calling callback"]
+)
 def test_what_no_other_way_would_help_is_raised_at_once(reason):
     program = Failing(1, "run", reason)
     with pytest.raises(jax.errors.JaxRuntimeError, match=reason):
@@ -567,7 +765,9 @@ def test_a_program_with_loops_in_its_blocks_is_launched_one_kernel_after_the_oth
     class GPU(NamedTuple):
         platform: str = "gpu"
 
-    monkeypatch.setattr("bts_jax.engine.compile.options.known_on_gpu", lambda device: (dict(GRAPHS), ()))
+    monkeypatch.setattr(
+        "bts_jax.engine.compile.options.known_on_gpu", lambda device: (dict(GRAPHS), ())
+    )
     deep = loop(loop(loop(loop(lambda x: x + 1))))
     for function, count in ((deep, 1), (jax.jit(deep), 1), (loop(jax.jit(loop(loop(jnp.sin)))), 3)):
         assert len(ways(GPU(), False, None, jax.jit(function).lower(jnp.ones(1)))) == count
@@ -594,7 +794,9 @@ def test_the_oldest_programs_are_dropped(monkeypatch):
 
     monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))
     bandits = [bj.Bernoulli(reward=[0.5] * arms, cost=[0.5] * arms) for arms in (2, 3)]
-    first, _, again = (bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0]))
+    first, _, again = (
+        bj.simulate_batch(bj.Uniform(), bandit, 5, keys(3)) for bandit in (*bandits, bandits[0])
+    )
     assert_same_bits(first, again)
 
 
@@ -608,7 +810,9 @@ def test_programs_take_an_eighth_of_the_memory(gibibytes, most, monkeypatch):
 
 @pytest.mark.parametrize("max_rounds", [None, 7])
 def test_checkpoints_are_put_in_order_alike_on_host_and_device(max_rounds):
-    """`simulate_batch` orders them in NumPy, `simulate` in JAX. Invalid and infinite checkpoints are included."""
+    """`simulate_batch` orders them in NumPy, `simulate` in JAX. Invalid and infinite checkpoints
+    are included.
+    """
     random = np.random.default_rng(0)
     checkpoints = random.choice(np.float32([-1, 0, 0.5, 1, 2.25, 3, 1e10, np.inf, np.nan]), (40, 4))
     budget = random.choice(np.float32([1, 3, np.inf]), 40)

@@ -1,4 +1,6 @@
-"""The reference implementations play the same game, and the benchmark reports what it measured. No test here is timed."""
+"""The reference implementations play the same game, and the benchmark reports what it measured. No
+test here is timed.
+"""
 
 import json
 from functools import cache
@@ -22,7 +24,11 @@ def losses(pulls):
 
 @cache
 def ours(name):
-    return losses(bj.simulate_batch(bj.POLICIES[name](), INSTANCES["bernoulli"], BUDGET, keys(RUNS)).pulls[:, 0])
+    return losses(
+        bj.simulate_batch(bj.POLICIES[name](), INSTANCES["bernoulli"], BUDGET, keys(RUNS)).pulls[
+            :, 0
+        ]
+    )
 
 
 @pytest.mark.slow
@@ -32,7 +38,8 @@ def test_reference_implementations_have_our_regret(other):
     bandit = INSTANCES["bernoulli"]
     arms = np.asarray(bandit.reward, np.float64), np.asarray(bandit.cost, np.float64)
     if other == "jax":
-        theirs = losses(reference_implementations.jax_runs(*arms, BUDGET, RUNS // 8, 0)())  # the slowest
+        # The slowest.
+        theirs = losses(reference_implementations.jax_runs(*arms, BUDGET, RUNS // 8, 0)())
     elif other == "numba":
         play = reference_implementations.numba_runs(*arms, BUDGET, RUNS, 0)
         if play is None:
@@ -53,14 +60,19 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
     monkeypatch.setattr(bench, "ON_A_GPU", ((3, 6, 5),))
     monkeypatch.setattr(bench, "TWO_RESOURCES", ((3, 6, 5),))
     monkeypatch.setattr(bench, "TWO_RESOURCES_ON_A_GPU", ((3, 6, 5),))
-    monkeypatch.setattr(bench, "WRITTEN_BY_USERS", bench.WRITTEN_BY_USERS[:1])  # for all: `test_bench_policies.py`
+    # For all: `test_bench_policies.py`.
+    monkeypatch.setattr(bench, "WRITTEN_BY_USERS", bench.WRITTEN_BY_USERS[:1])
     monkeypatch.setattr(bench, "SIZES_FOR_USERS", ((3, 6, (6,)),))
     monkeypatch.setattr(bench, "SIZES_FOR_USERS_ON_A_GPU", ((3, 6, (6,)),))
     cli.main(["bench", "--json"])
     result = json.loads(capsys.readouterr().out)
     assert result["devices"] == len(jax.devices())
     for row in result["rows"]:
-        assert row["pulls per second"] > 0 and 0 < row["utilisation"] <= 1 and row["calls per pull"] >= 1
+        assert (
+            row["pulls per second"] > 0
+            and 0 < row["utilisation"] <= 1
+            and row["calls per pull"] >= 1
+        )
         assert all(ratio > 0 for ratio in row["ratios"].values())
     assert [row["policy"] for row in result["rows"] if row["written by"] == "user"] == ["KUBE"]
     ratio = result["rows"][-1]["over built-in"]
@@ -75,8 +87,12 @@ def test_bench_measures_and_prints(monkeypatch, capsys):
 
 def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
     """The two processes of a command share a cache. Each command starts with an empty one."""
-    code = ("import os, pathlib; place = pathlib.Path(os.environ['XDG_CACHE_HOME']); print('JAX_COMPILATION_CACHE_DIR' in "
-            "os.environ, place.exists(), flush=True); place.mkdir(exist_ok=True); pathlib.Path('runs').mkdir(); print('end')")
+    code = (
+        "import os, pathlib; place = pathlib.Path(os.environ['XDG_CACHE_HOME']); "
+        "print('JAX_COMPILATION_CACHE_DIR' in "
+        "os.environ, place.exists(), flush=True); place.mkdir(exist_ok=True); "
+        "pathlib.Path('runs').mkdir(); print('end')"
+    )
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
     said = []
     for _ in range(2):
@@ -89,31 +105,64 @@ def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
         latency._runs(["-c", "exit(3)"], "this", True, said.append)
 
 
-@pytest.mark.parametrize(("platform", "asked", "commands"), [
-    ("cpu", "quick", ["run --policy bts --arms 10 --budget 1000 --seeds 100", "run --policy all: its first row",
-                      "run --policy all", "figure1", "study omega"]),
-    ("gpu", "quick", ["figure1 --scale paper", "study omega --scale full"]),
-    ("cpu", "full", ["figure1 --scale paper"]),
-])
+@pytest.mark.parametrize(
+    ("platform", "asked", "commands"),
+    [
+        (
+            "cpu",
+            "quick",
+            [
+                "run --policy bts --arms 10 --budget 1000 --seeds 100",
+                "run --policy all: its first row",
+                "run --policy all",
+                "figure1",
+                "study omega",
+            ],
+        ),
+        ("gpu", "quick", ["figure1 --scale paper", "study omega --scale full"]),
+        ("cpu", "full", ["figure1 --scale paper"]),
+    ],
+)
 def test_latency_prints_what_suits_the_machine(platform, asked, commands, monkeypatch, capsys):
     """Lines come after 1, 2, 3 and 4 seconds, and again in half the time."""
-    about = {"platform": platform, "device": "this one", "devices": 2, "jax": "1.2", "tracing and lowering": 0.5, "XLA": 1.25}
+    about = {
+        "platform": platform,
+        "device": "this one",
+        "devices": 2,
+        "jax": "1.2",
+        "tracing and lowering": 0.5,
+        "XLA": 1.25,
+    }
 
     def runs(arguments, title, again, progress):
         lines = [(1.0, ""), (2.0, ""), (3.0, ""), (4.0, json.dumps(about))]
-        return {"first": lines} | ({"again": [(seconds / 2, line) for seconds, line in lines]} if again else {})
+        return {"first": lines} | (
+            {"again": [(seconds / 2, line) for seconds, line in lines]} if again else {}
+        )
 
     monkeypatch.setattr(latency, "_runs", runs)
     cli.main(["bench", "--latency", asked])
     head, columns, *rows, _ = capsys.readouterr().out.splitlines()
-    assert head == "device: this one; devices: 2; jax: 1.2" and columns.split() == ["seconds", "first", "again"]
+    assert head == "device: this one; devices: 2; jax: 1.2" and columns.split() == [
+        "seconds",
+        "first",
+        "again",
+    ]
     titles = [row.rsplit(None, 2)[0] for row in rows]
     if asked == "quick":
-        assert titles == [*(f"bts-jax {one}" for one in commands), "one program of BTS: tracing and lowering",
-                          "one program of BTS: XLA"]
-        assert all(row.split()[-2:] == (["3.00", "1.50"] if "first row" in row else ["4.00", "2.00"]) for row in rows[:-2])
+        assert titles == [
+            *(f"bts-jax {one}" for one in commands),
+            "one program of BTS: tracing and lowering",
+            "one program of BTS: XLA",
+        ]
+        assert all(
+            row.split()[-2:] == (["3.00", "1.50"] if "first row" in row else ["4.00", "2.00"])
+            for row in rows[:-2]
+        )
         assert rows[-1].split()[-2:] == ["1.25", "1.25"]
     else:
-        assert rows[-3].split() == ["bts-jax", *commands[0].split(), "4.00"], "half an hour is enough"
+        assert rows[-3].split() == ["bts-jax", *commands[0].split(), "4.00"], (
+            "half an hour is enough"
+        )
     cli.main(["bench", "--latency", asked, "--json"])
     assert json.loads(capsys.readouterr().out)["rows"][0]["first"] == 4

@@ -1,4 +1,6 @@
-"""Programs are compiled in other threads, in order, while the caller waits or does something else."""
+"""Programs are compiled in other threads, in order, while the caller waits or does something
+else.
+"""
 
 import threading
 import time
@@ -48,7 +50,10 @@ def test_errors_come_where_the_program_is_waited_for():
         raise RuntimeError("no such program")
 
     with compiling(first_alone=True) as programs:
-        failing, other = programs.begin("failing", wrong), programs.begin("other", lambda: Traced(lambda: None))
+        failing, other = (
+            programs.begin("failing", wrong),
+            programs.begin("other", lambda: Traced(lambda: None)),
+        )
         with pytest.raises(RuntimeError, match="no such program"):
             patiently(failing, lambda: None)
         assert patiently(other, lambda: None) is None
@@ -71,7 +76,9 @@ def test_an_interrupt_is_heard_while_a_program_is_compiled():
 def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     """One program for each policy, in the given order."""
     made, make = [], batch._program
-    monkeypatch.setattr(batch, "_program", lambda *arguments: made.append(arguments) or make(*arguments))
+    monkeypatch.setattr(
+        batch, "_program", lambda *arguments: made.append(arguments) or make(*arguments)
+    )
     monkeypatch.setattr(batch, "PROGRAMS", Registry(128))
     compiled, played, lower, play = [], [], batch.lower, comparison.play
 
@@ -86,7 +93,11 @@ def test_compare_plays_the_programs_that_were_compiled_ahead(monkeypatch):
     monkeypatch.setattr(comparison, "lower", lowered)
     monkeypatch.setattr(comparison, "play", with_a_note)
     bandit = bj.Bernoulli(reward=[0.5, 0.9], cost=[0.25, 0.9])
-    rows = list(bj.compare(["uniform", "kube"], bandit, 10, jax.random.split(jax.random.key(0), 6), quiet=True))
+    rows = list(
+        bj.compare(
+            ["uniform", "kube"], bandit, 10, jax.random.split(jax.random.key(0), 6), quiet=True
+        )
+    )
     assert [row.policy for row in rows] == ["uniform", "kube"] and len(made) == len(compiled) == 2
     (first, _), (second, programs) = played
     assert "Uniform" in first and "KUBE" in second and programs == 2
@@ -113,4 +124,9 @@ def test_a_program_that_is_ready_does_not_wait_for_an_earlier_one(monkeypatch):
 
     monkeypatch.setattr(playing, "lower", lowered)
     monkeypatch.setattr(playing, "play", played)
-    assert bj.sweep(["uniform", "oracle"], {"a": bj.Bernoulli(reward=[0.3, 0.6], cost=[0.5, 0.4])}, [5], 3).rounds.min() > 0
+    assert (
+        bj.sweep(
+            ["uniform", "oracle"], {"a": bj.Bernoulli(reward=[0.3, 0.6], cost=[0.5, 0.4])}, [5], 3
+        ).rounds.min()
+        > 0
+    )

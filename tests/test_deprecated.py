@@ -26,7 +26,9 @@ def test_prior_counts_of_bts_have_moved_to_its_posteriors():
         policy = bj.BTS(reward_alpha=2, cost_beta=0.5)
     assert policy == bj.BTS(reward=Beta(alpha=2), cost=Beta(beta=0.5))
     with pytest.warns(DeprecationWarning, match="KnapsackBTS"):
-        assert bj.KnapsackBTS(reward_alpha=2) == bj.KnapsackBTS(Beta(alpha=2), Beta()), "as it was in version 0.2"
+        assert bj.KnapsackBTS(reward_alpha=2) == bj.KnapsackBTS(Beta(alpha=2), Beta()), (
+            "as it was in version 0.2"
+        )
     with pytest.warns(DeprecationWarning):
         batch = bj.BTS(reward_alpha=np.array([1.0, 5.0]))
     assert batch.reward.alpha.tolist() == [1, 5], "a batch of policies, as it was"

@@ -20,10 +20,14 @@ from bts_jax.options import parser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / ".github" / "docs"
-BLOCK = re.compile(r"^```\{code-block\} (\w+)\n(?::caption: (\S+)\n)?\n?(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```\{code-block\} (\w+)\n(?::caption: (\S+)\n)?\n?(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 RECIPE = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 COLUMNS = 120  # of code fit the site's column in a window of 1,400 pixels (static/wide.css)
-RECIPES = {title: BLOCK.findall(text) for title, text in RECIPE.findall((DOCS / "recipes.md").read_text())}
+RECIPES = {
+    title: BLOCK.findall(text) for title, text in RECIPE.findall((DOCS / "recipes.md").read_text())
+}
 
 
 def script(name):
@@ -67,15 +71,36 @@ def documented():
     return names
 
 
-@pytest.mark.parametrize("module", ["bts_jax", "bts_jax.bandits", "bts_jax.policies", "bts_jax.plots", "bts_jax.learn",
-                                    "bts_jax.experiments", "bts_jax.theory", "bts_jax.posteriors"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "bts_jax",
+        "bts_jax.bandits",
+        "bts_jax.policies",
+        "bts_jax.plots",
+        "bts_jax.learn",
+        "bts_jax.experiments",
+        "bts_jax.theory",
+        "bts_jax.posteriors",
+    ],
+)
 def test_the_reference_has_all_public_names(module):
     names, place = documented(), importlib.import_module(module)
     found = [find(name) for name in names]
-    public = getattr(place, "__all__", None) or [name for name, value in vars(place).items() if not name.startswith("_")
-                                                 and callable(value) and getattr(value, "__module__", "") == module]
-    missing = [name for name in public if f"{module}.{name}" not in names and not any(getattr(place, name) is x for x in found)
-               and not inspect.ismodule(getattr(place, name))]
+    public = getattr(place, "__all__", None) or [
+        name
+        for name, value in vars(place).items()
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", "") == module
+    ]
+    missing = [
+        name
+        for name in public
+        if f"{module}.{name}" not in names
+        and not any(getattr(place, name) is x for x in found)
+        and not inspect.ismodule(getattr(place, name))
+    ]
     assert not missing, f"add them to a page in .github/docs/api: {missing}"
 
 
@@ -90,23 +115,44 @@ def test_pages_link_to_the_recipes_that_use_a_name():
     page = recipes.labelled((DOCS / "recipes.md").read_text())
     titles = dict(re.findall(r"^\((recipe-\d+)\)=\n## (.*)$", page, re.MULTILINE))
     assert list(titles.values()) == list(RECIPES)
-    used = {name: [titles[label] for label in labels] for name, labels in recipes.uses(page).items()}
+    used = {
+        name: [titles[label] for label in labels] for name, labels in recipes.uses(page).items()
+    }
     assert used.keys() <= documented()
     assert used["bts_jax.Scaled"] == ["… use costs above one?"]
     assert "… use costs in dollars?" in used["bts_jax.posteriors.Gamma"], "the name is imported"
-    assert "… divide a sweep between two processes?" in used["bts_jax.Uniform"], "the name stands in a grid file"
+    assert "… divide a sweep between two processes?" in used["bts_jax.Uniform"], (
+        "the name stands in a grid file"
+    )
 
 
-@pytest.mark.parametrize("module", ["bts_jax", "bts_jax.bandits", "bts_jax.policies", "bts_jax.theory", "bts_jax.intervals",
-                                    "bts_jax.learn", "bts_jax.plots", "bts_jax.random", "bts_jax.statistics"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "bts_jax",
+        "bts_jax.bandits",
+        "bts_jax.policies",
+        "bts_jax.theory",
+        "bts_jax.intervals",
+        "bts_jax.learn",
+        "bts_jax.plots",
+        "bts_jax.random",
+        "bts_jax.statistics",
+    ],
+)
 def test_help_shows_array_like(module):
     """It does not show the union that it stands for, which takes four lines."""
     place = importlib.import_module(module)
     for name in getattr(place, "__all__", None) or dir(place):
-        if callable(found := getattr(place, name)) and getattr(found, "__module__", "").startswith("bts_jax"):
+        if callable(found := getattr(place, name)) and getattr(found, "__module__", "").startswith(
+            "bts_jax"
+        ):
             assert not re.search(r"numpy\.number|_Buffer", pydoc.render_doc(found)), name
-    policy, function = (re.sub(r"[\s|]+", " ", pydoc.plain(pydoc.render_doc(one))).replace("( ", "(")
-                        for one in (bts_jax.KUBE, bts_jax.simulate))  # Python 3.13 divides long signatures into lines
+    policy, function = (
+        re.sub(r"[\s|]+", " ", pydoc.plain(pydoc.render_doc(one))).replace("( ", "(")
+        # Python 3.13 divides long signatures into lines.
+        for one in (bts_jax.KUBE, bts_jax.simulate)
+    )
     assert "(scale: ArrayLike = 2.0" in policy
     assert "budget: ArrayLike, key: " in function
 
@@ -147,8 +193,9 @@ def commands(code):
     return [shlex.split(line)[1:] for line in lines]
 
 
-# What each recipe leads to, and its largest number of lines in Python: daily tasks take a few. Imports and blank lines do not
-# count. `test_growth.test_task_j` tests the bits of the last one. The budgets of the first and of the heat map are reduced.
+# What each recipe leads to, and its largest number of lines in Python: daily tasks take a few.
+# Imports and blank lines do not count. `test_growth.test_task_j` tests the bits of the last one.
+# The budgets of the first and of the heat map are reduced.
 
 
 def has_curves(folder, results, **_):
@@ -165,12 +212,16 @@ def has_a_trace(trace, figure, **_):
 
 
 def has_a_heat_map(results, figure, **_):
-    assert results.reward_beta.shape == results.cost_alpha.shape == (25,) and isinstance(figure, Figure)
+    assert results.reward_beta.shape == results.cost_alpha.shape == (25,) and isinstance(
+        figure, Figure
+    )
 
 
 def has_a_frame(results, frame, means, **_):
     assert len(frame) == results.regret.size == 2 * 2 * 20
-    np.testing.assert_allclose(means["uniform", 100], results.regret.sel(policy="uniform", budget=100).mean())
+    np.testing.assert_allclose(
+        means["uniform", 100], results.regret.sel(policy="uniform", budget=100).mean()
+    )
 
 
 def buys_twenty_pulls(bandit, run, **_):
@@ -199,21 +250,31 @@ def spends_a_dollar(run, models, **_):
 
 
 def has_so_many_rounds(results, **_):
-    assert (results.pulls.sum("arm") == results.budget).all() and results.pseudo_regret.notnull().all()
+    assert (
+        results.pulls.sum("arm") == results.budget
+    ).all() and results.pseudo_regret.notnull().all()
 
 
 def has_both_limits(models, run, planned, timed, **_):
     optimum = bts_jax.theory.lp_value(timed, [5, 10_000])
-    np.testing.assert_allclose(bts_jax.regret(run, models, max_rounds=10_000), optimum - run.reward, rtol=1e-4)
+    np.testing.assert_allclose(
+        bts_jax.regret(run, models, max_rounds=10_000), optimum - run.reward, rtol=1e-4
+    )
     assert run.rounds <= 10_000 and run.cost <= 5 and 0.9 * optimum < planned.reward < 1.1 * optimum
 
 
 def has_grown(results, **_):
-    assert dict(results.sizes)["seed"] == 200 and results.policy.values.tolist() == ["kube", "uniform"]
+    assert dict(results.sizes)["seed"] == 200 and results.policy.values.tolist() == [
+        "kube",
+        "uniform",
+    ]
     assert results.attrs["state"] == "complete"
 
 
-REDUCED = {"budgets=[30, 100, 300]": "budgets=[3, 10, 30]", "budgets=[100], num_seeds=5": "budgets=[10], num_seeds=2"}
+REDUCED = {
+    "budgets=[30, 100, 300]": "budgets=[3, 10, 30]",
+    "budgets=[100], num_seeds=5": "budgets=[10], num_seeds=2",
+}
 
 
 def has_verdicts(results, shown, **_):
@@ -221,20 +282,41 @@ def has_verdicts(results, shown, **_):
     assert verdicts.keys() == {"kube", "omega-ucb", "uniform"} and verdicts["uniform"] == "more"
 
 
-OUTCOMES = dict(zip(RECIPES, [
-    (3, has_curves), (28, plays_the_same_from_a_file), (3, has_a_trace), (5, has_a_heat_map), (4, has_verdicts),
-    (4, has_a_frame),
-    (3, buys_twenty_pulls), (0, is_complete), (1, costs_more), (7, has_priors),
-    (15, spends_a_dollar), (2, has_so_many_rounds), (6, has_both_limits), (4, has_grown),
-], strict=True))
+OUTCOMES = dict(
+    zip(
+        RECIPES,
+        [
+            (3, has_curves),
+            (28, plays_the_same_from_a_file),
+            (3, has_a_trace),
+            (5, has_a_heat_map),
+            (4, has_verdicts),
+            (4, has_a_frame),
+            (3, buys_twenty_pulls),
+            (0, is_complete),
+            (1, costs_more),
+            (7, has_priors),
+            (15, spends_a_dollar),
+            (2, has_so_many_rounds),
+            (6, has_both_limits),
+            (4, has_grown),
+        ],
+        strict=True,
+    )
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", RECIPES)
 def test_recipes_run(title, tmp_path, capsys):
     names, (most, reached) = {"folder": tmp_path}, OUTCOMES[title]
-    lines = [line for kind, _, code in RECIPES[title] if kind == "python" for line in code.splitlines()]
-    assert sum(bool(line.strip()) and not line.startswith(("import ", "from ")) for line in lines) <= most
+    lines = [
+        line for kind, _, code in RECIPES[title] if kind == "python" for line in code.splitlines()
+    ]
+    assert (
+        sum(bool(line.strip()) and not line.startswith(("import ", "from ")) for line in lines)
+        <= most
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.syspath_prepend(tmp_path)
@@ -262,12 +344,18 @@ def test_code_fits_the_column_of_the_site():
     assert len(codes) > 100 and not wide, f"wrap these lines to {COLUMNS} columns: {wide}"
 
 
-@pytest.mark.parametrize(("plain", "tex"), [
-    ("r̄_i / √(2n_ij),   e^(−t)", r"{\bar{r}}{}_{i} / \sqrt{2n_{ij}},\qquad e^{-t}"),
-    ("N_1, …, N_M, M₂", r"N_{1}, \ldots , N_{M}, M_{2}"),
-    ("p ln x · ρ̂*", r"p\:\operatorname{ln}\:x \cdot  {\hat{ρ}}{}^{*}"),
-    ("{y² : Σ_j c_j ≤ B for every j}", r"\{y^{2} : \sum _{j} c_{j} \le  B\text{ for every }j\}"),
-])
+@pytest.mark.parametrize(
+    ("plain", "tex"),
+    [
+        ("r̄_i / √(2n_ij),   e^(−t)", r"{\bar{r}}{}_{i} / \sqrt{2n_{ij}},\qquad e^{-t}"),
+        ("N_1, …, N_M, M₂", r"N_{1}, \ldots , N_{M}, M_{2}"),
+        ("p ln x · ρ̂*", r"p\:\operatorname{ln}\:x \cdot  {\hat{ρ}}{}^{*}"),
+        (
+            "{y² : Σ_j c_j ≤ B for every j}",
+            r"\{y^{2} : \sum _{j} c_{j} \le  B\text{ for every }j\}",
+        ),
+    ],
+)
 def test_formulas_become_tex(plain, tex):
     assert script("formulas").tex(plain) == tex
 
@@ -275,32 +363,55 @@ def test_formulas_become_tex(plain, tex):
 def test_all_formulas_of_docstrings_are_understood():
     formulas, found = script("formulas"), 0
     for path in (ROOT / "bts_jax").rglob("*.py"):
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
-        for paragraph in re.split(r"\n\s*\n", "\n\n".join(filter(None, map(ast.get_docstring, nodes)))):
-            if paragraph.startswith(" ") and formulas.is_formula(paragraph) and ">>>" not in paragraph:
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        ]
+        for paragraph in re.split(
+            r"\n\s*\n", "\n\n".join(filter(None, map(ast.get_docstring, nodes)))
+        ):
+            if (
+                paragraph.startswith(" ")
+                and formulas.is_formula(paragraph)
+                and ">>>" not in paragraph
+            ):
                 tex, found = formulas.tex(paragraph), found + 1
-                assert re.fullmatch(r"[\x20-\x7eͰ-Ͽ]+", tex), f"formulas.py does not know all signs of {paragraph}"
+                assert re.fullmatch(r"[\x20-\x7eͰ-Ͽ]+", tex), (
+                    f"formulas.py does not know all signs of {paragraph}"
+                )
                 assert tex.count("{") == tex.count("}")
     assert found > 30
 
 
 def test_symbols_in_text_are_set_as_formulas():
     inline = script("formulas").inline
-    assert inline("the largest θ_i^r of x_scale and `c_i`") == r"the largest \ :math:`θ_{i}^{r}`\  of x_scale and `c_i`"
+    assert (
+        inline("the largest θ_i^r of x_scale and `c_i`")
+        == r"the largest \ :math:`θ_{i}^{r}`\  of x_scale and `c_i`"
+    )
     assert inline("Rôle, Erdős, n_arms, e.g. 10⁻⁷") == "Rôle, Erdős, n_arms, e.g. 10⁻⁷"
 
 
 def test_links_lead_to_files():
-    made = {"index.md", "gallery.md", "contributing.md", "changelog.md", "support.md", "engine.md"}  # by build.py
+    # By build.py.
+    made = {"index.md", "gallery.md", "contributing.md", "changelog.md", "support.md", "engine.md"}
     pages = {path.name for path in DOCS.glob("*.md")} | made
-    sources = [ROOT / "README.md", ROOT / "bts_jax" / "CHANGELOG.md", *(ROOT / ".github").glob("*.md"), *DOCS.rglob("*.md")]
+    sources = [
+        ROOT / "README.md",
+        ROOT / "bts_jax" / "CHANGELOG.md",
+        *(ROOT / ".github").glob("*.md"),
+        *DOCS.rglob("*.md"),
+    ]
     for source in sources:
         text = re.sub(r"^```.*?^```", "", source.read_text(), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)", text):
             if ":" in target:
                 continue
             page = DOCS in source.parents
-            assert (page and target in pages) or (source.parent / target).exists(), f"{source} links to {target}"
+            assert (page and target in pages) or (source.parent / target).exists(), (
+                f"{source} links to {target}"
+            )
     for page in DOCS.glob("api/*.rst"):
         for name in re.findall(r":(?:func|class|data):`(?:[^`<]*<)?([\w.]+)>?`", page.read_text()):
             assert hasattr(bts_jax, name) or find(name)
@@ -310,7 +421,9 @@ def test_headings_that_are_linked_to_exist():
     for source in [ROOT / "README.md", *DOCS.glob("*.md")]:
         text = source.read_text()
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        anchors = {
+            re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }
         assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
 
 

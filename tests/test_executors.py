@@ -30,8 +30,22 @@ from bts_jax.sweeps.grid import Grid
 from bts_jax.sweeps.opening import begin
 
 TWO = {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}
-SMALL = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 10], "num_seeds": 7, "chunk_size": 2}  # four chunks
-LONG = {"policies": ["uniform"], "bandits": TWO, "budgets": [5, 1000], "num_seeds": 1500, "chunk_size": 100}  # fifteen
+# Four chunks.
+SMALL = {
+    "policies": ["uniform"],
+    "bandits": TWO,
+    "budgets": [5, 10],
+    "num_seeds": 7,
+    "chunk_size": 2,
+}
+# Fifteen.
+LONG = {
+    "policies": ["uniform"],
+    "bandits": TWO,
+    "budgets": [5, 1000],
+    "num_seeds": 1500,
+    "chunk_size": 100,
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +91,16 @@ def pool(_):
 
 @contextlib.contextmanager
 def dask(_, workers=2):
-    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", memory_limit=0,
-                                  silence_logs=50) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    with (
+        distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            memory_limit=0,
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 
@@ -88,8 +110,11 @@ def jobs(folder):
 
 
 # When workers are killed, Dask and submitit leave sockets and processes to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning",
-                                        "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+)
 
 
 def interrupt_and_go_on(grid, store, executor):
@@ -106,8 +131,14 @@ def interrupt_and_go_on(grid, store, executor):
             bj.sweep(**grid, out=store, executor=executor)
     results = bj.sweep(**grid, out=store, executor=executor)
     bj.sweep(**grid, out=store.with_name("alone"))
-    files = [{file.relative_to(folder): content for file, content in snapshot(folder).items() if file.name != "zarr.json"}
-             for folder in (store, store.with_name("alone"))]
+    files = [
+        {
+            file.relative_to(folder): content
+            for file, content in snapshot(folder).items()
+            if file.name != "zarr.json"
+        }
+        for folder in (store, store.with_name("alone"))
+    ]
     assert files[0] == files[1], "nothing is left over"
     return results
 
@@ -124,7 +155,7 @@ if __name__ == "__main__":
         print(*[process.pid for process in pool._processes.values()], flush=True)
         bj.sweep(["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [1e7], 4, out=sys.argv[1],
                  executor=pool, chunk_size=1)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -136,7 +167,9 @@ def test_workers_of_a_pool_end_with_the_process_that_started_them(when, tmp_path
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         workers = list(map(int, process.stdout.readline().split()))
         until = time.monotonic() + 60
-        while when == "playing" and not list(tmp_path.glob("store/.*")) and time.monotonic() < until:
+        while (
+            when == "playing" and not list(tmp_path.glob("store/.*")) and time.monotonic() < until
+        ):
             time.sleep(0.1)
         process.kill()
     until = time.monotonic() + 20
@@ -150,7 +183,9 @@ def test_workers_of_a_pool_end_with_the_process_that_started_them(when, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [pool, jobs])
-def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(cluster, long, tmp_path):
+def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(
+    cluster, long, tmp_path
+):
     """Dask has a test of its own."""
     grid = {**LONG, "chunk_size": 750} if cluster is jobs else LONG  # each task is a process
     with cluster(tmp_path) as executor:
@@ -160,8 +195,8 @@ def test_any_executor_makes_the_same_store_and_goes_on_after_an_interruption(clu
 
 @pytest.mark.slow
 def test_a_killed_worker_of_dask_loses_nothing(long, tmp_path, monkeypatch):
-    """After an interruption, as above, and if one of two workers is killed and another joins. Chunks that the killed worker had
-    saved are not played again."""
+    """After an interruption, as above, and if one of two workers is killed and another joins.
+    Chunks that the killed worker had saved are not played again."""
     grid = {**LONG, "num_seeds": 4000}
     whole, store, played = bj.sweep(**grid), tmp_path / "store", []
     work = executors.play_elsewhere
@@ -191,7 +226,9 @@ def test_a_killed_worker_of_dask_loses_nothing(long, tmp_path, monkeypatch):
         thread.join()
         assert victim not in client.run(os.getpid).values()
     assert killed[0] < 40, "it was killed too late to show anything"
-    assert 38 <= played[0] <= 40, "a chunk is not reported if its worker was killed after it had saved it"
+    assert 38 <= played[0] <= 40, (
+        "a chunk is not reported if its worker was killed after it had saved it"
+    )
 
 
 @pytest.mark.slow
@@ -204,14 +241,18 @@ import bts_jax as bj
 class Cautious(bj.Uniform):
     patience: float = 1.0
 """)
-    (tmp_path / "grid.toml").write_text(FILE + '[policies.mine]\nkind = "my_idle:Cautious"\npatience = 2.0\n')
+    (tmp_path / "grid.toml").write_text(
+        FILE + '[policies.mine]\nkind = "my_idle:Cautious"\npatience = 2.0\n'
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(bj.__file__).parent.parent))
     main(["sweep", "grid.toml", "--dask", "local", "--task-seconds", "1"])
     assert capsys.readouterr().out.startswith("grid.zarr: 2 × 1 × 1 × 4")
     results = bj.open_results("grid.zarr")
     assert results.state == "complete"
-    assert (results.sel(policy="mine").reward == results.sel(policy="any").reward).all(), "the same policy by another name"
+    assert (results.sel(policy="mine").reward == results.sel(policy="any").reward).all(), (
+        "the same policy by another name"
+    )
 
 
 SBATCH = """#!/bin/bash
@@ -236,7 +277,11 @@ exec "$@"
 def test_the_command_line_submits_jobs_to_slurm(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
-    for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("sacct", "#!/bin/bash\necho 'JobID|State'")):
+    for name, text in (
+        ("sbatch", SBATCH),
+        ("srun", SRUN),
+        ("sacct", "#!/bin/bash\necho 'JobID|State'"),
+    ):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(Path(bj.__file__).parent.parent))
@@ -246,7 +291,10 @@ def test_the_command_line_submits_jobs_to_slurm(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("grid.zarr: 2 × 1 × 1 × 4")
     assert bj.open_results("grid.zarr").state == "complete"
     options = (tmp_path / "options").read_text()
-    assert all(f"#SBATCH --{option}\n" in options for option in ("partition=gpu", "gpus-per-node=1", "time=60"))
+    assert all(
+        f"#SBATCH --{option}\n" in options
+        for option in ("partition=gpu", "gpus-per-node=1", "time=60")
+    )
     assert "#SBATCH --array=0-1%" in options, "one array for both tasks"
 
 
@@ -276,12 +324,15 @@ def test_a_store_that_grows_is_played_by_workers(tmp_path):
     grown = bj.sweep(["kube"], more, [5, 10], 4, chunk_size=2, out=store, executor=inline)
     assert_same(grown, bj.sweep(["kube"], more, [5, 10], 4, chunk_size=2))
     assert inline.orders[0].asked == (["kube"], ["three"])
-    assert_same(bj.sweep(["uniform"], TWO, [5, 10], 3, out=store), bj.sweep(["uniform"], TWO, [5, 10], 3))
+    assert_same(
+        bj.sweep(["uniform"], TWO, [5, 10], 3, out=store), bj.sweep(["uniform"], TWO, [5, 10], 3)
+    )
 
 
 @pytest.mark.slow
 def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
     """The second task is played, but its worker dies before it reports the result."""
+
     class Lost(Inline):
         def submit(self, function, *arguments):
             result = super().submit(function, *arguments)
@@ -290,7 +341,9 @@ def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
     lost = Lost()
     played = []
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(worker, "work", lambda order, work=worker.work: played.append(work(order)) or played[-1])
+    monkeypatch.setattr(
+        worker, "work", lambda order, work=worker.work: played.append(work(order)) or played[-1]
+    )
     with monkeypatch.context():
         assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=lost), small)
     monkeypatch.undo()
@@ -300,8 +353,10 @@ def test_what_a_worker_has_played_before_it_failed_counts(small, tmp_path):
 @pytest.mark.slow
 def test_a_task_that_fails_is_submitted_again_three_times(small, tmp_path):
     def thrice(number, order):
-        return sum(chunk == (0, 0, 2) for earlier in failing.orders for chunk in earlier.chunks) <= 3 and \
-            (0, 0, 2) in order.chunks
+        return (
+            sum(chunk == (0, 0, 2) for earlier in failing.orders for chunk in earlier.chunks) <= 3
+            and (0, 0, 2) in order.chunks
+        )
 
     failing = Inline(thrice)
     assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=failing), small)
@@ -320,12 +375,14 @@ class Branching(bj.Uniform):
 @pytest.mark.slow
 def test_an_error_in_a_policy_is_named_and_harms_no_other(tmp_path, small):
     inline = Inline()
-    message = r"4 tasks of 8 failed.*policy 'mine' on bandit 'two'.*ValueError: policy Branching: __call__ branches on a traced"
+    message = r"4 tasks of 8 failed.*policy 'mine' on bandit 'two'.*ValueError: policy Branching: __call__ branches on a traced"  # noqa: E501
     with pytest.raises(RuntimeError, match=message):
         policies = {"uniform": bj.Uniform(), "mine": Branching()}
         bj.sweep(**{**SMALL, "policies": policies}, out=tmp_path / "store", executor=inline)
     assert_same(bj.sweep(**SMALL, out=tmp_path / "store", executor=inline), small)
-    assert sum(order.chunks[0][0] == 0 for order in inline.orders) == 4, "the other policy was played once"
+    assert sum(order.chunks[0][0] == 0 for order in inline.orders) == 4, (
+        "the other policy was played once"
+    )
 
 
 @pytest.mark.slow
@@ -349,18 +406,26 @@ def test_a_store_that_gets_another_grid_meanwhile_is_noticed(tmp_path):
                 bj.sweep(["oracle"], TWO, [5, 10], 2, out=tmp_path / "store")
             return result
 
-    with pytest.raises(ValueError, match="has got another grid from another process: start the same sweep again"):
+    with pytest.raises(
+        ValueError, match="has got another grid from another process: start the same sweep again"
+    ):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Grown())
 
 
 @pytest.mark.slow
 def test_a_task_that_fails_for_good_is_named_and_all_others_are_completed(small, tmp_path):
     always = Inline(lambda number, order: (0, 0, 1) in order.chunks)
-    named = (r"1 task of 4 failed, each 4 times.*1 chunk; the first has policy 'uniform' on bandit 'two' \(OSError: the worker "
-             r"is gone\).*start the same sweep again")
+    named = (
+        r"1 task of 4 failed, each 4 times.*1 chunk; the first has policy 'uniform' on "
+        r"bandit 'two' \(OSError: the worker "
+        r"is gone\).*start the same sweep again"
+    )
     with pytest.raises(RuntimeError, match=named):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=always)
-    assert bj.open_results(tmp_path / "store").state == "incomplete: 1 of 4 chunks are missing (regret NaN)"
+    assert (
+        bj.open_results(tmp_path / "store").state
+        == "incomplete: 1 of 4 chunks are missing (regret NaN)"
+    )
     assert_same(bj.sweep(**SMALL, out=tmp_path / "store"), small)
 
 
@@ -428,16 +493,23 @@ class Nested(bj.Uniform):
 # What is refused.
 
 
-@pytest.mark.parametrize(("changes", "named"), [
-    ({"executor": 5}, "executor = 5 has no method submit"),
-    ({"out": None}, "out = None.*a folder that all workers share"),
-    ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
-    ({"devices": 1}, "devices = 1 does not go with executor"),
-    ({"memory_bytes": 10**9}, "memory_bytes = 1000000000 does not go with executor"),
-    ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
-    ({"task_seconds": "x"}, "task_seconds = 'x'"),
-    ({"policies": {"mine": Nested(inner=OutOfReach())}}, r"policies\['mine'\] cannot be recreated by a worker.*use shards"),
-])
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"executor": 5}, "executor = 5 has no method submit"),
+        ({"out": None}, "out = None.*a folder that all workers share"),
+        ({"shard": (1, 2)}, r"shard = \(1, 2\) does not go with executor"),
+        ({"devices": 1}, "devices = 1 does not go with executor"),
+        ({"memory_bytes": 10**9}, "memory_bytes = 1000000000 does not go with executor"),
+        ({"task_seconds": 0}, "task_seconds = 0.0 is not allowed: give a positive number"),
+        ({"task_seconds": "x"}, "task_seconds = 'x'"),
+        (
+            {"policies": {"mine": Nested(inner=OutOfReach())}},
+            r"policies\['mine'\] cannot be "
+            r"recreated by a worker.*use shards",
+        ),
+    ],
+)
 def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
     with pytest.raises(ValueError, match=named):
         bj.sweep(**{**SMALL, "out": tmp_path / "store", "executor": Inline(), **changes})
@@ -448,14 +520,19 @@ def test_what_does_not_go_with_an_executor_is_refused(changes, named, tmp_path):
 def test_a_first_worker_with_another_version_is_refused(name, tmp_path, monkeypatch):
     describe = worker.describe
     monkeypatch.setattr(worker, "describe", lambda *_: {**describe(*_), name: "0.0.1"})
-    with pytest.raises(ValueError, match=f"process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions"):
+    with pytest.raises(
+        ValueError,
+        match=f"process {os.getpid()} has {name} 0.0.1, and here it is .*the same versions",
+    ):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=Inline())
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow
 def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monkeypatch):
-    """Another version, another kind of device, or another store under the same path: a later worker reports it."""
+    """Another version, another kind of device, or another store under the same path: a later worker
+    reports it.
+    """
     inline = Inline()
     bj.sweep(**SMALL, out=tmp_path / "store", executor=inline)
     before, order = snapshot(tmp_path), inline.orders[0]
@@ -476,12 +553,17 @@ def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monk
     begun = time.monotonic()
     for store in (tmp_path / "nowhere", tmp_path):
         text = refused(order._replace(store=str(store), patience=0.3))
-        assert "does not see the store of this sweep after 0.3 s" in text and "in a folder that all workers share" in text
+        assert (
+            "does not see the store of this sweep after 0.3 s" in text
+            and "in a folder that all workers share" in text
+        )
     assert time.monotonic() - begun < 10
     assert "is another one there" in refused(order._replace(made=("yesterday", 5), patience=0))
     grown = order._replace(made=(order.made[0], 5), patience=0)
     assert "another process has given the store another grid" in refused(grown)
-    assert "there is no module 'my_missing'" in refused(order._replace(own=((("Mine", ("my_missing:Mine", ".")),), ())))
+    assert "there is no module 'my_missing'" in refused(
+        order._replace(own=((("Mine", ("my_missing:Mine", ".")),), ()))
+    )
     assert snapshot(tmp_path) == before
 
 
@@ -489,9 +571,14 @@ def test_a_worker_that_would_not_play_the_same_is_refused_by_name(tmp_path, monk
 def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkeypatch):
     inline = Inline()
     monkeypatch.setattr(executors, "PATIENCE", 0.2)
-    monkeypatch.setattr(worker, "_seen", lambda *_: (_ for _ in ()).throw(worker.Refusal("it has no disk")))
+    monkeypatch.setattr(
+        worker, "_seen", lambda *_: (_ for _ in ()).throw(worker.Refusal("it has no disk"))
+    )
     worker._stores.clear()
-    with pytest.raises(ValueError, match=f"process {os.getpid()} refuses to play: it has no disk.*start the same sweep again"):
+    with pytest.raises(
+        ValueError,
+        match=f"process {os.getpid()} refuses to play: it has no disk.*start the same sweep again",
+    ):
         bj.sweep(**SMALL, out=tmp_path / "store", executor=inline)
     assert bj.open_results(tmp_path / "store").state.startswith("incomplete: 4 of 4")
 
@@ -499,7 +586,10 @@ def test_a_refusal_ends_the_sweep_and_leaves_the_store_as_it_is(tmp_path, monkey
 @pytest.mark.slow
 def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     module = tmp_path / "my_changing.py"
-    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    scale: float = 1.0\n"
+    text = (
+        "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass Mine(bj.Uniform):\n    "
+        "scale: float = 1.0\n"
+    )
     module.write_text(text)
     inline = Inline()
     mine = {"mine": classes.find("my_changing:Mine", folder=tmp_path)()}
@@ -508,18 +598,32 @@ def test_other_code_of_a_class_of_ones_own_is_refused(tmp_path, monkeypatch):
     assert order.own == ((("Mine", ("my_changing:Mine", str(tmp_path.resolve()))),), ())
     module.write_text(text + "    def more(self):\n        return 1\n")
     worker._stores.clear()
-    assert "it has imported my_changing:Mine before the file changed; restart" in worker.work(tuple(order))["refused"]
-    monkeypatch.delitem(sys.modules, "my_changing")  # as on a machine with another version of the file
-    assert "it has other code or settings of policies (mine.code: " in worker.work(tuple(order))["refused"]
+    assert (
+        "it has imported my_changing:Mine before the file changed; restart"
+        in worker.work(tuple(order))["refused"]
+    )
+    # As on a machine with another version of the file.
+    monkeypatch.delitem(sys.modules, "my_changing")
+    assert (
+        "it has other code or settings of policies (mine.code: "
+        in worker.work(tuple(order))["refused"]
+    )
 
 
 @pytest.mark.slow
 def test_a_class_without_a_file_goes_as_it_is(tmp_path):
-    """For example a class of a notebook. Dask sends it by value: the worker cannot compare its code, and need not do so."""
-    text = "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass OutOfFile(bj.Uniform):\n    scale: float = 1.0\n"
+    """For example a class of a notebook. Dask sends it by value: the worker cannot compare its
+    code, and need not do so.
+    """
+    text = (
+        "import chex, bts_jax as bj\n@chex.dataclass(frozen=True)\nclass "
+        "OutOfFile(bj.Uniform):\n    scale: float = 1.0\n"
+    )
     inline = Inline()
     whole = bj.sweep({"mine": OutOfFile()}, TWO, [5], 2)
-    assert_same(bj.sweep({"mine": OutOfFile()}, TWO, [5], 2, out=tmp_path / "store", executor=inline), whole)
+    assert_same(
+        bj.sweep({"mine": OutOfFile()}, TWO, [5], 2, out=tmp_path / "store", executor=inline), whole
+    )
     order = inline.orders[0]
     namespace = {"__name__": "__main__"}
     exec(text, namespace)
@@ -534,16 +638,21 @@ class OutOfFile(bj.Uniform):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "named"), [
-    (["--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
-    (["--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
-    (["--slurm", "time=5", "--dask", "local"], "--slurm = 'time=5' does not go with --dask"),
-    (["--slurm", "time"], "--slurm = 'time' has 'time', which is not NAME=VALUE"),
-    (["--slurm", "time=5"], "--slurm = 'time=5' cannot be used (Could not detect"),
-    (["--task-seconds", "5"], "--task-seconds = 5 goes with --dask or --slurm"),
-    (["--dask", "nonsense"], "--dask = 'nonsense' is not the address of a scheduler"),
-])
-def test_bad_commands_end_with_a_message_and_exit_code_2(arguments, named, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--dask", "local", "--shard", "1/2"], "--shard = '1/2' does not go with --dask"),
+        (["--slurm", "time=5", "--devices", "1"], "--devices = 1 does not go with --slurm"),
+        (["--slurm", "time=5", "--dask", "local"], "--slurm = 'time=5' does not go with --dask"),
+        (["--slurm", "time"], "--slurm = 'time' has 'time', which is not NAME=VALUE"),
+        (["--slurm", "time=5"], "--slurm = 'time=5' cannot be used (Could not detect"),
+        (["--task-seconds", "5"], "--task-seconds = 5 goes with --dask or --slurm"),
+        (["--dask", "nonsense"], "--dask = 'nonsense' is not the address of a scheduler"),
+    ],
+)
+def test_bad_commands_end_with_a_message_and_exit_code_2(
+    arguments, named, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(FILE)
     with pytest.raises(SystemExit) as ended:
@@ -558,7 +667,10 @@ def test_bad_commands_end_with_a_message_and_exit_code_2(arguments, named, tmp_p
 
 def many(device, policies=("kube", "ucb-bv1", "epsilon-first"), seeds=40):
     costs = np.geomspace(0.02, 1, 60)
-    bandits = {f"{i}": bj.Bernoulli(reward=[0.5] * (2 + i % 2), cost=[cost] * (2 + i % 2)) for i, cost in enumerate(costs)}
+    bandits = {
+        f"{i}": bj.Bernoulli(reward=[0.5] * (2 + i % 2), cost=[cost] * (2 + i % 2))
+        for i, cost in enumerate(costs)
+    }
     grid = Grid(list(policies), bandits, [10, 500], seeds, 0, device=device)
     return grid, begin(grid.attributes(), 10, None)
 
@@ -574,23 +686,42 @@ def test_tasks_are_a_partition_and_the_longest_come_first(device):
         assert sorted(chunk for task in divided for chunk in task) == results.chunks
         works = [sum(schedule.work_of(grid, results, chunk) for chunk in task) for task in divided]
         assert works == sorted(works, reverse=True)
-        assert widest == max(max(Counter(chunk.policy for chunk in task).values()) for task in divided)
+        assert widest == max(
+            max(Counter(chunk.policy for chunk in task).values()) for task in divided
+        )
         if device is CPU:
-            assert len(divided) >= 64 and all(len({chunk.policy for chunk in task}) == 1 for task in divided)
-            programs = {call.program for task in divided for call in schedule.calls(grid, results, task, 100, widest)}
+            assert len(divided) >= 64 and all(
+                len({chunk.policy for chunk in task}) == 1 for task in divided
+            )
+            programs = {
+                call.program
+                for task in divided
+                for call in schedule.calls(grid, results, task, 100, widest)
+            }
             assert len(programs) == 6, "three policies and two kinds of bandits, whatever the tasks"
-    short, usual = (len(schedule.tasks(grid, results, results.chunks, seconds, 1)[0]) for seconds in (1e-5, 60))
-    assert short > 2 * usual if device is CPU else short == usual == 2, "a GPU plays as few runs as these at once"
+    short, usual = (
+        len(schedule.tasks(grid, results, results.chunks, seconds, 1)[0]) for seconds in (1e-5, 60)
+    )
+    assert short > 2 * usual if device is CPU else short == usual == 2, (
+        "a GPU plays as few runs as these at once"
+    )
 
 
 @pytest.mark.slow
 def test_a_task_for_a_gpu_fills_it():
-    """At least 8,192 runs of a policy at a time, and several full calls if they are not longer than a task should be."""
+    """At least 8,192 runs of a policy at a time, and several full calls if they are not longer than
+    a task should be.
+    """
     grid, results = many(GPU, seeds=4000)
     for seconds, full in ((60, False), (1e-6, True)):
         divided, _ = schedule.tasks(grid, results, results.chunks, seconds, 1)
-        runs = [min(Counter(chunk.policy for chunk in task).values()) * results.chunk_size for task in divided]
-        assert sum(number < 8192 for number in runs) <= 6, "what is left over, of each policy and kind of bandit"
+        runs = [
+            min(Counter(chunk.policy for chunk in task).values()) * results.chunk_size
+            for task in divided
+        ]
+        assert sum(number < 8192 for number in runs) <= 6, (
+            "what is left over, of each policy and kind of bandit"
+        )
         assert not full or max(runs) < 2 * 8192
     grid, results = many(GPU, seeds=400)
     results.chunk_size = 2**15  # as with this many seeds
@@ -601,8 +732,12 @@ def test_a_task_for_a_gpu_fills_it():
 def test_a_task_takes_about_as_long_as_it_should():
     grid, results = many(CPU, seeds=400)
     divided, _ = schedule.tasks(grid, results, results.chunks, 0.02, 1)
-    expected = [sum(schedule.work_of(grid, results, chunk) for chunk in task) * results.chunk_size / schedule.CPU_SPEED
-                for task in divided]
+    expected = [
+        sum(schedule.work_of(grid, results, chunk) for chunk in task)
+        * results.chunk_size
+        / schedule.CPU_SPEED
+        for task in divided
+    ]
     assert np.median(expected) == pytest.approx(0.02, rel=0.1) and len(divided) > 64
 
 
@@ -610,10 +745,15 @@ def test_a_task_takes_about_as_long_as_it_should():
 def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
     """Their batches are then fused into one program."""
     grid, results = many(GPU)
-    parts = (schedule.tasks(grid, results, results.chunks, 60, 1)[0] if deal == "tasks"
-             else schedule.shards(grid, results, results.chunks, 4))
+    parts = (
+        schedule.tasks(grid, results, results.chunks, 60, 1)[0]
+        if deal == "tasks"
+        else schedule.shards(grid, results, results.chunks, 4)
+    )
     for part in parts:
-        places = {chunk[1:]: {other.policy for other in part if other[1:] == chunk[1:]} for chunk in part}
+        places = {
+            chunk[1:]: {other.policy for other in part if other[1:] == chunk[1:]} for chunk in part
+        }
         assert all(policies == {0, 1, 2} for policies in places.values())
         fused = schedule.fuse(grid, results, schedule.calls(grid, results, part, 2**15), 2**15)
         assert max(map(len, fused)) == 3
@@ -621,10 +761,14 @@ def test_on_a_gpu_all_policies_of_a_bandit_stay_together(deal):
 
 @pytest.mark.slow
 def test_a_slow_worker_does_not_hold_up_the_others():
-    """Chunks differ by a factor of fifty, and one of two workers has half the speed. The time is within 1.15 of the optimum."""
+    """Chunks differ by a factor of fifty, and one of two workers has half the speed. The time is
+    within 1.15 of the optimum.
+    """
     grid, results = many(CPU)
-    works = [sum(schedule.work_of(grid, results, chunk) for chunk in task)
-             for task in schedule.tasks(grid, results, results.chunks, 60, 1)[0]]
+    works = [
+        sum(schedule.work_of(grid, results, chunk) for chunk in task)
+        for task in schedule.tasks(grid, results, results.chunks, 60, 1)[0]
+    ]
     ends = [(0.0, 1.0), (0.0, 0.5)]
     for task in works:
         end, speed = heappop(ends)
@@ -639,10 +783,12 @@ def test_a_slow_worker_does_not_hold_up_the_others():
 def test_workers_of_one_parent_are_counted(tmp_path):
     def process(name, parent, command, cores="f"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "status").write_text(f"Name:\tpython\nPPid:\t{parent}\nCpus_allowed:\t{cores}\n")
+        (tmp_path / name / "status").write_text(
+            f"Name:\tpython\nPPid:\t{parent}\nCpus_allowed:\t{cores}\n"
+        )
         (tmp_path / name / "cmdline").write_bytes(command)
 
-    spawned = b"python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=%d)\0--multiprocessing-fork\0"
+    spawned = b"python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=%d)\0--multiprocessing-fork\0"  # noqa: E501
     for number in range(3):
         process(str(100 + number), 7, spawned % number)
     process("103", 7, b"python\0-c\0from multiprocessing.resource_tracker import main;main(5)\0")
@@ -651,7 +797,9 @@ def test_workers_of_one_parent_are_counted(tmp_path):
     (tmp_path / "106").mkdir()  # it has ended meanwhile
     (tmp_path / "meminfo").write_text("")
     assert machine.workers_here(tmp_path, "100") == (4, 3), "one is bound to other cores"
-    assert machine.workers_here(tmp_path, "105") == (4, 1) and machine.workers_here(tmp_path, "104") == (1, 1)
+    assert machine.workers_here(tmp_path, "105") == (4, 1) and machine.workers_here(
+        tmp_path, "104"
+    ) == (1, 1)
     assert machine.workers_here(tmp_path / "none", "1") == (1, 1)
 
 
@@ -662,14 +810,22 @@ def test_workers_take_one_gpu_each_and_share_when_there_are_too_few(tmp_path, mo
     assert machine.claimed(["2", "GPU-a/b"], tmp_path) in ("2", "GPU-a/b")
     for file in held:
         file.close()
-    assert machine.claimed(["2", "GPU-a/b"], tmp_path) == "2", "free again after its process has ended"
+    assert machine.claimed(["2", "GPU-a/b"], tmp_path) == "2", (
+        "free again after its process has ended"
+    )
     held[-1].close()
 
 
-@pytest.mark.parametrize(("variable", "files", "gpus"), [
-    (None, ["nvidia0", "nvidia1", "nvidiactl", "null"], ["0", "1"]), (None, [], []), ("3, 5", ["nvidia0"], ["3", "5"]),
-    ("", ["nvidia0"], []), ("-1", ["nvidia0"], []),
-])
+@pytest.mark.parametrize(
+    ("variable", "files", "gpus"),
+    [
+        (None, ["nvidia0", "nvidia1", "nvidiactl", "null"], ["0", "1"]),
+        (None, [], []),
+        ("3, 5", ["nvidia0"], ["3", "5"]),
+        ("", ["nvidia0"], []),
+        ("-1", ["nvidia0"], []),
+    ],
+)
 def test_visible_gpus_are_found_without_jax(variable, files, gpus, tmp_path, monkeypatch):
     for name in files:
         (tmp_path / name).touch()
@@ -681,19 +837,34 @@ def test_visible_gpus_are_found_without_jax(variable, files, gpus, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "gpus", "devices", "environment"), [
-    ((1, 1), ["0", "1"], None, {}),
-    ((2, 2), [], 4, {}),
-    ((3, 3), [], 2, {}),
-    ((9, 9), [], 1, {}),
-    ((9, 2), [], 4, {}),
-    ((2, 1), ["0", "1"], None, {"CUDA_VISIBLE_DEVICES": "0"}),
-    ((2, 2), ["0", "1"], 4, {"CUDA_VISIBLE_DEVICES": "0"}),
-    ((3, 3), ["0", "1"], 2, {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
-    ((2, 2), ["0"], 4, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
-])
-def test_what_a_worker_leaves_to_the_others(workers, gpus, devices, environment, monkeypatch, tmp_path):
-    for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE", "BTS_JAX_CPU_DEVICES", "BTS_JAX_WORKERS"):
+@pytest.mark.parametrize(
+    ("workers", "gpus", "devices", "environment"),
+    [
+        ((1, 1), ["0", "1"], None, {}),
+        ((2, 2), [], 4, {}),
+        ((3, 3), [], 2, {}),
+        ((9, 9), [], 1, {}),
+        ((9, 2), [], 4, {}),
+        ((2, 1), ["0", "1"], None, {"CUDA_VISIBLE_DEVICES": "0"}),
+        ((2, 2), ["0", "1"], 4, {"CUDA_VISIBLE_DEVICES": "0"}),
+        (
+            (3, 3),
+            ["0", "1"],
+            2,
+            {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        ),
+        ((2, 2), ["0"], 4, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    ],
+)
+def test_what_a_worker_leaves_to_the_others(
+    workers, gpus, devices, environment, monkeypatch, tmp_path
+):
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "XLA_PYTHON_CLIENT_PREALLOCATE",
+        "BTS_JAX_CPU_DEVICES",
+        "BTS_JAX_WORKERS",
+    ):
         monkeypatch.delenv(name, raising=False)
     updates = {}
     monkeypatch.setattr(machine, "has_started", lambda: False)

@@ -1,4 +1,6 @@
-"""R* for arms whose costs never vary, against dynamic programming over whole numbers; and GreedyKUBE, which plans with it."""
+"""R* for arms whose costs never vary, against dynamic programming over whole numbers; and
+GreedyKUBE, which plans with it.
+"""
 
 from itertools import pairwise
 
@@ -19,39 +21,61 @@ def best(reward, cost, budget):
     """The optimum for costs that are whole numbers, by dynamic programming."""
     value = np.zeros(budget + 1)
     for left in range(1, budget + 1):
-        value[left] = max([value[left - 1], *(r + value[left - c] for r, c in zip(reward, cost, strict=True) if c <= left)])
+        value[left] = max(
+            [
+                value[left - 1],
+                *(r + value[left - c] for r, c in zip(reward, cost, strict=True) if c <= left),
+            ]
+        )
     return value[budget]
 
 
 @pytest.mark.parametrize("accuracy", [0.3, 0.05])
 def test_the_bounds_enclose_the_optimum(accuracy):
-    """150 random problems, half of them with arms of nearly the same ratio, where greedy solutions are worst."""
+    """150 random problems, half of them with arms of nearly the same ratio, where greedy solutions
+    are worst.
+    """
     rng = np.random.default_rng(0)
     gains = 0
     for number in range(150):
         cost = rng.integers(5, 60, size=rng.integers(2, 7))
         reward = rng.uniform(0.5, 1, len(cost)) * (cost / 60 if number % 2 else 1)
         budget = int(rng.integers(20, 200))
-        optimum, found = best(reward, cost, budget), knapsack(Means(reward, cost), budget, accuracy=accuracy)
+        optimum, found = (
+            best(reward, cost, budget),
+            knapsack(Means(reward, cost), budget, accuracy=accuracy),
+        )
         assert found.low <= optimum * (1 + 1e-9) and found.high >= optimum * (1 - 1e-9)
         assert found.low >= (1 - accuracy) * optimum - 1e-12
         assert found.pulls @ cost <= budget and found.pulls @ reward == pytest.approx(found.low)
         both = [greedy(Means(reward, cost), budget, by=by) for by in ("density", "total")]
-        assert all(pulls @ cost <= budget and pulls @ reward <= optimum * (1 + 1e-9) for pulls in both)
+        assert all(
+            pulls @ cost <= budget and pulls @ reward <= optimum * (1 + 1e-9) for pulls in both
+        )
         assert max(pulls @ reward for pulls in both) >= optimum / 2
         gains += found.low > max(pulls @ reward for pulls in both) * (1 + 1e-9)
     assert gains > 10, "the scheme often finds more than both heuristics"
 
 
 def test_heuristics_by_hand():
-    """Budget 10: the best ratio, 0.9 for 6, leaves 4, which buys 0.4. Twice 0.7 for 5 earns more."""
+    """Budget 10: the best ratio, 0.9 for 6, leaves 4, which buys 0.4. Twice 0.7 for 5 earns
+    more.
+    """
     arms = Means(np.array([0.9, 0.7, 0.4]), np.array([6.0, 5.0, 4.0]))
-    assert greedy(arms, 10).tolist() == [1, 0, 1] and greedy(arms, 10, by="total").tolist() == [0, 2, 0]
-    assert knapsack(arms, 10).pulls.tolist() == [0, 2, 0] and knapsack(arms, 10).low == pytest.approx(1.4)
+    assert greedy(arms, 10).tolist() == [1, 0, 1] and greedy(arms, 10, by="total").tolist() == [
+        0,
+        2,
+        0,
+    ]
+    assert knapsack(arms, 10).pulls.tolist() == [0, 2, 0] and knapsack(
+        arms, 10
+    ).low == pytest.approx(1.4)
     assert knapsack(arms, 3).low == 0 and knapsack(arms, 3).high == 0, "no arm fits"
     thirds = Means(np.array([0.5, 0.4]), np.array([0.1, 0.3]))
     assert greedy(thirds, 0.3).tolist() == [3, 0], "in spite of binary fractions"
-    assert greedy(bj.FixedPrice(success=[0.5, 0.9], price=[0.1, 0.3]), 0.3).tolist() == [3, 0], "and of float32"
+    assert greedy(bj.FixedPrice(success=[0.5, 0.9], price=[0.1, 0.3]), 0.3).tolist() == [3, 0], (
+        "and of float32"
+    )
     large = knapsack(Means(np.array([1.0]), np.array([1.0])), 2e9 - 0.5)
     assert large.pulls.tolist() == [1_999_999_999] and large.low <= large.high
 
@@ -67,9 +91,14 @@ def test_fixed_prices_are_counted_as_in_the_game():
 
 def test_they_are_the_dynamic_program_of_random_costs():
     """Costs of 1/2 and 1, always: `optimal_reward` knows their distribution."""
-    certain = bj.Multinomial(reward_probs=[[0.3, 0, 0.7], [0.5, 0.2, 0.3]], cost_probs=[[0, 0, 1], [0, 1, 0]])
+    certain = bj.Multinomial(
+        reward_probs=[[0.3, 0, 0.7], [0.5, 0.2, 0.3]], cost_probs=[[0, 0, 1], [0, 1, 0]]
+    )
     for budget in (0.5, 1, 2.5, 7):
-        found, exact = knapsack(certain, budget, accuracy=0.01), theory.optimal_reward(certain, budget).item()
+        found, exact = (
+            knapsack(certain, budget, accuracy=0.01),
+            theory.optimal_reward(certain, budget).item(),
+        )
         assert found.low <= exact * (1 + 1e-5) and found.high >= exact * (1 - 1e-5)
 
 
@@ -80,11 +109,20 @@ def test_with_large_budgets_the_bound_of_the_paper_is_close():
     assert 2000 * (1 - 1e-3) < found.low <= found.high <= 2000 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ((Means(np.array([0.5, 0.5]), np.array([0.0, 1.0])), 10), "give arms that cost something"),
-    ((bj.FixedPrice(success=[0.5, 0.5], price=[1, 2]), -1), "budget = -1.*give one positive number"),
-    ((bj.Timed(bj.FixedPrice(success=[0.5, 0.5], price=[1, 2])), 5), "one bandit with one resource"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((Means(np.array([0.5, 0.5]), np.array([0.0, 1.0])), 10), "give arms that cost something"),
+        (
+            (bj.FixedPrice(success=[0.5, 0.5], price=[1, 2]), -1),
+            "budget = -1.*give one positive number",
+        ),
+        (
+            (bj.Timed(bj.FixedPrice(success=[0.5, 0.5], price=[1, 2])), 5),
+            "one bandit with one resource",
+        ),
+    ],
+)
 def test_what_is_refused(arguments, message):
     for function in (knapsack, greedy):
         with pytest.raises(ValueError, match=message):
@@ -103,19 +141,33 @@ def test_what_is_refused(arguments, message):
 
 
 def test_brackets_of_continuous_costs():
-    """They are nested, lie within Lemma 1, and enclose what the best arm earns in 20,000 runs (5 standard errors)."""
+    """They are nested, lie within Lemma 1, and enclose what the best arm earns in 20,000 runs (5
+    standard errors).
+    """
     bandit = bj.Beta(reward_alpha=[2, 1], reward_beta=[1, 1], cost_alpha=[1, 1], cost_beta=[1, 2])
-    coarse, fine = (theory.optimal_reward_bounds(bandit, [1, 3, 10], steps=steps) for steps in (20, 100))
+    coarse, fine = (
+        theory.optimal_reward_bounds(bandit, [1, 3, 10], steps=steps) for steps in (20, 100)
+    )
     best = 1.5
-    assert (coarse.low <= fine.low).all() and (fine.low < fine.high).all() and (fine.high <= coarse.high).all()
-    assert (fine.low >= best * np.array([0, 2, 9])).all() and (fine.high <= best * np.array([2, 4, 11])).all()
+    assert (
+        (coarse.low <= fine.low).all()
+        and (fine.low < fine.high).all()
+        and (fine.high <= coarse.high).all()
+    )
+    assert (fine.low >= best * np.array([0, 2, 9])).all() and (
+        fine.high <= best * np.array([2, 4, 11])
+    ).all()
     runs = bj.simulate_batch(bj.Oracle(), bandit, 3, keys(20_000))
     earned = np.asarray(runs.reward)[:, 0]
     error = earned.std() / np.sqrt(len(earned))
     assert earned.mean() - 5 * error < fine.high[1], "no policy earns more"
-    assert fine.low[1] > earned.mean() - 5 * error - 0.02, "the lower bound is that of the best policy, up to rounding costs up"
+    assert fine.low[1] > earned.mean() - 5 * error - 0.02, (
+        "the lower bound is that of the best policy, up to rounding costs up"
+    )
     tiny = bj.Beta(reward_alpha=[2, 1], reward_beta=[1, 1], cost_alpha=[1, 1], cost_beta=[500, 2])
-    assert theory.optimal_reward_bounds(tiny, 1, steps=2).high == pytest.approx(2 * float(tiny.ratio.max()), rel=1e-4)
+    assert theory.optimal_reward_bounds(tiny, 1, steps=2).high == pytest.approx(
+        2 * float(tiny.ratio.max()), rel=1e-4
+    )
     with pytest.raises(ValueError, match="steps = 1"):
         theory.optimal_reward_bounds(bandit, 10, steps=1)
     with pytest.raises(ValueError, match="give one Beta bandit"):
@@ -126,7 +178,9 @@ def test_brackets_of_continuous_costs():
 
 
 def state_of(pulls, rewards, cost, budget):
-    start = bj.GreedyKUBE().init(Problem(num_arms=len(pulls), budget=jnp.float32(budget), cost_mean=jnp.float32(cost)))
+    start = bj.GreedyKUBE().init(
+        Problem(num_arms=len(pulls), budget=jnp.float32(budget), cost_mean=jnp.float32(cost))
+    )
     arms = ArmStatistics.zeros(len(pulls))
     for arm, (n, total) in enumerate(zip(pulls, rewards, strict=True)):
         for i in range(n):
@@ -152,7 +206,9 @@ def test_greedy_kube_draws_arms_with_the_right_frequencies(budget):
     state, expected = state_of(pulls, rewards, cost, budget), chances(pulls, rewards, cost, budget)
     arms = np.asarray(jax.jit(jax.vmap(lambda key: bj.GreedyKUBE()(state, key)[0]))(keys(20_000)))
     found = np.bincount(arms, minlength=3) / len(arms)
-    assert (abs(found - expected) <= 6 * np.sqrt(expected * (1 - expected) / len(arms)) + 1e-9).all(), (found, expected)
+    assert (
+        abs(found - expected) <= 6 * np.sqrt(expected * (1 - expected) / len(arms)) + 1e-9
+    ).all(), (found, expected)
 
 
 def test_greedy_kube_begins_with_each_arm_and_counts_its_budget():
@@ -167,8 +223,15 @@ def test_greedy_kube_begins_with_each_arm_and_counts_its_budget():
 
 @pytest.mark.slow
 def test_greedy_kube_is_about_as_good_as_fractional_kube():
-    """The source reports up to 40% less regret with few pulls of large costs; here the difference is small."""
+    """The source reports up to 40% less regret with few pulls of large costs; here the difference
+    is small.
+    """
     bandit = bj.FixedPrice(success=[0.9, 0.5, 0.4], price=[0.9, 0.6, 0.35])
-    regret = {kind: bj.regret(bj.simulate_batch(kind(), bandit, 100, keys(400)), bandit).mean()
-              for kind in (bj.GreedyKUBE, bj.FractionalKUBE, bj.Uniform)}
-    assert 0.7 < regret[bj.GreedyKUBE] / regret[bj.FractionalKUBE] < 1.1 and regret[bj.GreedyKUBE] < 0.8 * regret[bj.Uniform]
+    regret = {
+        kind: bj.regret(bj.simulate_batch(kind(), bandit, 100, keys(400)), bandit).mean()
+        for kind in (bj.GreedyKUBE, bj.FractionalKUBE, bj.Uniform)
+    }
+    assert (
+        0.7 < regret[bj.GreedyKUBE] / regret[bj.FractionalKUBE] < 1.1
+        and regret[bj.GreedyKUBE] < 0.8 * regret[bj.Uniform]
+    )

@@ -1,4 +1,6 @@
-"""Functions such as `exp` that the engine writes out: they are accurate, and have the same bits in every program."""
+"""Functions such as `exp` that the engine writes out: they are accurate, and have the same bits in
+every program.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,8 @@ from bts_jax.engine.passes.rounding import round_products
 
 pytestmark = pytest.mark.with_care
 
-# JAX's function, the same in float64, and the largest error of ours in units in the last place. XLA's are about as large.
+# JAX's function, the same in float64, and the largest error of ours in units in the last place.
+# XLA's are about as large.
 KNOWN = {
     "exp": (jnp.exp, np.exp, 1),
     "exp2": (jnp.exp2, np.exp2, 1),
@@ -30,7 +33,9 @@ TINY = np.finfo(np.float32).tiny
 
 
 def written_out(function, *arguments):
-    """What the engine makes of a function, as a function that is computed one operation after the other."""
+    """What the engine makes of a function, as a function that is computed one operation after the
+    other.
+    """
     closed = functions._written_out(jax.make_jaxpr(function)(*arguments))
     names = {equation.primitive.name for equation in closed.jaxpr.eqns}
     assert not names & FUNCTIONS.keys()
@@ -42,7 +47,26 @@ def numbers():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = [rng.uniform(-size, size, 100_000) for size in (100, 10, 1, 1e-3)]
-    odd = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.3, -87.4, -103, -105, 3e38, 9, 9.2, TINY, -TINY]
+    odd = [
+        0,
+        -0.0,
+        1,
+        -1,
+        np.inf,
+        -np.inf,
+        np.nan,
+        88.7,
+        88.8,
+        -87.3,
+        -87.4,
+        -103,
+        -105,
+        3e38,
+        9,
+        9.2,
+        TINY,
+        -TINY,
+    ]
     x = np.concatenate([part.astype(np.float32) for part in (bits, *usual, np.array(odd))])
     return x[~((x != 0) & (abs(x) < TINY))]  # XLA treats subnormal numbers as 0
 
@@ -70,10 +94,16 @@ def test_functions_are_accurate(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_functions_have_the_same_bits_in_every_program(name):
-    """In arrays of all lengths up to 40, in rows of a loop, and one operation after the other. XLA's `exp` does not."""
+    """In arrays of all lengths up to 40, in rows of a loop, and one operation after the other.
+    XLA's `exp` does not.
+    """
     function = KNOWN[name][0]
     rng = np.random.default_rng(1)
-    x = rng.uniform(-0.99, 0.99, 640).astype(np.float32) if name == "erf_inv" else rng.standard_normal(640).astype(np.float32)
+    x = (
+        rng.uniform(-0.99, 0.99, 640).astype(np.float32)
+        if name == "erf_inv"
+        else rng.standard_normal(640).astype(np.float32)
+    )
     x = abs(x) if name in ("log", "log1p", "rsqrt") else x
     with jax.disable_jit():
         right = np.asarray(written_out(function, x)(x)[0])
@@ -95,15 +125,23 @@ def test_functions_have_the_same_bits_in_every_program(name):
 
 def test_other_floats_and_other_functions_stay():
     x = np.ones(3, np.float32)
-    closed = functions._written_out(jax.make_jaxpr(lambda x: jnp.exp(x.astype(jnp.float16)) + jnp.sin(x))(x))
+    closed = functions._written_out(
+        jax.make_jaxpr(lambda x: jnp.exp(x.astype(jnp.float16)) + jnp.sin(x))(x)
+    )
     assert {"exp", "sin"} <= {equation.primitive.name for equation in closed.jaxpr.eqns}
 
 
-@pytest.mark.parametrize(("function", "named"), [
-    (lambda x: jax.scipy.special.betainc(x, x, x), {"regularized_incomplete_beta"}), (jnp.sin, {"sin"}), (jnp.exp, set()),
-    (lambda x: jnp.exp(x.astype(jnp.float16)), {"exp"}), (lambda x: jax.scipy.special.gammainc(x, x), {"igamma"}),
-    (jax.scipy.special.i0e, {"bessel_i0e"}),
-])
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: jax.scipy.special.betainc(x, x, x), {"regularized_incomplete_beta"}),
+        (jnp.sin, {"sin"}),
+        (jnp.exp, set()),
+        (lambda x: jnp.exp(x.astype(jnp.float16)), {"exp"}),
+        (lambda x: jax.scipy.special.gammainc(x, x), {"igamma"}),
+        (jax.scipy.special.i0e, {"bessel_i0e"}),
+    ],
+)
 def test_what_is_left_to_xla_is_named(function, named):
     assert functions.functions_left(jax.make_jaxpr(function)(np.ones(3, np.float32)).jaxpr) == named
 

@@ -1,6 +1,8 @@
-"""What users write in policies, on a GPU: it runs in `simulate_batch` and `sweep`, with the bits of `jax.vmap(simulate)`.
+"""What users write in policies, on a GPU: it runs in `simulate_batch` and `sweep`, with the bits of
+`jax.vmap(simulate)`.
 
-Skipped without a GPU. On one: `python -m pytest -n 0 tests/test_gpu.py tests/test_engine.py tests/test_batch.py`.
+Skipped without a GPU. On one: `python -m pytest -n 0 tests/test_gpu.py tests/test_engine.py
+tests/test_batch.py`.
 """
 
 import os
@@ -28,7 +30,12 @@ MATRIX = jnp.eye(ARMS) * 2 + 0.1
 
 
 def seen(x):
-    return jax.pure_callback(lambda x: np.asarray(x) + 1, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+    return jax.pure_callback(
+        lambda x: np.asarray(x) + 1,
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        x,
+        vmap_method="sequential",
+    )
 
 
 def propose_small(words, chance):
@@ -46,16 +53,28 @@ CONSTRUCTS = {
     "jax.random.poisson": lambda key, n: jax.random.poisson(key, n + 1).astype(jnp.float32),
     "truncated_normal": lambda key, n: jax.random.truncated_normal(key, -1, 1, (ARMS,)) * n,
     "permutation": lambda key, n: jax.random.permutation(key, n),
-    "choice": lambda key, n: jax.random.choice(key, ARMS, (ARMS,), p=(n + 1) / (n + 1).sum()).astype(jnp.float32),
-    "while_loop": lambda key, n: lax.while_loop(lambda x: x.sum() < 20, lambda x: x * 2 + 1, n + jax.random.uniform(key)),
-    "scan": lambda key, n: lax.scan(lambda h, x: (jnp.tanh(h + x), h), n, jax.random.normal(key, (4, ARMS)))[0],
+    "choice": lambda key, n: jax.random.choice(
+        key, ARMS, (ARMS,), p=(n + 1) / (n + 1).sum()
+    ).astype(jnp.float32),
+    "while_loop": lambda key, n: lax.while_loop(
+        lambda x: x.sum() < 20, lambda x: x * 2 + 1, n + jax.random.uniform(key)
+    ),
+    "scan": lambda key, n: lax.scan(
+        lambda h, x: (jnp.tanh(h + x), h), n, jax.random.normal(key, (4, ARMS))
+    )[0],
     "cond": lambda key, n: lax.cond(jax.random.uniform(key) < 0.5, lambda: n, lambda: -n),
     "sort": lambda key, n: jnp.sort(n + jax.random.normal(key, (ARMS,))),
-    "cholesky": lambda key, n: jnp.linalg.cholesky(MATRIX + jnp.diag(n)) @ jax.random.normal(key, (ARMS,)),
+    "cholesky": lambda key, n: (
+        jnp.linalg.cholesky(MATRIX + jnp.diag(n)) @ jax.random.normal(key, (ARMS,))
+    ),
     "solve": lambda key, n: jnp.linalg.solve(MATRIX + jnp.diag(n), jax.random.normal(key, (ARMS,))),
-    "matrix product": lambda key, n: jax.random.normal(key, (ARMS, 16)) @ jnp.tanh(jnp.ones((16, ARMS)) @ n),
+    "matrix product": lambda key, n: (
+        jax.random.normal(key, (ARMS, 16)) @ jnp.tanh(jnp.ones((16, ARMS)) @ n)
+    ),
     "callback": lambda key, n: seen(n) + jax.random.uniform(key, (ARMS,)),
-    "segment_sum": lambda key, n: jax.ops.segment_sum(jax.random.normal(key, (20,)), jnp.arange(20) % ARMS, ARMS) + n,
+    "segment_sum": lambda key, n: (
+        jax.ops.segment_sum(jax.random.normal(key, (20,)), jnp.arange(20) % ARMS, ARMS) + n
+    ),
 }
 
 
@@ -117,15 +136,23 @@ def test_several_resources_have_the_bits_of_vmap(name):
 
 
 def test_three_of_them_in_one_sweep():
-    policies = {name: deciding(CONSTRUCTS[name]) for name in ("jax.random.beta", "jax.random.gamma", "jax.random.dirichlet")}
+    policies = {
+        name: deciding(CONSTRUCTS[name])
+        for name in ("jax.random.beta", "jax.random.gamma", "jax.random.dirichlet")
+    }
     together = bj.sweep(policies, {"arms": BANDIT}, [10, 20], 40)
     for name, policy in policies.items():
         alone = bj.sweep({name: policy}, {"arms": BANDIT}, [10, 20], 40)
-        assert not np.isnan(alone.regret).any() and (alone.regret.values == together.regret.sel(policy=[name]).values).all()
+        assert (
+            not np.isnan(alone.regret).any()
+            and (alone.regret.values == together.regret.sel(policy=[name]).values).all()
+        )
 
 
 def test_programs_in_several_streams_have_the_bits_of_one_stream(monkeypatch):
-    """Six programs: two policies that draw by rejection and one that does not, on two numbers of arms."""
+    """Six programs: two policies that draw by rejection and one that does not, on two numbers of
+    arms.
+    """
     assert len(streams(tuple(jax.devices()), 6)) == STREAMS
     policies = {name: bj.POLICIES[name]() for name in ("gaussian-bts", "joint-bts", "kube")}
     bandits = {"three": BANDIT, "two": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6])}
@@ -149,12 +176,17 @@ with jax.default_device(devices[0]):
         print(np.asarray(runs.reward).tobytes().hex(), np.asarray(runs.pulls).tobytes().hex())
     results = bj.sweep(["bts", "kube"], {"three": bandit}, [10, 20], 30, devices=devices, quiet=True)
     print(results.attrs["device"], np.asarray(results.reward).tobytes().hex())
-"""
+"""  # noqa: E501
 
 
 def test_cpu_devices_have_the_bits_of_a_machine_without_a_gpu():
     def output(**environment):
-        result = subprocess.run([sys.executable, "-c", PLAY], env=os.environ | environment, capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, "-c", PLAY],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+        )
         assert result.returncode == 0, result.stderr[-2000:]
         return result.stdout
 

@@ -1,4 +1,6 @@
-"""Stores that grow, and stores that are merged: nothing is computed twice, and the numbers are those of one sweep."""
+"""Stores that grow, and stores that are merged: nothing is computed twice, and the numbers are
+those of one sweep.
+"""
 
 import os
 import shutil
@@ -17,7 +19,10 @@ from bts_jax.rules import Run
 from bts_jax.sweeps import growth, playing, schedule
 from bts_jax.sweeps.results import VARIABLES, Results
 
-TWO = {"a": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6]), "b": bj.Bernoulli(reward=[0.2, 0.8], cost=[0.4, 0.7])}
+TWO = {
+    "a": bj.Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.6]),
+    "b": bj.Bernoulli(reward=[0.2, 0.8], cost=[0.4, 0.7]),
+}
 THREE = {"c": bj.Bernoulli(reward=[0.9, 0.5, 0.1], cost=[0.5, 0.6, 0.3])}
 
 
@@ -37,26 +42,58 @@ def played(monkeypatch):
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Replaces played runs by made-up numbers that depend only on policy, bandit, budget and seed."""
+    """Replaces played runs by made-up numbers that depend only on policy, bandit, budget and
+    seed.
+    """
 
     def of_a_call(grid, results, call):
         chunks = [*call.chunks, *[call.chunks[-1]] * (call.size - len(call.chunks))]
         arms = max(len(grid.means[place].cost_mean) for place in results.bandits(chunks[0]))
         gaps = [results.gap(chunk) for chunk in chunks]
-        numbers = np.array([[[[zlib.crc32(f"{list(grid.policies)[chunk.policy]} {list(grid.bandits)[place]} "
-                                         f"{grid.amounts[place, budget]:g} {seed}".encode()) % 997
-                               for budget in gap.budgets] for seed in np.resize(gap.seeds, results.chunk_size)]
-                             for place in results.bandits(chunk)] for chunk, gap in zip(chunks, gaps, strict=True)])
+        numbers = np.array(
+            [
+                [
+                    [
+                        [
+                            zlib.crc32(
+                                f"{list(grid.policies)[chunk.policy]} "
+                                f"{list(grid.bandits)[place]} "
+                                f"{grid.amounts[place, budget]:g} {seed}".encode()
+                            )
+                            % 997
+                            for budget in gap.budgets
+                        ]
+                        for seed in np.resize(gap.seeds, results.chunk_size)
+                    ]
+                    for place in results.bandits(chunk)
+                ]
+                for chunk, gap in zip(chunks, gaps, strict=True)
+            ]
+        )
         numbers = numbers.reshape(-1, len(gaps[0].budgets)).astype(np.int32)  # [runs, budgets]
         pulls = np.stack([numbers] + [0 * numbers] * (arms - 1), -1)
-        return Run(budget=numbers, reward=np.float32(numbers / 8), cost=np.float32(numbers / 16), rounds=numbers, pulls=pulls,
-                   truncated=numbers < 0), None, None
+        return (
+            Run(
+                budget=numbers,
+                reward=np.float32(numbers / 8),
+                cost=np.float32(numbers / 16),
+                rounds=numbers,
+                pulls=pulls,
+                truncated=numbers < 0,
+            ),
+            None,
+            None,
+        )
 
     class Lowered:
         def compile(self):
             return self
 
-    monkeypatch.setattr(playing, "_batches", lambda grid, results, fused, _: [of_a_call(grid, results, call) for call in fused])
+    monkeypatch.setattr(
+        playing,
+        "_batches",
+        lambda grid, results, fused, _: [of_a_call(grid, results, call) for call in fused],
+    )
     monkeypatch.setattr(playing, "lower", lambda *_: Lowered())
     monkeypatch.setattr(playing, "play", lambda batches: batches)
 
@@ -68,8 +105,18 @@ def same(one, other):
         np.testing.assert_array_equal(one[name].values, other[name].values, name)
 
 
-WHOLE = {"policies": ["uniform", "epsilon-first", "kube"], "bandits": {**TWO, **THREE}, "budgets": [5, 10, 20], "num_seeds": 14}
-PART = {"policies": ["uniform", "epsilon-first"], "bandits": TWO, "budgets": [5, 20], "num_seeds": 9}
+WHOLE = {
+    "policies": ["uniform", "epsilon-first", "kube"],
+    "bandits": {**TWO, **THREE},
+    "budgets": [5, 10, 20],
+    "num_seeds": 14,
+}
+PART = {
+    "policies": ["uniform", "epsilon-first"],
+    "bandits": TWO,
+    "budgets": [5, 20],
+    "num_seeds": 9,
+}
 
 
 @pytest.mark.parametrize("axis", ["policies", "bandits", "budgets", "num_seeds", "all"])
@@ -82,8 +129,14 @@ def test_a_store_grows_and_computes_what_is_missing(axis, chunk, tmp_path, playe
 def test_a_store_grows_by_real_runs(tmp_path, played):
     """With two policies, one of which requires the budget, so that fewer programs are compiled."""
     policies = {"policies": ["uniform", "epsilon-first"]}
-    grows("all", 4, tmp_path, played, {**WHOLE, **policies, "bandits": TWO}, {
-        **PART, "policies": ["epsilon-first"], "bandits": {"a": TWO["a"]}})
+    grows(
+        "all",
+        4,
+        tmp_path,
+        played,
+        {**WHOLE, **policies, "bandits": TWO},
+        {**PART, "policies": ["epsilon-first"], "bandits": {"a": TWO["a"]}},
+    )
 
 
 def grows(axis, chunk, tmp_path, played, grid=WHOLE, part=PART):
@@ -97,7 +150,9 @@ def grows(axis, chunk, tmp_path, played, grid=WHOLE, part=PART):
     assert sum(played) == whole.reward.size - already, "no cell is computed twice"
     played.clear()
     same(results, whole)
-    assert results.attrs["state"] == "complete" and not (tmp_path / "store" / growth.FOLDER).exists()
+    assert (
+        results.attrs["state"] == "complete" and not (tmp_path / "store" / growth.FOLDER).exists()
+    )
     again = bj.open_results(tmp_path / "store")
     assert again.attrs["state"] == "complete"
     same(again.sel(policy=results.policy, bandit=results.bandit), whole)
@@ -106,13 +161,21 @@ def grows(axis, chunk, tmp_path, played, grid=WHOLE, part=PART):
     same(again, bj.sweep(**part))
 
 
-def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_results(tmp_path, made_up):
+def test_what_is_new_comes_last_in_the_store_and_in_the_order_asked_for_in_the_results(
+    tmp_path, made_up
+):
     first = {"policies": ["kube"], "bandits": {"b": TWO["b"]}, "budgets": [5], "num_seeds": 2}
     bj.sweep(**first, out=tmp_path / "store")
     results = bj.sweep(["uniform", "kube"], TWO, [5], 2, out=tmp_path / "store")
-    assert results.policy.values.tolist() == ["uniform", "kube"] and results.bandit.values.tolist() == ["a", "b"]
+    assert results.policy.values.tolist() == [
+        "uniform",
+        "kube",
+    ] and results.bandit.values.tolist() == ["a", "b"]
     stored = bj.open_results(tmp_path / "store")
-    assert stored.policy.values.tolist() == ["kube", "uniform"] and stored.bandit.values.tolist() == ["b", "a"]
+    assert stored.policy.values.tolist() == [
+        "kube",
+        "uniform",
+    ] and stored.bandit.values.tolist() == ["b", "a"]
     same(results, bj.sweep(["uniform", "kube"], TWO, [5], 2))
 
 
@@ -131,19 +194,39 @@ def test_what_nobody_asked_for_is_missing_until_somebody_does(tmp_path, played, 
 
 
 def test_coordinates_of_bandits_grow_too(tmp_path, made_up):
-    bj.sweep(["uniform"], {"a": TWO["a"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1], "kind": ["easy"]})
-    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
+    bj.sweep(
+        ["uniform"],
+        {"a": TWO["a"]},
+        [5],
+        2,
+        out=tmp_path / "store",
+        bandit_coords={"gap": [0.1], "kind": ["easy"]},
+    )
+    results = bj.sweep(
+        ["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]}
+    )
     assert results.gap.values.tolist() == [0.1, 0.2] and "kind" not in results.coords
     assert bj.open_results(tmp_path / "store").kind.values.tolist() == ["easy", ""]
     before = sorted((tmp_path / "store").rglob("*"))
     bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.2]})
     assert sorted((tmp_path / "store").rglob("*")) == before
-    results = bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"kind": ["easy", "hard"]})
+    results = bj.sweep(
+        ["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"kind": ["easy", "hard"]}
+    )
     assert results.kind.values.tolist() == ["easy", "hard"], "a blank gives way"
     for gap in (np.nan, 0.1):
-        bj.sweep(["uniform"], {"c": THREE["c"]}, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [gap]})
+        bj.sweep(
+            ["uniform"],
+            {"c": THREE["c"]},
+            [5],
+            2,
+            out=tmp_path / "store",
+            bandit_coords={"gap": [gap]},
+        )
     with pytest.raises(ValueError, match=r"coords\.gap of b: 0.2 in the store, 0.3 asked for"):
-        bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.3]})
+        bj.sweep(
+            ["uniform"], TWO, [5], 2, out=tmp_path / "store", bandit_coords={"gap": [0.1, 0.3]}
+        )
 
 
 def test_bandits_in_groups_grow_too(tmp_path, monkeypatch, played, made_up):
@@ -156,8 +239,13 @@ def test_bandits_in_groups_grow_too(tmp_path, monkeypatch, played, made_up):
     same(results, bj.sweep(["uniform"], bandits, [5], 2))
     odd = {name: bandits[name] for name in list(bandits)[1::2]}
     played.clear()
-    same(bj.sweep(["uniform"], odd, [5], 3, out=tmp_path / "store"), bj.sweep(["uniform"], odd, [5], 3))
-    assert sum(played) == 4 + 12, "one more seed on each of four bandits; and the sweep without a store"
+    same(
+        bj.sweep(["uniform"], odd, [5], 3, out=tmp_path / "store"),
+        bj.sweep(["uniform"], odd, [5], 3),
+    )
+    assert sum(played) == 4 + 12, (
+        "one more seed on each of four bandits; and the sweep without a store"
+    )
 
 
 def write(path, body):
@@ -199,14 +287,21 @@ def test_a_changed_class_is_played_again_and_no_other(tmp_path, played, monkeypa
         import sys
 
         cls = mine(file, "mine_of_this_test")
-        monkeypatch.setitem(sys.modules, "mine_of_this_test", __import__("types").SimpleNamespace(Mine=cls, __file__=str(file)))
+        monkeypatch.setitem(
+            sys.modules,
+            "mine_of_this_test",
+            __import__("types").SimpleNamespace(Mine=cls, __file__=str(file)),
+        )
         played.clear()
         return bj.sweep({"mine": cls(**options), "uniform": bj.Uniform()}, TWO, [5], 3, out=store)
 
     write(file, "        return jnp.int32(self.arm), state")
     sweep()
     assert sum(played) == 12
-    write(file, '        """Pulls one arm."""\n        # always\n        return jnp.int32(self.arm), state')
+    write(
+        file,
+        '        """Pulls one arm."""\n        # always\n        return jnp.int32(self.arm), state',
+    )
     sweep()
     assert sum(played) == 0, "a comment or a docstring changes nothing"
     write(file, "        return 1 - jnp.int32(self.arm), state")
@@ -218,15 +313,28 @@ def test_a_changed_class_is_played_again_and_no_other(tmp_path, played, monkeypa
 
 
 def test_what_cannot_be_one_grid_is_refused(tmp_path, made_up):
-    arguments = {"policies": {"kube": bj.KUBE(scale=1.0)}, "bandits": TWO, "budgets": [5], "num_seeds": 2}
+    arguments = {
+        "policies": {"kube": bj.KUBE(scale=1.0)},
+        "bandits": TWO,
+        "budgets": [5],
+        "num_seeds": 2,
+    }
     bj.sweep(**arguments, out=tmp_path / "store")
     before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
-    for other, message in (({"seed": 1}, "seed: 0 in the store, 1 asked for"), ({"relative_to_min_cost": True}, "relative"),
-                           ({"policies": {"kube": bj.KUBE(scale=2.0)}}, r"policies\.kube\.fields\.scale: 1.0 in the store"),
-                           ({"bandits": {"a": TWO["b"]}}, r"bandits\.a")):
+    for other, message in (
+        ({"seed": 1}, "seed: 0 in the store, 1 asked for"),
+        ({"relative_to_min_cost": True}, "relative"),
+        (
+            {"policies": {"kube": bj.KUBE(scale=2.0)}},
+            r"policies\.kube\.fields\.scale: 1.0 in the store",
+        ),
+        ({"bandits": {"a": TWO["b"]}}, r"bandits\.a"),
+    ):
         with pytest.raises(ValueError, match=message):
             bj.sweep(**{**arguments, **other}, out=tmp_path / "store")
-    assert before == {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    assert before == {
+        path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()
+    }
 
 
 def names(folder, only=""):
@@ -263,7 +371,9 @@ def test_a_store_killed_while_it_grows_goes_on(at, tmp_path, monkeypatch, played
     same(results, bj.sweep(["uniform"], TWO, [5], 5))
 
 
-def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(tmp_path, monkeypatch, made_up, played):
+def test_a_process_that_is_overtaken_by_a_growth_ends_and_loses_nothing(
+    tmp_path, monkeypatch, made_up, played
+):
     """While one process adds KUBE, another adds the oracle to the same store."""
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
     put, calls = Results.put, []
@@ -307,23 +417,34 @@ def test_a_damaged_chunk_of_a_store_that_grows_is_computed_again(tmp_path, playe
     file = next((tmp_path / "store" / "reward").glob("c.*"))
     file.write_bytes(b"damaged")
     played.clear()
-    same(bj.sweep(["uniform"], TWO, [5], 5, out=tmp_path / "store"), bj.sweep(["uniform"], TWO, [5], 5))
+    same(
+        bj.sweep(["uniform"], TWO, [5], 5, out=tmp_path / "store"),
+        bj.sweep(["uniform"], TWO, [5], 5),
+    )
     assert sum(played) - 10 == 5 + 2
 
 
 def test_shards_of_a_grown_store(tmp_path, made_up):
     bj.sweep(["uniform"], TWO, [5], 3, out=tmp_path / "store")
     for shard in range(1, 4):
-        results = bj.sweep(["uniform", "kube"], TWO, [5], 6, out=tmp_path / "store", shard=(shard, 3))
+        results = bj.sweep(
+            ["uniform", "kube"], TWO, [5], 6, out=tmp_path / "store", shard=(shard, 3)
+        )
     same(results, bj.sweep(["uniform", "kube"], TWO, [5], 6))
 
 
 def test_merge(tmp_path, played, made_up):
-    ab = {name: bj.sweep([name], TWO, [5, 9], 4, out=tmp_path / name) for name in ("uniform", "kube")}
+    ab = {
+        name: bj.sweep([name], TWO, [5, 9], 4, out=tmp_path / name) for name in ("uniform", "kube")
+    }
     bj.sweep(["uniform", "kube"], THREE, [5, 9], 4, out=tmp_path / "c")
     played.clear()
     merged = bj.merge(*(tmp_path / name for name in ("uniform", "kube", "c")), out=tmp_path / "all")
-    assert not played and merged.attrs["state"] == "complete" and not (tmp_path / "all" / growth.FOLDER).exists()
+    assert (
+        not played
+        and merged.attrs["state"] == "complete"
+        and not (tmp_path / "all" / growth.FOLDER).exists()
+    )
     same(merged, bj.sweep(["uniform", "kube"], {**TWO, **THREE}, [5, 9], 4))
     assert ab["kube"].identical(bj.open_results(tmp_path / "kube")), "the stores stay as they are"
 
@@ -332,7 +453,10 @@ def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played, m
     bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "one")
     bj.sweep(["kube"], TWO, [5, 9], 6, out=tmp_path / "two")
     merged = bj.merge(tmp_path / "one", tmp_path / "two", out=tmp_path / "all")
-    assert merged.attrs["state"].startswith("incomplete") and merged.regret.notnull().sum() == 2 * 4 + 2 * 2 * 6
+    assert (
+        merged.attrs["state"].startswith("incomplete")
+        and merged.regret.notnull().sum() == 2 * 4 + 2 * 2 * 6
+    )
     played.clear()
     shutil.rmtree(tmp_path / "one")
     results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 6, out=tmp_path / "all")
@@ -343,7 +467,9 @@ def test_stores_that_do_not_fill_a_grid_are_merged_with_gaps(tmp_path, played, m
 @pytest.mark.parametrize("at", [0, 1, 10, 30, 60, 62, 110])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_killed_merge_is_repeated_by_the_same_call(at, gaps, tmp_path, monkeypatch, made_up):
-    """Killed before any of its writes. With gaps, it copies the stores, because they know some chunks in part."""
+    """Killed before any of its writes. With gaps, it copies the stores, because they know some
+    chunks in part.
+    """
     bj.sweep(["uniform"], TWO, [5, 9], 4, out=tmp_path / "one", chunk_size=2)
     bj.sweep(["kube"], TWO, [5] if gaps else [5, 9], 4, out=tmp_path / "two", chunk_size=2)
     arguments = tmp_path / "one", tmp_path / "two"
@@ -370,7 +496,9 @@ def test_a_killed_merge_is_repeated_by_the_same_call(at, gaps, tmp_path, monkeyp
             assert at >= 60 and not gaps, "it has fewer writes without gaps"
     merged = bj.merge(*arguments, out=tmp_path / "all")
     same(merged, whole)
-    assert merged.attrs["state"] == whole.attrs["state"] and before == names(tmp_path, "one") | names(tmp_path, "two")
+    assert merged.attrs["state"] == whole.attrs["state"] and before == names(
+        tmp_path, "one"
+    ) | names(tmp_path, "two")
     assert len(list((tmp_path / "all").glob("grown/*/zarr.json"))) == 2 * gaps
     same(bj.merge(*arguments, out=tmp_path / "all"), whole)
     results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "all")
@@ -391,7 +519,10 @@ def test_merge_copies_only_files_of_the_stores(tmp_path, made_up):
     merged = bj.merge(tmp_path / "one", tmp_path / "two", out=tmp_path / "all")
     assert merged.regret.notnull().sum() == 2 * 4 + 2 * 2 * 6
     assert all(path.is_dir() or path.is_file() for path in (tmp_path / "all").rglob("*"))
-    assert not any(path.is_symlink() or path.name in ("notes", "link") for path in (tmp_path / "all").rglob("*"))
+    assert not any(
+        path.is_symlink() or path.name in ("notes", "link")
+        for path in (tmp_path / "all").rglob("*")
+    )
 
 
 def test_a_store_may_be_read_while_it_grows(tmp_path, monkeypatch, made_up):
@@ -415,7 +546,9 @@ def test_a_store_may_be_read_while_it_grows(tmp_path, monkeypatch, made_up):
     assert len(seen) > 20
     for found in seen:
         assert found.regret.sel(policy="uniform", seed=slice(0, 3)).notnull().all()
-        np.testing.assert_array_equal(found.regret.sel(policy="uniform", seed=slice(0, 3)), before.regret.isel(policy=0))
+        np.testing.assert_array_equal(
+            found.regret.sel(policy="uniform", seed=slice(0, 3)), before.regret.isel(policy=0)
+        )
 
 
 def test_a_reader_that_was_overtaken_by_a_growth_reads_again(tmp_path, monkeypatch, made_up):
@@ -439,10 +572,15 @@ def test_merge_refuses(tmp_path, made_up):
     bj.sweep(["uniform"], TWO, [5], 4, out=tmp_path / "one")
     bj.sweep(["uniform"], TWO, [5], 2, out=tmp_path / "two")
     bj.sweep(["kube"], TWO, [5], 2, seed=1, out=tmp_path / "other")
-    for stores, out, message in ((["one"], "all", "at least two"), (["one", "one"], "all", "twice"),
-                                 (["one", "two"], "one", "twice"), (["one", "two"], "all", "runs of policy 'uniform'"),
-                                 (["one", "other"], "all", "seed: 0 before, 1 in"), (["one", "kube"], "all", "no store"),
-                                 (["one", "two"], "other", "exists")):
+    for stores, out, message in (
+        (["one"], "all", "at least two"),
+        (["one", "one"], "all", "twice"),
+        (["one", "two"], "one", "twice"),
+        (["one", "two"], "all", "runs of policy 'uniform'"),
+        (["one", "other"], "all", "seed: 0 before, 1 in"),
+        (["one", "kube"], "all", "no store"),
+        (["one", "two"], "other", "exists"),
+    ):
         with pytest.raises(ValueError, match=message):
             bj.merge(*(tmp_path / store for store in stores), out=tmp_path / out)
     assert not (tmp_path / "all").exists()
@@ -453,9 +591,12 @@ def test_lazy_results_are_the_same(tmp_path, made_up):
     results = bj.sweep(["uniform", "kube"], TWO, [5, 9], 4, out=tmp_path / "store", chunk_size=2)
     lazy = bj.open_results(tmp_path / "store", lazy=True)
     assert lazy.regret.chunks is not None and lazy.regret.data.numblocks == (2, 2, 1, 2)
-    # In this process: a client that another test has left behind would be asked otherwise, and never answer.
+    # In this process: a client that another test has left behind would be asked otherwise, and
+    # never answer.
     assert lazy.compute(scheduler="synchronous").identical(results)
-    np.testing.assert_array_equal(lazy.regret.mean("seed").compute(scheduler="synchronous"), results.regret.mean("seed"))
+    np.testing.assert_array_equal(
+        lazy.regret.mean("seed").compute(scheduler="synchronous"), results.regret.mean("seed")
+    )
 
 
 @chex.dataclass(frozen=True)
@@ -474,7 +615,9 @@ class Turns:
 
 @pytest.mark.slow
 def test_task_j(tmp_path, played):
-    """A policy and 100 seeds are added to a finished store: nothing is played twice, and the bits are those of one sweep."""
+    """A policy and 100 seeds are added to a finished store: nothing is played twice, and the bits
+    are those of one sweep.
+    """
     store, policies = tmp_path / "store", {"kube": bj.KUBE(), "turns": Turns()}
     bj.sweep({"kube": bj.KUBE()}, TWO, [10, 20], num_seeds=100, out=store)
     played.clear()

@@ -1,4 +1,6 @@
-"""Intervals: against SciPy, against values worked out by hand, and their coverage on the package's own random problems."""
+"""Intervals: against SciPy, against values worked out by hand, and their coverage on the package's
+own random problems.
+"""
 
 from functools import cache
 
@@ -17,7 +19,9 @@ from bts_jax.statistics import lost_run, with_and_without
 def test_the_interval_of_a_mean_is_students(count, level):
     values = np.random.default_rng(0).normal(3, 2, (4, count))
     mean, low, high = interval(values, level=level)
-    expected = scipy.stats.t.interval(level, count - 1, values.mean(1), scipy.stats.sem(values, axis=1))
+    expected = scipy.stats.t.interval(
+        level, count - 1, values.mean(1), scipy.stats.sem(values, axis=1)
+    )
     np.testing.assert_allclose(mean, values.mean(1), rtol=1e-12)
     np.testing.assert_allclose([low, high], expected, rtol=1e-6)
 
@@ -28,9 +32,13 @@ def test_the_interval_of_a_quantile_is_scipys(count, q):
     values = np.random.default_rng(1).exponential(size=count)
     estimate, low, high = interval(values, statistic=q)
     expected = scipy.stats.quantile_test(values, p=q).confidence_interval(0.95)
-    np.testing.assert_array_equal([low, high], np.where(np.isnan(expected), [-np.inf, np.inf], expected))
+    np.testing.assert_array_equal(
+        [low, high], np.where(np.isnan(expected), [-np.inf, np.inf], expected)
+    )
     assert estimate == np.clip(np.quantile(values, q), low, high)
-    np.testing.assert_array_equal(interval(values, statistic="median"), interval(values, statistic=0.5))
+    np.testing.assert_array_equal(
+        interval(values, statistic="median"), interval(values, statistic=0.5)
+    )
 
 
 @pytest.mark.parametrize("count", [5, 10, 33])
@@ -58,7 +66,9 @@ def test_an_unseen_value_moves_a_limit_as_if_it_were_there():
         np.testing.assert_array_equal([mean, low], [plain.estimate, plain.low])
         np.testing.assert_allclose(high, added.high)
     both = interval(values, unseen=(-20.0, np.array([40.0, 50.0, np.nan])))
-    np.testing.assert_allclose(both.low, interval(np.concatenate([values, np.full((3, 1), -20.0)], 1)).low)
+    np.testing.assert_allclose(
+        both.low, interval(np.concatenate([values, np.full((3, 1), -20.0)], 1)).low
+    )
     np.testing.assert_allclose(both.high[2], plain.high[2])
     # A value on the inner side changes nothing, nor does one that makes the interval no wider.
     np.testing.assert_array_equal(interval(values, unseen=(40.0, -20.0)), plain)
@@ -79,11 +89,16 @@ def test_the_ratio_of_means_by_hand():
 
 
 def test_the_tail_by_hand():
-    # Of 40 values the largest two, 8 and 16, are compared with the third largest, 4: the mean of ln 2 and ln 4 is 1.5 ln 2.
+    # Of 40 values the largest two, 8 and 16, are compared with the third largest, 4: the mean of ln
+    # 2 and ln 4 is 1.5 ln 2.
     values = np.array([4.0, 8.0, 16.0, *[1.0] * 37])
     assert tail(values).index == pytest.approx(1 / (1.5 * np.log(2)))
     assert tail(values).worst_share == pytest.approx(16 / 65)
-    assert np.isnan(tail(values[:39]).index) and np.isnan(tail(-values).index) and np.isnan(tail(0 * values).worst_share)
+    assert (
+        np.isnan(tail(values[:39]).index)
+        and np.isnan(tail(-values).index)
+        and np.isnan(tail(0 * values).worst_share)
+    )
     assert tail(np.ones(100)) == (np.inf, 0.01)
     assert np.isnan(tail(np.append(np.arange(100.0), np.nan))).all()
 
@@ -96,36 +111,54 @@ def test_quantiles_of_infinite_values_and_beyond_the_sample():
 
 
 def test_needed_is_where_the_interval_ends_at_zero():
-    for difference, deviation, lost in ((-10.0, 100.0, 0.0), (5.0, 20.0, 4000.0), (-300.0, 10.0, 1e5)):
+    for difference, deviation, lost in (
+        (-10.0, 100.0, 0.0),
+        (5.0, 20.0, 4000.0),
+        (-300.0, 10.0, 1e5),
+    ):
         count = needed(difference, deviation, lost)
-        half = lost / count + scipy.stats.norm.isf(0.025) * np.sqrt(deviation**2 / count + (lost / count) ** 2)
+        half = lost / count + scipy.stats.norm.isf(0.025) * np.sqrt(
+            deviation**2 / count + (lost / count) ** 2
+        )
         assert half == pytest.approx(abs(difference), rel=0.1)
-    assert needed(0.0, 1.0, 1.0) == np.inf and np.isnan(needed(np.nan, 1.0, 1.0)) and np.isnan(needed(1.0, np.nan, 1.0))
+    assert (
+        needed(0.0, 1.0, 1.0) == np.inf
+        and np.isnan(needed(np.nan, 1.0, 1.0))
+        and np.isnan(needed(1.0, np.nan, 1.0))
+    )
     assert needed(1.0, 1.0, np.nan) == needed(1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("statistic", ["mean", "median", "trimmed", 0.9])
 def test_any_axis_one_value_and_missing_ones(statistic):
     values = np.random.default_rng(0).normal(size=(3, 30, 2))
-    one, two = interval(values, 1, statistic=statistic), interval(np.moveaxis(values, 1, -1), statistic=statistic)
+    one, two = (
+        interval(values, 1, statistic=statistic),
+        interval(np.moveaxis(values, 1, -1), statistic=statistic),
+    )
     np.testing.assert_array_equal(one, two)
-    np.testing.assert_allclose(one.high[1, 0], interval(values[1, :, 0], statistic=statistic).high, rtol=1e-12)
+    np.testing.assert_allclose(
+        one.high[1, 0], interval(values[1, :, 0], statistic=statistic).high, rtol=1e-12
+    )
     estimate, low, high = interval([[3.0]], statistic=statistic)
     assert estimate == 3 and np.isnan([low, high]).all()
     values[0, 5, 0] = np.nan
     assert np.isnan(interval(values, 1, statistic=statistic)).sum() == 3
 
 
-@pytest.mark.parametrize(("arguments", "named"), [
-    ({"values": [1, 2], "level": 95}, "level = 95"),
-    ({"values": [1, 2], "statistic": "mode"}, "statistic = 'mode'"),
-    ({"values": [1, 2], "statistic": 1.0}, "statistic = 1.0"),
-    ({"values": [1, 2], "statistic": "median", "unseen": 3.0}, "unseen is for means"),
-    ({"values": [1, 2], "unseen": "many"}, "unseen = 'many'"),
-    ({"values": [1, 2], "axis": 1}, "axis = 1"),
-    ({"values": "many"}, "values = 'many'"),
-    ({"values": []}, "no entry along axis"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"values": [1, 2], "level": 95}, "level = 95"),
+        ({"values": [1, 2], "statistic": "mode"}, "statistic = 'mode'"),
+        ({"values": [1, 2], "statistic": 1.0}, "statistic = 1.0"),
+        ({"values": [1, 2], "statistic": "median", "unseen": 3.0}, "unseen is for means"),
+        ({"values": [1, 2], "unseen": "many"}, "unseen = 'many'"),
+        ({"values": [1, 2], "axis": 1}, "axis = 1"),
+        ({"values": "many"}, "values = 'many'"),
+        ({"values": []}, "no entry along axis"),
+    ],
+)
 def test_bad_input(arguments, named):
     with pytest.raises(ValueError, match=named):
         interval(**arguments)
@@ -138,18 +171,23 @@ def test_bad_input_to_the_others():
         tail([])
 
 
-PROBLEMS, BUDGET = 1500, 3000  # how many random problems, and the budget in multiples of the smallest expected cost
+# How many random problems, and the budget in multiples of the smallest expected cost.
+PROBLEMS, BUDGET = 1500, 3000
 
 
 @cache
 def population():
-    """Pseudo-regret on the omega study's ten-armed Bernoulli problems, by policy, and that of a lost run."""
+    """Pseudo-regret on the omega study's ten-armed Bernoulli problems, by policy, and that of a
+    lost run.
+    """
     keys = jax.random.split(jax.random.key(0), PROBLEMS)
     bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 10))(keys)
     budgets = BUDGET * np.asarray(bandits.cost_mean).min(-1)
     regret = {}
     for name in ("bts", "kube"):
-        runs = bj.simulate_batch(bj.POLICIES[name](), bandits, budgets, jax.random.split(jax.random.key(1), PROBLEMS))
+        runs = bj.simulate_batch(
+            bj.POLICIES[name](), bandits, budgets, jax.random.split(jax.random.key(1), PROBLEMS)
+        )
         regret[name] = bj.pseudo_regret(runs, bandits)[:, 0]
     return regret, lost_run(bandits.reward_mean, bandits.cost_mean, budgets[:, None])[:, 0]
 
@@ -162,11 +200,13 @@ def covered(limits: Interval, truth):
 @pytest.mark.long_runs
 @pytest.mark.parametrize("count", [12, 100, 1000])
 def test_intervals_over_problems_cover(count):
-    """The simulated problems are the distribution, and samples are drawn from them with replacement. Their mean is the truth.
+    """The simulated problems are the distribution, and samples are drawn from them with
+    replacement. Their mean is the truth.
 
-    The fraction of 2,000 intervals that cover the truth is binomial: if the coverage is 95%, it is below 92.5% with a
-    probability of 10⁻⁶. With three sizes and seven intervals a false failure has a probability below 3·10⁻⁵. The same test
-    shows that Student's interval without the allowance fails: with 12 problems it covers 81% for KUBE.
+    The fraction of 2,000 intervals that cover the truth is binomial: if the coverage is 95%, it is
+    below 92.5% with a probability of 10⁻⁶. With three sizes and seven intervals a false failure has
+    a probability below 3·10⁻⁵. The same test shows that Student's interval without the allowance
+    fails: with 12 problems it covers 81% for KUBE.
     """
     regret, lost = population()
     rng = np.random.default_rng(count)
@@ -179,8 +219,14 @@ def test_intervals_over_problems_cover(count):
         limits = interval(values[drawn], unseen=(np.nan, stakes))
         assert covered(limits, values.mean()) > allowed
         assert covered(interval(values[drawn], statistic="median"), np.median(values)) > allowed
-    center, more, less = pair[drawn].mean(1), stakes - regret["kube"][drawn].mean(1), stakes - regret["bts"][drawn].mean(1)
-    limits = interval(pair[drawn], unseen=(center - np.maximum(less, 0), center + np.maximum(more, 0)))
+    center, more, less = (
+        pair[drawn].mean(1),
+        stakes - regret["kube"][drawn].mean(1),
+        stakes - regret["bts"][drawn].mean(1),
+    )
+    limits = interval(
+        pair[drawn], unseen=(center - np.maximum(less, 0), center + np.maximum(more, 0))
+    )
     assert covered(limits, pair.mean()) > allowed
     wrong_sign = np.mean(limits.low > 0) if pair.mean() < 0 else np.mean(limits.high < 0)
     assert wrong_sign < 0.01
@@ -188,12 +234,15 @@ def test_intervals_over_problems_cover(count):
     assert covers > 0.90  # its limits are asymptotic: 0.93 with 12 problems
 
 
-@pytest.mark.parametrize(("count", "draw", "coverage"), [(5, "normal", 0.95), (200, "exponential", 0.945)])
+@pytest.mark.parametrize(
+    ("count", "draw", "coverage"), [(5, "normal", 0.95), (200, "exponential", 0.945)]
+)
 def test_students_interval_covers_where_it_should(count, draw, coverage):
-    """The interval is exact for normal values. For skewed values its coverage is slightly too small.
+    """The interval is exact for normal values. For skewed values its coverage is slightly too
+    small.
 
-    The fraction of 5,000 intervals that cover is binomial: outside ± 5 deviations and half a percent in less than 1e-6 of the
-    cases.
+    The fraction of 5,000 intervals that cover is binomial: outside ± 5 deviations and half a
+    percent in less than 1e-6 of the cases.
     """
     rng = np.random.default_rng(7)
     values = getattr(rng, draw)(size=(5000, count))
@@ -207,7 +256,9 @@ def test_students_quantile():
 
 
 def holm(p, alpha):
-    """Holm's procedure by its textbook definition: which hypotheses with these p-values are rejected."""
+    """Holm's procedure by its textbook definition: which hypotheses with these p-values are
+    rejected.
+    """
     rejected = np.zeros(len(p), bool)
     for place, i in enumerate(np.argsort(p)):
         if p[i] > alpha / (len(p) - place):
@@ -229,10 +280,12 @@ def test_step_down_is_holms_procedure():
 
 
 def test_a_report_of_30_comparisons_is_rarely_wrong():
-    """Six rivals that are as good as the reference, on five kinds of 200 problems each, with skewed regrets.
+    """Six rivals that are as good as the reference, on five kinds of 200 problems each, with skewed
+    regrets.
 
-    Of 2,000 reports, Student's 95% intervals give at least one wrong verdict in more than half. With `step_down` it is at most
-    5%. The test allows 6%, which is 2 standard errors more: limits of skewed values are not exact. The seed is fixed.
+    Of 2,000 reports, Student's 95% intervals give at least one wrong verdict in more than half.
+    With `step_down` it is at most 5%. The test allows 6%, which is 2 standard errors more: limits
+    of skewed values are not exact. The seed is fixed.
     """
     rng = np.random.default_rng(12)
     plain = adjusted = 0
@@ -252,16 +305,24 @@ def test_a_report_of_30_comparisons_is_rarely_wrong():
 @pytest.mark.slow
 @pytest.mark.long_runs
 def test_intervals_over_problems_with_several_resources_cover():
-    """As above, for a policy that loses some runs on problems with two resources. Without it, 20 problems cover 91%."""
+    """As above, for a policy that loses some runs on problems with two resources. Without it, 20
+    problems cover 91%.
+    """
     draw = jax.vmap(lambda key: bj.Timed(bj.Bernoulli.random(key, 10), horizon=3))
     bandits = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(3), 1000)))
     runs = bj.simulate_batch(bj.TSUpdate(), bandits, 300, jax.random.split(jax.random.key(1), 1000))
     regret = bj.pseudo_regret(runs, bandits)[:, 0]
-    lost = 300 * np.array([with_and_without(*map(np.float64, means))[1]
-                           for means in zip(bandits.reward_mean, bandits.cost_mean, strict=True)])
+    lost = 300 * np.array(
+        [
+            with_and_without(*map(np.float64, means))[1]
+            for means in zip(bandits.reward_mean, bandits.cost_mean, strict=True)
+        ]
+    )
     rng = np.random.default_rng(13)
     for count in (20, 40, 200):
         drawn = rng.integers(1000, size=(2000, count))
-        share = covered(interval(regret[drawn], unseen=(np.nan, lost[drawn].mean(1))), regret.mean())
+        share = covered(
+            interval(regret[drawn], unseen=(np.nan, lost[drawn].mean(1))), regret.mean()
+        )
         assert share >= 0.93, (count, share)
         assert count > 20 or covered(interval(regret[drawn]), regret.mean()) < 0.93

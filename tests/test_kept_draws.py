@@ -1,7 +1,7 @@
 """Which draws may be stored for later rounds, and what an update may change: regression tests.
 
-`echo` draws its own parameter, after some rejections. If a draw differs from its parameter, it was stored for another
-parameter.
+`echo` draws its own parameter, after some rejections. If a draw differs from its parameter, it was
+stored for another parameter.
 """
 
 import jax
@@ -58,25 +58,39 @@ def exact_share(x):
 START = {"x": np.ones(3, np.float32), "n": np.int32(0)}
 ECHOES = {
     "plain": lambda x, key: (random.rejection(propose, key, x) != x).any(),
-    "over keys": lambda x, key: (jax.vmap(lambda k: random.rejection(propose, k, x))(jax.random.split(key, 3)) != x).any(),
-    "over more keys": lambda x, key: (jax.vmap(lambda k: random.rejection(propose, k, x))(jax.random.split(key, 5)) != x).any(),
-    "a function named like ours": lambda x, key: (random.rejection(propose, key, exact_share(x)) != exact_share(x)).any(),
+    "over keys": lambda x, key: (
+        jax.vmap(lambda k: random.rejection(propose, k, x))(jax.random.split(key, 3)) != x
+    ).any(),
+    "over more keys": lambda x, key: (
+        jax.vmap(lambda k: random.rejection(propose, k, x))(jax.random.split(key, 5)) != x
+    ).any(),
+    "a function named like ours": lambda x, key: (
+        random.rejection(propose, key, exact_share(x)) != exact_share(x)
+    ).any(),
     "reversed": lambda x, key: (random.rejection(propose, key, x[::-1]) != x[::-1]).any(),
-    "of two": lambda x, key: (random.rejection(propose, key, x[:, None] + x) != x[:, None] + x).any(),
+    "of two": lambda x, key: (
+        random.rejection(propose, key, x[:, None] + x) != x[:, None] + x
+    ).any(),
     "a constant": lambda x, key: random.rejection(propose, key, 2.0) != 2.0,
     "none": lambda x, key: random.gamma(key, jnp.zeros(0)).sum() > 0,
-    "a draw of a draw": lambda x, key: (random.rejection(propose, key, random.rejection(propose, key, x)) != x).any(),
+    "a draw of a draw": lambda x, key: (
+        random.rejection(propose, key, random.rejection(propose, key, x)) != x
+    ).any(),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(3))
 def test_draws_are_those_of_their_parameters(first):
-    """Three kinds of draws in each call. A round waits until all are accepted, so that some are stored for later rounds."""
+    """Three kinds of draws in each call. A round waits until all are accepted, so that some are
+    stored for later rounds.
+    """
     kinds = list(ECHOES.values())[first::3]
 
     def decides(x, key):
-        return jnp.stack([kind(x, jax.random.fold_in(key, i)) for i, kind in enumerate(kinds)]).any()
+        return jnp.stack(
+            [kind(x, jax.random.fold_in(key, i)) for i, kind in enumerate(kinds)]
+        ).any()
 
     assert pulls(START, counted(decides), count) == [30, 30, 0]
 
@@ -116,5 +130,7 @@ def test_an_update_of_two_entries_under_a_condition():
         return jnp.where(state["x"][1] > 0, 2, 0), state
 
     for second in (lambda arm: 1, lambda arm: (arm + 1) % 3):
-        update = lambda state, arm: {"x": jnp.where(arm >= 0, state["x"].at[arm].add(1).at[second(arm)].add(1), state["x"])}  # noqa: B023, E731
+        update = lambda state, arm: {
+            "x": jnp.where(arm >= 0, state["x"].at[arm].add(1).at[second(arm)].add(1), state["x"])
+        }
         assert pulls({"x": np.zeros(3, np.float32)}, decide, update) == [1, 0, 59]

@@ -1,9 +1,11 @@
 """The policies for several resources: by hand, and against slow and obvious versions in float64.
 
-The slow versions play many runs at once. Their arrays have the runs as their first axis. A replay of a trace is one run.
+The slow versions play many runs at once. Their arrays have the runs as their first axis. A replay
+of a trace is one run.
 
-False failures: frequencies are compared at 6.5 standard errors, 8·10⁻¹¹ each under the normal distribution, fewer than 60 of
-them. Mean rewards of whole runs are compared at 5 standard errors, 6·10⁻⁷ each, 6 of them. All keys and seeds are fixed.
+False failures: frequencies are compared at 6.5 standard errors, 8·10⁻¹¹ each under the normal
+distribution, fewer than 60 of them. Mean rewards of whole runs are compared at 5 standard errors,
+6·10⁻⁷ each, 6 of them. All keys and seeds are fixed.
 """
 
 from functools import partial
@@ -29,9 +31,18 @@ BETA = Beta()  # the slow versions have the Bernoulli trials of the papers
 FIXED, UPDATE, OURS = bj.TSFixed(BETA, BETA), bj.TSUpdate(BETA, BETA), bj.KnapsackBTS(BETA, BETA)
 DRAWS, SLOW_DRAWS = 20_000, 100_000
 
-# Three arms and two resources. 120 rounds of time, each of which costs 1/2; T/B is 120/55 for money.
-TIMED = bj.Timed(bj.Bernoulli(reward=[0.3, 0.6, 0.9], cost=[0.2, 0.5, 0.9]), horizon=2.0), np.array([55.0, 60.0]), 0.5
-TWO = bj.Bernoulli(reward=[0.3, 0.6, 0.8], cost=[[0.2, 0.7], [0.7, 0.2], [0.8, 0.8]]), np.array([60.0, 45.0]), None
+# Three arms and two resources. 120 rounds of time, each of which costs 1/2; T/B is 120/55 for
+# money.
+TIMED = (
+    bj.Timed(bj.Bernoulli(reward=[0.3, 0.6, 0.9], cost=[0.2, 0.5, 0.9]), horizon=2.0),
+    np.array([55.0, 60.0]),
+    0.5,
+)
+TWO = (
+    bj.Bernoulli(reward=[0.3, 0.6, 0.8], cost=[[0.2, 0.7], [0.7, 0.2], [0.8, 0.8]]),
+    np.array([60.0, 45.0]),
+    None,
+)
 GAMES = {"timed": TIMED, "two": TWO}
 
 
@@ -39,31 +50,43 @@ GAMES = {"timed": TIMED, "two": TWO}
 
 
 def best_mix(reward, cost, budget):
-    """The best pulls [N, K] of the linear program: goes through all vertices. [N, K], [N, K, d], [N, d]
+    """The best pulls [N, K] of the linear program: goes through all vertices. [N, K], [N, K, d],
+    [N, d]
 
-    A vertex has d columns of arms or of slacks. A tie goes to the first vertex, in lexicographic order.
+    A vertex has d columns of arms or of slacks. A tie goes to the first vertex, in lexicographic
+    order.
     """
     num_arms, d = cost.shape[1:]
-    columns = np.concatenate([cost / budget[:, None], np.broadcast_to(np.eye(d), (len(cost), d, d))], 1)  # [N, K + d, d]
-    columns = columns / np.maximum(columns.max(-1, keepdims=True), 1e-300)  # a pull of another size, undone below
+    # [N, K + d, d].
+    columns = np.concatenate(
+        [cost / budget[:, None], np.broadcast_to(np.eye(d), (len(cost), d, d))], 1
+    )
+    # A pull of another size, undone below.
+    columns = columns / np.maximum(columns.max(-1, keepdims=True), 1e-300)
     sizes = np.concatenate([(cost / budget[:, None]).max(-1), np.ones((len(cost), d))], 1)
     worth = np.concatenate([reward, np.zeros((len(cost), d))], 1) / np.maximum(sizes, 1e-300)
     best, pulls = np.full(len(cost), -1.0), np.zeros((len(cost), num_arms + d))
     for chosen in map(list, combinations(range(num_arms + d), d)):
         matrix = columns[:, chosen].transpose(0, 2, 1)
         regular = (np.abs(np.linalg.det(matrix)) > 1e-10) & (sizes[:, chosen] > 0).all(-1)
-        level = np.linalg.solve(np.where(regular[:, None, None], matrix, np.eye(d)), np.ones((len(cost), d, 1)))[..., 0]
+        level = np.linalg.solve(
+            np.where(regular[:, None, None], matrix, np.eye(d)), np.ones((len(cost), d, 1))
+        )[..., 0]
         value = (level * worth[:, chosen]).sum(-1)
         better = regular & (level >= -1e-9).all(-1) & (value > best * (1 + 1e-9) + 1e-300)
         best = np.where(better, value, best)
         vertex = np.zeros_like(pulls)
-        vertex[:, chosen] = np.maximum(level, 0) / np.where(sizes[:, chosen] > 0, sizes[:, chosen], 1)
+        vertex[:, chosen] = np.maximum(level, 0) / np.where(
+            sizes[:, chosen] > 0, sizes[:, chosen], 1
+        )
         pulls = np.where(better[:, None], vertex, pulls)
     return pulls[:, :num_arms]
 
 
 def scipy_mix(reward, cost, budget):
-    """The optimum of the linear program, and what an arm earns more than its resources are worth, at most 0. [], [K]"""
+    """The optimum of the linear program, and what an arm earns more than its resources are worth,
+    at most 0. [], [K]
+    """
     unit = budget.min()  # of pulls, so that HiGHS has no tiny numbers
     found = linprog(-reward, A_ub=(cost / budget * unit).T, b_ub=np.ones(len(budget)))
     assert found.status == 0, found.message
@@ -77,7 +100,9 @@ def pick(rng, weights):
 
 
 class Slow:
-    """What all slow versions know: budgets [d], the time of a pull or None, and the sums of what was seen."""
+    """What all slow versions know: budgets [d], the time of a pull or None, and the sums of what
+    was seen.
+    """
 
     def __init__(self, runs, num_arms, budget, time):
         self.budget, self.time, self.each = np.asarray(budget, float), time, np.arange(runs)
@@ -162,7 +187,8 @@ class SlowPrimalDualBwK(SlowBounds):
     def update(self, arm, reward, cost):
         lower, least = self.bounds()[1][self.each, arm], self.least()
         factors = (1 + np.sqrt(np.log(len(self.budget)) / least)) ** (least * lower / self.budget)
-        self.prices *= np.where(self.n[self.each, arm, None] > 0, factors, 1)  # not in the first pulls
+        # Not in the first pulls.
+        self.prices *= np.where(self.n[self.each, arm, None] > 0, factors, 1)
         super().update(arm, reward, cost)
 
 
@@ -176,7 +202,9 @@ class SlowUCBBwK(SlowBounds):
         return keep * self.budget
 
     def explored(self):
-        """Arms that come before the linear program: never pulled, or with bounds of 0 on all costs. [N, K]"""
+        """Arms that come before the linear program: never pulled, or with bounds of 0 on all costs.
+        [N, K]
+        """
         return (self.n == 0) | (self.bounds()[1] == 0).all(-1)
 
     def decide(self, rng):
@@ -186,12 +214,17 @@ class SlowUCBBwK(SlowBounds):
 
 
 class SlowLagrangeBwK(Slow):
-    """EXP3.P (Bubeck and Cesa-Bianchi 2012, Figure 3.2 and Theorem 3.3) against Hedge, with payoffs scaled to [0, 1]."""
+    """EXP3.P (Bubeck and Cesa-Bianchi 2012, Figure 3.2 and Theorem 3.3) against Hedge, with payoffs
+    scaled to [0, 1].
+    """
 
     scale = 1.0
 
     def start(self):
-        self.arm_scores, self.resource_scores = np.zeros(self.n.shape), np.zeros((len(self.n), len(self.budget)))
+        self.arm_scores, self.resource_scores = (
+            np.zeros(self.n.shape),
+            np.zeros((len(self.n), len(self.budget))),
+        )
         self.rounds, k = self.budget[-1] / self.time, self.n.shape[1]
         self.gamma = min(1.05 * np.sqrt(k * np.log(k) / self.rounds), 1)
         self.eta = self.scale * 0.95 * np.sqrt(np.log(k) / (self.rounds * k))
@@ -226,20 +259,30 @@ class SlowLagrangeBwK(Slow):
         super().update(arm, reward, cost)
 
 
-SLOW = {bj.KnapsackBTS: SlowTSUpdate, bj.PrimalDualBwK: SlowPrimalDualBwK, bj.UCBBwK: SlowUCBBwK, bj.TSFixed: SlowTSFixed,
-        bj.TSUpdate: SlowTSUpdate, bj.LagrangeBwK: SlowLagrangeBwK}
+SLOW = {
+    bj.KnapsackBTS: SlowTSUpdate,
+    bj.PrimalDualBwK: SlowPrimalDualBwK,
+    bj.UCBBwK: SlowUCBBwK,
+    bj.TSFixed: SlowTSFixed,
+    bj.TSUpdate: SlowTSUpdate,
+    bj.LagrangeBwK: SlowLagrangeBwK,
+}
 
 
 def slowly(policy, runs, num_arms, budget, time):
     """The slow version of a policy, with its hyperparameters."""
     kind = SLOW[type(policy)]
-    changed = {name: float(getattr(policy, name)) for name in ("scale", "shrink") if hasattr(kind, name)}
+    changed = {
+        name: float(getattr(policy, name)) for name in ("scale", "shrink") if hasattr(kind, name)
+    }
     return type(kind.__name__, (kind,), changed)(runs, num_arms, budget, time)
 
 
 def slow_rewards(slow, bandit, rng):
     """The total reward of each run, by the rules of the game. [N]"""
-    reward_mean, cost_mean = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
+    reward_mean, cost_mean = (
+        np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean)
+    )
     left, earned = np.tile(slow.budget, (len(slow.n), 1)), np.zeros(len(slow.n))
     alive = np.ones(len(slow.n), bool)
     while alive.any():
@@ -261,13 +304,24 @@ def slow_rewards(slow, bandit, rng):
 
 
 def traced(policy, game):
-    """A run of at most 256 rounds: rounds of arm, reward, cost and state before the round; and a slow version of one run."""
+    """A run of at most 256 rounds: rounds of arm, reward, cost and state before the round; and a
+    slow version of one run.
+    """
     bandit, budget, time = GAMES[game]
     run = jax.tree.map(np.asarray, bj.trace(policy, bandit, budget, KEY, rounds=256, record=True))
     length = int(run.length)
-    assert 60 < length < 256 and (run.remaining[length - 1] < 1).any(), "the run ended because a budget was used up"
-    rounds = [(run.arm[t], run.reward[t], run.cost[t].astype(np.float64), jax.tree.map(lambda x, t=t: x[t], run.recorded))
-              for t in range(length)]
+    assert 60 < length < 256 and (run.remaining[length - 1] < 1).any(), (
+        "the run ended because a budget was used up"
+    )
+    rounds = [
+        (
+            run.arm[t],
+            run.reward[t],
+            run.cost[t].astype(np.float64),
+            jax.tree.map(lambda x, t=t: x[t], run.recorded),
+        )
+        for t in range(length)
+    ]
     return rounds, slowly(policy, 1, 3, budget, time)
 
 
@@ -281,12 +335,16 @@ def same_counts(beliefs, slow):
     for state in (beliefs.reward, *beliefs.costs):
         np.testing.assert_array_equal(state.pulls, slow.n[0])
     np.testing.assert_array_equal(beliefs.reward.successes, slow.rewards[0])
-    np.testing.assert_array_equal(np.stack([state.successes for state in beliefs.costs], -1), slow.costs[0, :, :known])
+    np.testing.assert_array_equal(
+        np.stack([state.successes for state in beliefs.costs], -1), slow.costs[0, :, :known]
+    )
     assert known == len(slow.budget) - (slow.time is not None), "the time of a pull is not learned"
 
 
 def same_prices(prices, slow):
-    """The price weights λ_j, which sum to 1, and the price of one pull that costs 1 of resource j alone: λ_j B / B_j."""
+    """The price weights λ_j, which sum to 1, and the price of one pull that costs 1 of resource j
+    alone: λ_j B / B_j.
+    """
     weights = slow.prices[0] / slow.prices[0].sum()
     found = np.exp(prices.logs.astype(np.float64))
     np.testing.assert_allclose(found / found.sum(), weights, rtol=1e-4)
@@ -295,11 +353,13 @@ def same_prices(prices, slow):
 
 
 def test_small_costs_are_taken_from_large_budgets():
-    """100,000 costs of 0.0002 from a budget of 4,000, whose last bit is 0.0002: without compensation, nothing would be left out
-    or twice as much."""
+    """100,000 costs of 0.0002 from a budget of 4,000, whose last bit is 0.0002: without
+    compensation, nothing would be left out or twice as much."""
     cost = np.float32(0.0002)
     start = resources.Left.all(jnp.float32(4000))
-    left = jax.jit(lambda start: jax.lax.fori_loop(0, 100_000, lambda _, left: left.after(cost), start))(start)
+    left = jax.jit(
+        lambda start: jax.lax.fori_loop(0, 100_000, lambda _, left: left.after(cost), start)
+    )(start)
     assert left.amount == pytest.approx(4000 - 100_000 * float(cost), rel=1e-7)
 
 
@@ -345,7 +405,9 @@ def test_primal_dual_bwk_pulls_the_largest_index_in_a_replay(game, scale):
 @pytest.mark.parametrize("scale, shrink", [(0.25, 0.0), (0.03, 0.1)])
 @pytest.mark.parametrize("game", GAMES)
 def test_ucb_bwk_pulls_arms_of_an_optimal_mix_in_a_replay(game, scale, shrink):
-    """An arm of an optimal mix earns just what its resources are worth, whichever optimal prices are found."""
+    """An arm of an optimal mix earns just what its resources are worth, whichever optimal prices
+    are found.
+    """
     rounds, slow = traced(bj.UCBBwK(scale=scale, shrink=shrink), game)
     mixed = 0
     for arm, reward, cost, state in rounds:
@@ -373,7 +435,8 @@ def test_lagrange_bwk_probabilities_and_scores_in_a_replay():
         np.testing.assert_allclose(state.arm_scores, slow.arm_scores[0], rtol=1e-4)
         np.testing.assert_allclose(state.resource_scores, slow.resource_scores[0], rtol=1e-4)
         np.testing.assert_allclose(after[3].probs, slow.chances()[0][0], rtol=1e-4)
-        slow.resource = np.array([after[3].resource])  # a random choice, recorded after the decision
+        # A random choice, recorded after the decision.
+        slow.resource = np.array([after[3].resource])
         slow.update(arm, reward, cost)
     assert {int(state.resource) for *_, state in rounds} == {0, 1}
     assert np.ptp(slow.chances()[0][0]) > 0.05, "the probabilities changed"
@@ -393,14 +456,18 @@ def frequencies(arm, num_arms=3):
 
 
 def allowed(chance, slow_draws=SLOW_DRAWS):
-    """6.5 standard errors of the difference of two frequencies; at most 0.026, so a change of 0.05 in a frequency is found."""
+    """6.5 standard errors of the difference of two frequencies; at most 0.026, so a change of 0.05
+    in a frequency is found.
+    """
     return 6.5 * np.sqrt(chance * (1 - chance) * (1 / DRAWS + 1 / slow_draws)) + 1e-12
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def initial(policy, num_arms, num_resources, time, budget):
     """The state of a policy before the first round."""
-    return policy.init(Problem(num_arms=num_arms, num_resources=num_resources, time_cost=time, budget=budget))
+    return policy.init(
+        Problem(num_arms=num_arms, num_resources=num_resources, time_cost=time, budget=budget)
+    )
 
 
 @jax.jit
@@ -415,27 +482,41 @@ def counted(state, rewards, costs, pulls):
     """The state of a policy whose posteriors have these counts. [K], [K, d], [K]"""
     pulls = np.asarray(pulls, np.int32)
     costs = tuple(BetaState(row, pulls) for row in np.transpose(costs).astype(np.int32))
-    return state._replace(beliefs=Beliefs(BetaState(np.asarray(rewards, np.int32), pulls), costs, state.beliefs.time))
+    return state._replace(
+        beliefs=Beliefs(BetaState(np.asarray(rewards, np.int32), pulls), costs, state.beliefs.time)
+    )
 
 
 def posterior(policy, budget, time):
-    """A posterior of three arms in both versions: the state, and a slow version with many copies of it."""
+    """A posterior of three arms in both versions: the state, and a slow version with many copies of
+    it.
+    """
     unknown = 2 - (time is not None)
     slow = slowly(policy, SLOW_DRAWS, 3, budget, time)
     slow.n += PULLS
     slow.rewards += REWARDS
     slow.costs += COSTS if time is None else np.stack([COSTS[:, 0], PULLS], -1)
-    return counted(initial(policy, 3, 2, time, np.float32(budget)), REWARDS, COSTS[:, :unknown], PULLS), slow
+    return counted(
+        initial(policy, 3, 2, time, np.float32(budget)), REWARDS, COSTS[:, :unknown], PULLS
+    ), slow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 0.5), (OURS, None), (OURS, 0.5)],
-                         ids=["fixed", "update", "ours", "ours, timed"])
+@pytest.mark.parametrize(
+    "policy, time",
+    [(FIXED, None), (UPDATE, 0.5), (OURS, None), (OURS, 0.5)],
+    ids=["fixed", "update", "ours", "ours, timed"],
+)
 def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
-    """The budgets matter: if the first is halved, the frequencies differ by more than twice what is allowed."""
+    """The budgets matter: if the first is halved, the frequencies differ by more than twice what is
+    allowed.
+    """
     rng, left = np.random.default_rng(2), np.array([7.0, 10.5])
     state, slow = posterior(policy, [40.0, 60.0], time)
-    state, slow.left = state._replace(budget=resources.Left.all(np.float32(left))), np.tile(left, (SLOW_DRAWS, 1))
+    state, slow.left = (
+        state._replace(budget=resources.Left.all(np.float32(left))),
+        np.tile(left, (SLOW_DRAWS, 1)),
+    )
     expected = frequencies(slow.decide(rng))
     assert (np.abs(frequencies(arms_of(policy, state)) - expected) < allowed(expected)).all()
     slow.left[:, 0] /= 2
@@ -446,7 +527,9 @@ def test_thompson_lp_draws_arms_with_the_right_frequencies(policy, time):
 def test_hyperparameters_are_the_priors_of_knapsack_bts():
     """Priors count like successes and failures that were seen. 6.5 standard errors."""
     state, slow = posterior(bj.KnapsackBTS(BETA, BETA), [40.0, 60.0], None)
-    slow.n += 5  # Beta(3, 4) for rewards is Beta(1, 1) after 5 more pulls with 2 successes; Beta(6, 1) for costs has 5
+    # Beta(3, 4) for rewards is Beta(1, 1) after 5 more pulls with 2 successes; Beta(6, 1) for costs
+    # has 5.
+    slow.n += 5
     slow.rewards += 2
     slow.costs += 5
     expected = frequencies(slow.decide(np.random.default_rng(3)))
@@ -455,7 +538,9 @@ def test_hyperparameters_are_the_priors_of_knapsack_bts():
 
 
 def test_rewards_and_costs_become_successes_independently():
-    """8 outcomes of a pull with reward 0.3 and costs 0.6 and 0.25: 6.5 standard errors, at most 0.021."""
+    """8 outcomes of a pull with reward 0.3 and costs 0.6 and 0.25: 6.5 standard errors, at most
+    0.021.
+    """
     policy = bj.TSFixed(BETA, BETA)
     beliefs = policy.believe(Problem(num_arms=3, num_resources=2))
     amounts = jnp.float32(0.3), jnp.array([0.6, 0.25])
@@ -477,21 +562,30 @@ def test_lagrange_bwk_draws_arms_and_resources_independently():
     slow.arm_scores[:], slow.resource_scores[:] = [0.5, -0.5, 1.0], [-0.25, 0.5]
     arms, prices = slow.chances()
     state = initial(policy, 3, 2, 0.5, np.float32(budget))
-    state = state._replace(arm_scores=np.float32([0.5, -0.5, 1.0]), resource_scores=np.float32([-0.25, 0.5]))
+    state = state._replace(
+        arm_scores=np.float32([0.5, -0.5, 1.0]), resource_scores=np.float32([-0.25, 0.5])
+    )
     arm, after = jax.jit(jax.vmap(lambda key: policy(state, key)))(jax.random.split(KEY, DRAWS))
     np.testing.assert_allclose(np.asarray(after.probs)[0], arms[0], rtol=1e-5)
     chance = (arms[0][:, None] * prices[0]).ravel()
-    assert (np.abs(frequencies(np.asarray(arm) * 2 + np.asarray(after.resource), 6) - chance) < allowed(chance, np.inf)).all()
+    assert (
+        np.abs(frequencies(np.asarray(arm) * 2 + np.asarray(after.resource), 6) - chance)
+        < allowed(chance, np.inf)
+    ).all()
 
 
 # By hand
 
 
 def seen(policy, pulls, rewards, costs, budget, time=None):
-    """The state of a policy with confidence bounds after so many pulls of each arm, with these totals."""
+    """The state of a policy with confidence bounds after so many pulls of each arm, with these
+    totals.
+    """
     pulls, rewards, costs = np.int32(pulls), np.float32(rewards), np.float32(costs)
     start = initial(policy, *costs.shape, time, np.float32(budget))
-    arms = ArmStatistics(pulls=pulls, totals=(np.float32(rewards), np.float32(costs)), rounds=pulls.sum())
+    arms = ArmStatistics(
+        pulls=pulls, totals=(np.float32(rewards), np.float32(costs)), rounds=pulls.sum()
+    )
     return start._replace(bounds=start.bounds._replace(arms=arms))
 
 
@@ -503,7 +597,9 @@ def certain(policy, reward, cost, budget, time=None):
 
 
 def test_bounds_by_hand():
-    """Two arms, budgets 25 and 100: ν = 0.25 ln(2 · 2 · 25) = 1.1513. The time of a pull is known, not a bound."""
+    """Two arms, budgets 25 and 100: ν = 0.25 ln(2 · 2 · 25) = 1.1513. The time of a pull is known,
+    not a bound.
+    """
     nu = 0.25 * np.log(100)
     policy = bj.PrimalDualBwK(scale=0.25)
     state = seen(policy, [16, 4], [4, 3], [[8, 4], [1, 4]], [25, 100])
@@ -511,19 +607,25 @@ def test_bounds_by_hand():
     upper, lower = bounds_of(state)
     # Arm 0: 1/4 + √(ν/64) + ν/16 = 0.456; arm 1: 3/4 + 0.75 is cut at 1.
     np.testing.assert_allclose(upper, [0.25 + np.sqrt(nu / 64) + nu / 16, 1], rtol=1e-6)
-    # Arm 0: 1/2 − √(ν/32) − ν/16 = 0.238 and 1/4 − 0.206 = 0.044; arm 1: 1/4 − 0.556 is cut at 0, 1 − √(ν/4) − ν/4 = 0.176.
-    expected = [[0.5 - np.sqrt(nu / 32) - nu / 16, 0.25 - np.sqrt(nu / 64) - nu / 16], [0, 1 - np.sqrt(nu / 4) - nu / 4]]
+    # Arm 0: 1/2 − √(ν/32) − ν/16 = 0.238 and 1/4 − 0.206 = 0.044; arm 1: 1/4 − 0.556 is cut at 0, 1
+    # − √(ν/4) − ν/4 = 0.176.
+    expected = [
+        [0.5 - np.sqrt(nu / 32) - nu / 16, 0.25 - np.sqrt(nu / 64) - nu / 16],
+        [0, 1 - np.sqrt(nu / 4) - nu / 4],
+    ]
     np.testing.assert_allclose(lower, expected, rtol=1e-4)
     _, lower = bounds_of(seen(policy, [16, 4], [4, 3], [[8, 16], [1, 4]], [25, 100], time=1.0))
     np.testing.assert_allclose(lower, [[expected[0][0], 1], [0, 1]], rtol=1e-4)
 
 
 def test_primal_dual_bwk_by_hand():
-    """scale = 0: the bounds are the averages. Budgets 50 and 100, equal prices: a pull costs c_1/50 + c_2/100, times 25.
+    """scale = 0: the bounds are the averages. Budgets 50 and 100, equal prices: a pull costs c_1/50
+    + c_2/100, times 25.
 
-    Arm 0: r̄ = 1/2, c̄ = (1/2, 1/4): 0.5 / (0.25 + 0.0625) = 1.6. Arm 1: r̄ = 1/2, c̄ = (1/4, 1): 0.5 / (0.125 + 0.25) = 1.33.
-    So arm 0 is pulled, and its averages raise the prices: the first by 1/2 · ln(1 + ε), the second by 1/2 · 1/4 of it. When
-    the first is three times as expensive, arm 1 is better: 0.5 / (0.1875 + 0.125) = 1.6 to 0.5 / (0.375 + 0.03125) = 1.23.
+    Arm 0: r̄ = 1/2, c̄ = (1/2, 1/4): 0.5 / (0.25 + 0.0625) = 1.6. Arm 1: r̄ = 1/2, c̄ = (1/4, 1):
+    0.5 / (0.125 + 0.25) = 1.33. So arm 0 is pulled, and its averages raise the prices: the first by
+    1/2 · ln(1 + ε), the second by 1/2 · 1/4 of it. When the first is three times as expensive, arm
+    1 is better: 0.5 / (0.1875 + 0.125) = 1.6 to 0.5 / (0.375 + 0.03125) = 1.23.
     """
     policy = bj.PrimalDualBwK(scale=0.0)
     state = seen(policy, [4, 4], [2, 2], [[2, 1], [1, 4]], [50, 100])
@@ -534,7 +636,9 @@ def test_primal_dual_bwk_by_hand():
     assert after.bounds.arms.pulls.tolist() == [5, 4]
     np.testing.assert_allclose(bounds_of(after)[1], [[0.6, 0.4], [0.25, 1]], rtol=1e-6)
     expensive = state._replace(prices=state.prices._replace(logs=np.log(np.float32([3, 1]))))
-    charged = jax.jit(resources.Prices.of)(expensive.prices, list(np.transpose(bounds_of(state)[1])))
+    charged = jax.jit(resources.Prices.of)(
+        expensive.prices, list(np.transpose(bounds_of(state)[1]))
+    )
     np.testing.assert_allclose(charged, [0.40625, 0.3125], rtol=1e-6)
     assert (arms_of(policy, expensive) == 1).all()
     unseen = seen(policy, [4, 0], [4, 0], [[1, 1], [0, 0]], [50, 100])
@@ -547,9 +651,10 @@ ALONE, BOTH = [100.0, 50.0], [50.0, 100.0]  # budgets of the next tests
 def test_ucb_bwk_by_hand():
     """scale = 0: rewards 1/4 and 3/4, costs (1/4, 1) and (1, 1).
 
-    Budgets (50, 100): x + y = 100 and x/4 + y = 50, so that x = 66.7 and y = 33.3. Arm 0 has probability 2/3. Budgets
-    (100, 50): arm 1 alone. With shrink = 1/2 and budgets (50, 50), without time: x/4 + y ≤ 25, x + y ≤ 25: arm 1 alone. If the
-    second is time: x/4 + y ≤ 25, x + y ≤ 50: 2/3 again.
+    Budgets (50, 100): x + y = 100 and x/4 + y = 50, so that x = 66.7 and y = 33.3. Arm 0 has
+    probability 2/3. Budgets (100, 50): arm 1 alone. With shrink = 1/2 and budgets (50, 50), without
+    time: x/4 + y ≤ 25, x + y ≤ 25: arm 1 alone. If the second is time: x/4 + y ≤ 25, x + y ≤ 50:
+    2/3 again.
     """
     policy, chance = bj.UCBBwK(scale=0.0), np.array([2 / 3, 1 / 3])
     costs = [[1, 4], [4, 4]]
@@ -572,42 +677,58 @@ def test_knapsack_bts_is_ts_update_with_sharper_posteriors(game):
     bandit, budget, _ = GAMES[game]
     sharper = bj.TSUpdate(MatchedBeta(sharpness=2), Gamma(sharpness=2))
     keys = jax.random.split(KEY, 20)
-    same_runs(*(bj.simulate_batch(policy, bandit, budget, keys) for policy in (bj.KnapsackBTS(), sharper)))
+    same_runs(
+        *(bj.simulate_batch(policy, bandit, budget, keys) for policy in (bj.KnapsackBTS(), sharper))
+    )
 
 
 @pytest.mark.parametrize("policy, time", [(FIXED, None), (UPDATE, 1.0)], ids=["fixed", "update"])
 def test_thompson_lp_by_hand(policy, time):
     """The arms of `test_ucb_bwk_by_hand`, known nearly for certain, and a bad one.
 
-    A pull of (1, 1) leaves (49, 99) for TSUpdate. Budgets (10, 100): 40 pulls of arm 0 use up the first, and earn 10; arm 1
-    would earn 7.5.
+    A pull of (1, 1) leaves (49, 99) for TSUpdate. Budgets (10, 100): 40 pulls of arm 0 use up the
+    first, and earn 10; arm 1 would earn 7.5.
     """
     chance, cost = np.array([2 / 3, 1 / 3, 0]), np.array([[0.25, 1.0], [1.0, 1.0], [1.0, 1.0]])
     state = certain(policy, [0.25, 0.75, 0.25], cost if time is None else cost[:, :1], BOTH, time)
     mixed = frequencies(arms_of(policy, state))
     assert (np.abs(mixed - chance) < allowed(chance, np.inf) + 1e-3).all()
-    assert (arms_of(policy, state._replace(budget=resources.Left.all(np.float32(ALONE)))) == 1).all()
-    assert (arms_of(policy, state._replace(budget=resources.Left.all(np.float32([10, 100])))) == 0).all()
+    assert (
+        arms_of(policy, state._replace(budget=resources.Left.all(np.float32(ALONE)))) == 1
+    ).all()
+    assert (
+        arms_of(policy, state._replace(budget=resources.Left.all(np.float32([10, 100])))) == 0
+    ).all()
     after = updated(policy, state, 1, np.float32(1), np.float32([1, 1]))
     assert after.budget.amount.tolist() == ([49, 99] if isinstance(policy, bj.TSUpdate) else BOTH)
 
 
 def test_lagrange_bwk_by_hand():
-    """Two arms, T = 100, budgets (50, 100). Arm 0 with reward 1 and costs (1, 1): L = 1 + 1 − 2 = 0 and 1 + 1 − 1 = 1.
+    """Two arms, T = 100, budgets (50, 100). Arm 0 with reward 1 and costs (1, 1): L = 1 + 1 − 2 = 0
+    and 1 + 1 − 1 = 1.
 
-    L is in [−1, 2], so the payoffs are 1/3 and 2/3. The resource was the first one: arm 0 gains 1/3. Both arms had the
-    probability 1/2. γ = 1.05 √(2 ln 2 / 100), η = 0.95 √(ln 2 / 200), β = √(ln 200 / 200).
+    L is in [−1, 2], so the payoffs are 1/3 and 2/3. The resource was the first one: arm 0 gains
+    1/3. Both arms had the probability 1/2. γ = 1.05 √(2 ln 2 / 100), η = 0.95 √(ln 2 / 200), β =
+    √(ln 200 / 200).
     """
     policy, decide = bj.LagrangeBwK(), jax.jit(lambda policy, state: policy(state, KEY))
     _, chosen = decide(policy, initial(policy, 2, 2, 1.0, np.float32([50, 100])))
     np.testing.assert_allclose(chosen.probs, [0.5, 0.5], rtol=1e-6)
-    after = updated(policy, chosen._replace(resource=np.int32(0)), 0, np.float32(1), np.float32([1, 1]))
+    after = updated(
+        policy, chosen._replace(resource=np.int32(0)), 0, np.float32(1), np.float32([1, 1])
+    )
     eta, beta = 0.95 * np.sqrt(np.log(2) / 200), np.sqrt(np.log(200) / 200)
-    np.testing.assert_allclose(after.arm_scores, [eta * (1 / 3 + beta) * 2, eta * beta * 2], rtol=1e-5)
-    np.testing.assert_allclose(after.resource_scores, -np.sqrt(8 * np.log(2) / 100) * np.array([1 / 3, 2 / 3]), rtol=1e-5)
+    np.testing.assert_allclose(
+        after.arm_scores, [eta * (1 / 3 + beta) * 2, eta * beta * 2], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        after.resource_scores, -np.sqrt(8 * np.log(2) / 100) * np.array([1 / 3, 2 / 3]), rtol=1e-5
+    )
     _, then = decide(policy, after)
     gamma, odds = 1.05 * np.sqrt(2 * np.log(2) / 100), np.exp(eta * 2 / 3)
-    np.testing.assert_allclose(np.asarray(then.probs)[0], (1 - gamma) * odds / (1 + odds) + gamma / 2, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(then.probs)[0], (1 - gamma) * odds / (1 + odds) + gamma / 2, rtol=1e-5
+    )
 
 
 # The linear program
@@ -632,18 +753,26 @@ def compared(reward, cost, budget):
         assert (x >= 0).all() and len(set(i)) == len(i)
         assert (x @ c[i] <= b * (1 + 1e-5)).all(), "feasible"
         np.testing.assert_allclose(r[i] @ x, best, rtol=1e-4, atol=1e-9)
-        np.testing.assert_allclose(price @ b, best, rtol=1e-4, atol=1e-9, err_msg="no gap between the programs")
+        np.testing.assert_allclose(
+            price @ b, best, rtol=1e-4, atol=1e-9, err_msg="no gap between the programs"
+        )
         assert -1e-5 * best - 1e-9 <= gap <= 1e-3 * best + 1e-9
 
 
 def instances(d, seed, number=50, num_arms=6):
     rng = np.random.default_rng([seed, d])
-    return rng.random((number, num_arms)), rng.random((number, num_arms, d)), rng.uniform(20, 200, (number, d))
+    return (
+        rng.random((number, num_arms)),
+        rng.random((number, num_arms, d)),
+        rng.uniform(20, 200, (number, d)),
+    )
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
 def test_the_small_linear_program_is_solved(d):
-    """Of 6 arms, one earns nothing; every third budget is tiny, as at the end of a run of TSUpdate."""
+    """Of 6 arms, one earns nothing; every third budget is tiny, as at the end of a run of
+    TSUpdate.
+    """
     reward, cost, budget = instances(d, 0)
     reward[:, 2] = 0
     budget[::3] *= 1e-4
@@ -652,7 +781,9 @@ def test_the_small_linear_program_is_solved(d):
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
 def test_the_small_linear_program_is_solved_with_ties(d):
-    """All numbers are multiples of 1/4, budgets are equal, and some arms earn nothing. Each arm costs something."""
+    """All numbers are multiples of 1/4, budgets are equal, and some arms earn nothing. Each arm
+    costs something.
+    """
     reward, cost, _ = instances(d, 1)
     reward, cost = np.round(reward * 4) / 4, np.round(cost * 4) / 4
     cost[..., 0] = np.where((cost == 0).all(-1), 0.25, cost[..., 0])
@@ -685,9 +816,20 @@ def test_the_small_linear_program_is_solved_for_small_rewards():
 
 
 def test_the_small_linear_program_is_solved_if_it_is_degenerate():
-    """An instance on which a method that takes the first of tied rows ends with a mix that exceeds a budget by 48%."""
+    """An instance on which a method that takes the first of tied rows ends with a mix that exceeds
+    a budget by 48%.
+    """
     reward = np.array([0.5, 0.75, 0.25, 0.75, 0.25, 0.5])
-    cost = np.array([[0.5, 0.5, 1], [1, 0.75, 0.75], [0.5, 0.25, 0.75], [0, 0.75, 0.75], [0, 0.5, 0.5], [0.5, 0, 0.5]])
+    cost = np.array(
+        [
+            [0.5, 0.5, 1],
+            [1, 0.75, 0.75],
+            [0.5, 0.25, 0.75],
+            [0, 0.75, 0.75],
+            [0, 0.5, 0.5],
+            [0.5, 0, 0.5],
+        ]
+    )
     compared(*(np.tile(x, (50, *[1] * x.ndim)) for x in (reward, cost, np.full(3, 100.0))))
 
 
@@ -705,9 +847,14 @@ def test_the_slow_linear_program_is_solved():
     for seed in (3, 4):
         reward, cost, budget = instances(2, seed)
         if seed == 4:
-            reward, cost = np.round(reward * 4) / 4, np.maximum(np.round(cost * 4) / 4, 0.25 * (np.arange(2) == 0))
+            reward, cost = (
+                np.round(reward * 4) / 4,
+                np.maximum(np.round(cost * 4) / 4, 0.25 * (np.arange(2) == 0)),
+            )
         pulls = best_mix(reward, cost, budget)
-        assert (np.einsum("nk,nkd->nd", pulls, cost) <= budget * (1 + 1e-9)).all() and (pulls >= 0).all()
+        assert (np.einsum("nk,nkd->nd", pulls, cost) <= budget * (1 + 1e-9)).all() and (
+            pulls >= 0
+        ).all()
         best = [scipy_mix(*instance)[0] for instance in zip(reward, cost, budget, strict=True)]
         np.testing.assert_allclose((reward * pulls).sum(1), best, rtol=1e-8, atol=1e-9)
 
@@ -718,14 +865,18 @@ def test_the_slow_linear_program_is_solved():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SLOW, ids=lambda kind: kind.__name__)
 def test_whole_runs_earn_as_much_as_slow_ones(kind):
-    """The mean rewards of 400 runs each differ by less than 5 standard errors, which are less than 7% of the mean.
+    """The mean rewards of 400 runs each differ by less than 5 standard errors, which are less than
+    7% of the mean.
 
-    The replays above have the other game, or both; that of TSUpdate is also for TSFixed, and LagrangeBwK needs time.
+    The replays above have the other game, or both; that of TSUpdate is also for TSFixed, and
+    LagrangeBwK needs time.
     """
     game = "two" if kind is bj.KnapsackBTS else "timed"
     policy = kind(BETA, BETA) if issubclass(kind, Thompson) else kind()
     (bandit, budget, time), runs = GAMES[game], 400
-    fast = np.asarray(bj.simulate_batch(policy, bandit, budget, jax.random.split(KEY, runs)).reward)[:, 0].astype(float)
+    fast = np.asarray(
+        bj.simulate_batch(policy, bandit, budget, jax.random.split(KEY, runs)).reward
+    )[:, 0].astype(float)
     slow = slow_rewards(slowly(policy, runs, 3, budget, time), bandit, np.random.default_rng(5))
     error = np.sqrt((fast.var() + slow.var()) / runs)
     assert 5 * error < 0.07 * slow.mean()
@@ -763,8 +914,12 @@ class Quarters(bj.Bernoulli):
 @pytest.mark.with_care
 @pytest.mark.parametrize("cost", [BETA, Gamma()], ids=["beta", "gamma"])
 def test_with_one_resource_knapsack_bts_is_bts(cost):
-    """Bit for bit: on vectors of one cost, and on costs that are numbers. Rewards and costs are not 0 or 1."""
-    plain, vector = (Quarters(reward=bandit.reward, cost=bandit.cost) for bandit in plain_and_vector())
+    """Bit for bit: on vectors of one cost, and on costs that are numbers. Rewards and costs are not
+    0 or 1.
+    """
+    plain, vector = (
+        Quarters(reward=bandit.reward, cost=bandit.cost) for bandit in plain_and_vector()
+    )
     keys = jax.random.split(KEY, 64)
     expected = bj.simulate_batch(bj.BTS(cost=cost), plain, 60, keys)
     same_runs(expected, bj.simulate_batch(bj.KnapsackBTS(BETA, cost), plain, 60, keys))

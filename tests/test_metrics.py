@@ -14,11 +14,15 @@ from bts_jax.statistics import lost_run, measured, paired, ranking
 
 
 def noisy(seed=0, policies=3, bandits=4, seeds=30):
-    """Policies that share most of their random numbers; the second is worse by 1 + the number of the instance.
+    """Policies that share most of their random numbers; the second is worse by 1 + the number of
+    the instance.
 
     There are no rewards, from which follows what a lost run costs: so intervals are Student's."""
     rng = np.random.default_rng(seed)
-    common, own = rng.normal(0, 10, (bandits, 1, seeds)), rng.normal(0, 1, (policies, bandits, 2, seeds))
+    common, own = (
+        rng.normal(0, 10, (bandits, 1, seeds)),
+        rng.normal(0, 1, (policies, bandits, 2, seeds)),
+    )
     regret = 50 + common + own
     regret[1] += 1 + np.arange(bandits)[:, None, None]
     return made_up(regret, [100, 1000]).drop_vars("reward")
@@ -61,13 +65,20 @@ def test_paired_over_instances_has_one_number_per_instance():
 
 
 def with_lost_runs(seeds=30, **options):
-    """Two policies on four instances; the second has a regret of 10 less, and a lost run costs 200."""
+    """Two policies on four instances; the second has a regret of 10 less, and a lost run costs
+    200.
+    """
     rng = np.random.default_rng(5)
     regret = 50 + rng.normal(0, 1, (2, 4, 1, seeds))
     regret[1] -= 10
     data = made_up(regret, [100], ["bts", "kube"])
-    means = np.broadcast_to(np.array([0.5, 0.5, 0.1, 0.1]), (4, 4)), np.broadcast_to(np.array([0.1, 0.5 / 3, 0.5, 0.5]), (4, 4))
-    data = data.assign_coords(reward_mean=(("bandit", "arm"), means[0]), cost_mean=(("bandit", "arm"), means[1]))
+    means = (
+        np.broadcast_to(np.array([0.5, 0.5, 0.1, 0.1]), (4, 4)),
+        np.broadcast_to(np.array([0.1, 0.5 / 3, 0.5, 0.5]), (4, 4)),
+    )
+    data = data.assign_coords(
+        reward_mean=(("bandit", "arm"), means[0]), cost_mean=(("bandit", "arm"), means[1])
+    )
     return data.assign(reward=5 * data.budget - data.regret)  # ρ* is 5, and the next 3
 
 
@@ -88,30 +99,43 @@ def test_limits_allow_for_one_lost_run_more():
     above = np.append(means, means.mean() + (200 - kube.mean()) / 30)
     np.testing.assert_allclose(result.high, [interval(above).high])
     ranks = ranking(data).isel(budget=0)
-    np.testing.assert_allclose(ranks.high[1], interval(np.append(kube.mean(1), kube.mean() + (200 - kube.mean()) / 30)).high)
+    np.testing.assert_allclose(
+        ranks.high[1],
+        interval(np.append(kube.mean(1), kube.mean() + (200 - kube.mean()) / 30)).high,
+    )
     np.testing.assert_allclose(ranks.low, interval(data.regret.values[:, :, 0].mean(-1)).low)
 
 
 def test_verdicts_follow_the_limits():
     few, many = with_lost_runs(30), with_lost_runs(400)
     assert (paired(few, "kube", "bts").verdict == "undecided").all()
-    assert (paired(many, "kube", "bts").better == "kube").all() and (paired(many, "bts", "kube").better == "kube").all()
+    assert (paired(many, "kube", "bts").better == "kube").all() and (
+        paired(many, "bts", "kube").better == "kube"
+    ).all()
     assert (paired(few, "kube", "bts").better == "undecided").all()
-    assert (paired(many, "kube", "bts").verdict == "less").all() and (paired(many, "bts", "kube").verdict == "more").all()
+    assert (paired(many, "kube", "bts").verdict == "less").all() and (
+        paired(many, "bts", "kube").verdict == "more"
+    ).all()
     assert (paired(many, "kube", "bts").needed == 0).all()
     median = paired(few, "kube", "bts", statistic="median")  # which needs no allowance
     assert (median.verdict == "less").all()
     difference = few.regret.values[1] - few.regret.values[0]
     np.testing.assert_allclose(median.difference, np.median(difference, -1))
-    np.testing.assert_allclose([median.low, median.high], interval(difference, statistic="median")[1:])
-    assert (ranking(many).clearly_best == [[0], [1]]).all() and (ranking(few).clearly_best == 0).all()
+    np.testing.assert_allclose(
+        [median.low, median.high], interval(difference, statistic="median")[1:]
+    )
+    assert (ranking(many).clearly_best == [[0], [1]]).all() and (
+        ranking(few).clearly_best == 0
+    ).all()
 
 
 def test_several_comparisons_need_wider_limits():
     data = with_lost_runs(400)
     for comparisons in (1, 30):
-        wide, same = (paired(data, "kube", "bts", **options) for options in (
-            {"comparisons": comparisons}, {"level": 1 - 0.05 / comparisons}))
+        wide, same = (
+            paired(data, "kube", "bts", **options)
+            for options in ({"comparisons": comparisons}, {"level": 1 - 0.05 / comparisons})
+        )
         assert wide.identical(same)
     assert wide.level == pytest.approx(1 - 0.05 / 30)
     narrow = paired(data, "kube", "bts")
@@ -121,10 +145,13 @@ def test_several_comparisons_need_wider_limits():
 
 
 def test_what_a_lost_run_costs():
-    # Ratios 2 and 1; 4 and 3, one arm missing; one arm that costs nothing, of which nothing is known.
+    # Ratios 2 and 1; 4 and 3, one arm missing; one arm that costs nothing, of which nothing is
+    # known.
     reward = [[0.5, 0.75, 0.1], [0.4, 0.3, np.nan], [0.5, 0.5, 0.5]]
     cost = [[0.25, 0.75, 0.5], [0.1, 0.1, np.nan], [0.0, 0.5, 0.4]]
-    np.testing.assert_allclose(lost_run(reward, cost, [100, 200]), [[100, 200], [100, 200], [np.nan, np.nan]])
+    np.testing.assert_allclose(
+        lost_run(reward, cost, [100, 200]), [[100, 200], [100, 200], [np.nan, np.nan]]
+    )
     # Two arms tie for the best: a lost run has the third.
     np.testing.assert_allclose(lost_run([0.8, 0.8, 0.3], [0.5, 0.5, 0.5], [10]), [10])
     with pytest.raises(ValueError, match="at least two arms"):
@@ -134,9 +161,13 @@ def test_what_a_lost_run_costs():
 def test_a_policy_equals_itself():
     for data in (noisy(), with_lost_runs()):
         same = paired(data, "bts", "bts", over="bandit")
-        assert (same.low == 0).all() and (same.high == 0).all() and (same.verdict == "undecided").all()
+        assert (
+            (same.low == 0).all() and (same.high == 0).all() and (same.verdict == "undecided").all()
+        )
     result = paired(noisy(), "bts", "bts")
-    assert (result.difference == 0).all() and (result.effect == 0).all() and (result.wins == 0.5).all()
+    assert (
+        (result.difference == 0).all() and (result.effect == 0).all() and (result.wins == 0.5).all()
+    )
 
 
 def test_a_difference_that_never_varies():
@@ -146,12 +177,15 @@ def test_a_difference_that_never_varies():
 
 
 def test_ranking_by_hand():
-    # Mean regrets of three policies on four instances: instance 1 is a tie for the best, in 3 the third has no number.
+    # Mean regrets of three policies on four instances: instance 1 is a tie for the best, in 3 the
+    # third has no number.
     means = np.array([[1, 2, 9, 5], [2, 2, 4, 6], [3, 7, 5, np.nan]], float)
     data = made_up(means[:, :, None, None] + np.array([-0.1, 0.1]), [100])
     result = ranking(data).isel(budget=0)
     assert result["count"] == 4
-    np.testing.assert_allclose(result.mean_rank, [(1 + 1.5 + 3 + 1) / 4, (2 + 1.5 + 1 + 2) / 4, (3 + 3 + 2 + 3) / 4])
+    np.testing.assert_allclose(
+        result.mean_rank, [(1 + 1.5 + 3 + 1) / 4, (2 + 1.5 + 1 + 2) / 4, (3 + 3 + 2 + 3) / 4]
+    )
     np.testing.assert_allclose(result.best, [2.5 / 4, 1.5 / 4, 0])
     np.testing.assert_allclose(result["mean"][:2], [4.25, 3.5])
     np.testing.assert_allclose(result["median"][:2], [3.5, 3.0])
@@ -159,18 +193,23 @@ def test_ranking_by_hand():
     np.testing.assert_allclose(result.upper_quartile[:2], np.quantile(means[:2], 0.75, axis=1))
     np.testing.assert_allclose(result.upper_tenth[:2], np.quantile(means[:2], 0.9, axis=1))
     np.testing.assert_allclose(result.worst_share[:2], [9 / 17, 6 / 14])
-    assert (result.median_low[:2] == -np.inf).all(), "four instances are too few for limits of a median"
+    assert (result.median_low[:2] == -np.inf).all(), (
+        "four instances are too few for limits of a median"
+    )
     assert np.isnan(result["mean"][2])
 
 
 def test_clearly_best_needs_more_than_luck():
-    """All policies alike: one is always best, and clearly so in at most 2.5% of the instances for each policy, since it would
-    have to beat the other two; more than 12% of 300 for any of three policies has a probability below 1e-14."""
+    """All policies alike: one is always best, and clearly so in at most 2.5% of the instances for
+    each policy, since it would have to beat the other two; more than 12% of 300 for any of three
+    policies has a probability below 1e-14."""
     alike = np.random.default_rng(3).normal(size=(3, 300, 1, 10))
     result = ranking(made_up(alike, [100]).drop_vars("reward"))
     assert result.best.sum() == pytest.approx(1) and (result.clearly_best < 0.12).all()
     alike[2] -= 10
-    assert ranking(made_up(alike, [100]).drop_vars("reward")).clearly_best.values[:, 0].tolist() == [0, 0, 1]
+    assert ranking(made_up(alike, [100]).drop_vars("reward")).clearly_best.values[
+        :, 0
+    ].tolist() == [0, 0, 1]
 
 
 def test_a_single_policy_is_ranked_first():
@@ -178,15 +217,21 @@ def test_a_single_policy_is_ranked_first():
     assert result.mean_rank == 1 and result.best == 1 and result.clearly_best == 1
 
 
-@pytest.mark.parametrize(("call", "named"), [
-    (lambda data: paired(data, "thomson", "bts"), "policy = 'thomson' is not in the dataset: give one of bts"),
-    (lambda data: paired(data, "bts", "kube"), "reference = 'kube'"),
-    (lambda data: paired(data, "bts", "bts", over="arm"), "over = 'arm'"),
-    (lambda data: paired(data, "bts", "bts", metric="reward"), "metric = 'reward'"),
-    (lambda data: ranking(data.isel(seed=0)), "no regret over policy, bandit, budget, seed"),
-    (lambda data: ranking(data.isel(bandit=[])), "empty along bandit"),
-    (lambda data: ranking(None), "no regret over"),
-])
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (
+            lambda data: paired(data, "thomson", "bts"),
+            "policy = 'thomson' is not in the dataset: give one of bts",
+        ),
+        (lambda data: paired(data, "bts", "kube"), "reference = 'kube'"),
+        (lambda data: paired(data, "bts", "bts", over="arm"), "over = 'arm'"),
+        (lambda data: paired(data, "bts", "bts", metric="reward"), "metric = 'reward'"),
+        (lambda data: ranking(data.isel(seed=0)), "no regret over policy, bandit, budget, seed"),
+        (lambda data: ranking(data.isel(bandit=[])), "empty along bandit"),
+        (lambda data: ranking(None), "no regret over"),
+    ],
+)
 def test_bad_input(call, named):
     with pytest.raises(ValueError, match=named):
         call(noisy())
@@ -197,7 +242,10 @@ def test_missing_runs_are_not_averaged_away():
     regret[0, 1, :, 5:] = np.nan
     dataset = made_up(regret, [10, 20], ["a", "b", "c"])
     ranks = ranking(dataset)
-    assert np.isnan(ranks["mean"].sel(policy="a")).all() and not np.isnan(ranks["mean"].sel(policy="b")).any()
+    assert (
+        np.isnan(ranks["mean"].sel(policy="a")).all()
+        and not np.isnan(ranks["mean"].sel(policy="b")).any()
+    )
     assert np.isnan(paired(dataset, "a", "b", over="bandit").difference).all()
     pair = paired(dataset, "a", "b")
     assert np.isnan(pair.wins.values).tolist() == np.isnan(pair.difference.values).tolist()
@@ -213,25 +261,49 @@ def test_regret_from_the_exact_optimum():
     from bts_jax import theory
 
     bandit, budgets = INSTANCES["multinomial"], [0.5, 2.25, 2.3]
-    runs = take(bj.simulate_batch(bj.Uniform(), bandit, 2.3, jax.random.split(jax.random.key(0), 6), checkpoints=budgets), ...)
+    runs = take(
+        bj.simulate_batch(
+            bj.Uniform(), bandit, 2.3, jax.random.split(jax.random.key(0), 6), checkpoints=budgets
+        ),
+        ...,
+    )
     exact = bj.regret(runs, bandit, optimum="exact")
-    np.testing.assert_allclose(exact + runs.reward, np.tile(theory.optimal_reward(bandit, budgets), (6, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        exact + runs.reward, np.tile(theory.optimal_reward(bandit, budgets), (6, 1)), rtol=1e-6
+    )
     with pytest.raises(ValueError, match="optimum = 'best' is not known"):
         bj.regret(runs, bandit, optimum="best")
-    with pytest.raises(ValueError, match="optimum = 'exact' was given values that are not known yet"):
+    with pytest.raises(
+        ValueError, match="optimum = 'exact' was given values that are not known yet"
+    ):
         jax.vmap(lambda run: bj.regret(run, bandit, optimum="exact"))(runs)
 
-    # A batch of bandits, along the first axis of the runs; the other one, which was not played, has its arms' rewards swapped.
+    # A batch of bandits, along the first axis of the runs; the other one, which was not played, has
+    # its arms' rewards swapped.
     runs = dataclasses.replace(runs, bandit=None)
     halves = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), runs)
-    other = bj.Multinomial(reward_probs=np.asarray(bandit.reward_probs)[::-1], cost_probs=bandit.cost_probs)
-    both = bj.Multinomial(*(np.stack([getattr(b, name) for b in (bandit, other)]) for name in ("reward_probs", "cost_probs")))
-    parts = [bj.regret(jax.tree.map(lambda x, i=i: x[i], halves), b, optimum="exact") for i, b in enumerate((bandit, other))]
+    other = bj.Multinomial(
+        reward_probs=np.asarray(bandit.reward_probs)[::-1], cost_probs=bandit.cost_probs
+    )
+    both = bj.Multinomial(
+        *(
+            np.stack([getattr(b, name) for b in (bandit, other)])
+            for name in ("reward_probs", "cost_probs")
+        )
+    )
+    parts = [
+        bj.regret(jax.tree.map(lambda x, i=i: x[i], halves), b, optimum="exact")
+        for i, b in enumerate((bandit, other))
+    ]
     np.testing.assert_array_equal(parts[0], exact[:3])
     np.testing.assert_allclose(bj.regret(halves, both, optimum="exact"), parts, atol=1e-5)
     assert (abs(parts[1] - exact[3:]) > 0.01).all()
 
-    with pytest.raises(ValueError, match=r"bandit is of class Own, but the exact optimum .* pass a Multinomial .* linear"):
+    with pytest.raises(
+        ValueError,
+        match=r"bandit is of class Own, but the exact optimum .* pass "
+        r"a Multinomial .* linear",
+    ):
         bj.regret(runs, Own(arms=bandit), optimum="exact")
 
 

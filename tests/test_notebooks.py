@@ -1,7 +1,9 @@
-"""The notebooks run from top to bottom at a reduced size, and are committed with the outputs of their full size.
+"""The notebooks run from top to bottom at a reduced size, and are committed with the outputs of
+their full size.
 
-A cell with the tag `parameters` assigns the sizes of a notebook. Its metadata has a text `small`, which assigns reduced sizes.
-The tests append this text to the source of the cell. So the cells that a reader sees have only the full sizes.
+A cell with the tag `parameters` assigns the sizes of a notebook. Its metadata has a text `small`,
+which assigns reduced sizes. The tests append this text to the source of the cell. So the cells that
+a reader sees have only the full sizes.
 """
 
 import ast
@@ -17,7 +19,8 @@ from nbclient.util import run_sync
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# Code that chooses a reduced size. Reduced sizes belong in the metadata of the cell with the tag `parameters`.
+# Code that chooses a reduced size. Reduced sizes belong in the metadata of the cell with the tag
+# `parameters`.
 PLUMBING = re.compile(r"\bsmall\b|\benviron\b|\bgetenv\b|NOTEBOOK_SCALE", re.IGNORECASE)
 
 
@@ -44,8 +47,15 @@ def reduced(path):
 
 def assigned(source):
     """The names to which the top level of a source assigns."""
-    targets = [target for node in ast.parse(source).body if isinstance(node, ast.Assign) for target in node.targets]
-    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    targets = [
+        target
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    ]
+    return {
+        name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +68,12 @@ def kernel():
 
 
 def begin(folder):
-    """A cell before the others: no names of an earlier notebook, a folder of its own, and programs compiled in haste."""
-    return nbformat.v4.new_code_cell(f"%reset_selective -f .\n%cd -q {folder}\n__import__('haste').switch('short')")
+    """A cell before the others: no names of an earlier notebook, a folder of its own, and programs
+    compiled in haste.
+    """
+    return nbformat.v4.new_code_cell(
+        f"%reset_selective -f .\n%cd -q {folder}\n__import__('haste').switch('short')"
+    )
 
 
 @pytest.mark.slow
@@ -83,7 +97,9 @@ def test_one_cell_has_the_sizes(path):
     assert len(tagged) <= 1
     for cell in tagged:
         assert isinstance(cell.metadata.get("small"), str), "the reduced sizes"
-        assert assigned(cell.metadata["small"]) and assigned(cell.metadata["small"]) <= assigned(cell.source)
+        assert assigned(cell.metadata["small"]) and assigned(cell.metadata["small"]) <= assigned(
+            cell.source
+        )
     found = [match[0] for cell in cells for match in PLUMBING.finditer(cell.source)]
     assert not found, "a cell with the tag `parameters` has the reduced sizes in its metadata"
 
@@ -91,10 +107,19 @@ def test_one_cell_has_the_sizes(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_committed_with_their_outputs(path):
     cells = code_cells(path)
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run it from top to bottom"
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), (
+        "run it from top to bottom"
+    )
     outputs = [output for cell in cells for output in cell.outputs]
-    assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
+    assert not any(
+        output.output_type == "error" or output.get("name") == "stderr" for output in outputs
+    )
     assert any("image/png" in output.get("data", {}) for output in outputs)
-    texts = " ".join(str({kind: text for kind, text in output.get("data", {}).items() if "image" not in kind})
-                     + output.get("text", "") for output in outputs)
-    assert not re.search(r"/(tmp|home|root|Users|work)/", texts), "no paths of the machine it was run on"
+    texts = " ".join(
+        str({kind: text for kind, text in output.get("data", {}).items() if "image" not in kind})
+        + output.get("text", "")
+        for output in outputs
+    )
+    assert not re.search(r"/(tmp|home|root|Users|work)/", texts), (
+        "no paths of the machine it was run on"
+    )

@@ -1,4 +1,6 @@
-"""A grid is one program, and other numbers need no other program: counts compilations. (For each policy: test_reference.)"""
+"""A grid is one program, and other numbers need no other program: counts compilations. (For each
+policy: test_reference.)
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,15 @@ import bts_jax as bj
 @pytest.mark.slow
 def test_a_grid_is_one_program_and_its_values_are_data():
     def grid(scales, bandits, budgets, keys):
-        play = lambda scale, bandit, budget, key: bj.simulate(bj.KUBE(scale=scale), bandit, budget, key)  # noqa: E731
-        for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
+        play = lambda scale, bandit, budget, key: bj.simulate(
+            bj.KUBE(scale=scale), bandit, budget, key
+        )
+        for axes in (
+            (None, None, None, 0),
+            (None, None, 0, None),
+            (None, 0, None, None),
+            (0, None, None, None),
+        ):
             play = jax.vmap(play, axes)
         return play(scales, bandits, budgets, keys)
 
@@ -22,8 +31,12 @@ def test_a_grid_is_one_program_and_its_values_are_data():
 
     def settings(seed):
         rng = np.random.default_rng(seed)
-        return (jnp.array(rng.uniform(0.5, 3, 5), jnp.float32), make(keys(20, seed)),
-                jnp.array(rng.uniform(5, 15, 3), jnp.float32), keys(50, seed + 10))
+        return (
+            jnp.array(rng.uniform(0.5, 3, 5), jnp.float32),
+            make(keys(20, seed)),
+            jnp.array(rng.uniform(5, 15, 3), jnp.float32),
+            keys(50, seed + 10),
+        )
 
     first, second = settings(1), settings(2)
     with counted() as programs:
@@ -58,6 +71,10 @@ def test_runs_have_no_derivatives_and_what_is_computed_from_them_has():
         return run.reward[0] + run.cost[0]
 
     assert jax.grad(money, (0, 1))(2.0, 10.0) == (0, 0) and jax.jacfwd(money)(2.0, 10.0) == 0
-    gradient = jax.grad(lambda cost: bj.pseudo_regret(
-        bj.simulate(bj.KUBE(), bandit, 10, keys(1)[0]), bj.Bernoulli(reward=bandit.reward, cost=cost)).sum())(bandit.cost)
+    gradient = jax.grad(
+        lambda cost: bj.pseudo_regret(
+            bj.simulate(bj.KUBE(), bandit, 10, keys(1)[0]),
+            bj.Bernoulli(reward=bandit.reward, cost=cost),
+        ).sum()
+    )(bandit.cost)
     assert np.isfinite(gradient).all() and (gradient != 0).any()

@@ -17,7 +17,10 @@ TWO = bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5, 0.25], [0.25, 0.5]])
 
 
 def both(policy, bandit, budget, **options):
-    fast, plain = (bj.simulate_batch(policy, bandit, budget, KEYS, engine=engine, **options) for engine in ("fast", "plain"))
+    fast, plain = (
+        bj.simulate_batch(policy, bandit, budget, KEYS, engine=engine, **options)
+        for engine in ("fast", "plain")
+    )
     return fast, plain
 
 
@@ -33,17 +36,25 @@ def test_the_same_runs_on_every_family(family):
     assert_same(bj.KUBE(), common.INSTANCES[family], 30, checkpoints=[30, 3, 10.5])
 
 
-@pytest.mark.parametrize("policy", [bj.OmegaStarUCB(), bj.PDBwK(), bj.EpsilonFirst(), bj.SoftElimination()],
-                         ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize(
+    "policy",
+    [bj.OmegaStarUCB(), bj.PDBwK(), bj.EpsilonFirst(), bj.SoftElimination()],
+    ids=lambda policy: type(policy).__name__,
+)
 def test_the_same_runs_of_policies(policy):
     assert_same(policy, common.INSTANCES["bernoulli"], 40, checkpoints=[10, 40])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy, bandit, budget", [
-    (bj.UCBBwK(), TWO, [20, 12.5]), (bj.PrimalDualBwK(), bj.Timed(TWO), [20, 12.5, 30]),
-    (bj.KUBE(), bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5], [0.25]])), [10, 25])],
-    ids=["two", "timed", "hidden time"])
+@pytest.mark.parametrize(
+    "policy, bandit, budget",
+    [
+        (bj.UCBBwK(), TWO, [20, 12.5]),
+        (bj.PrimalDualBwK(), bj.Timed(TWO), [20, 12.5, 30]),
+        (bj.KUBE(), bj.Timed(bj.Bernoulli(reward=[0.5, 0.9], cost=[[0.5], [0.25]])), [10, 25]),
+    ],
+    ids=["two", "timed", "hidden time"],
+)
 def test_the_same_runs_with_several_resources(policy, bandit, budget):
     assert_same(policy, bandit, budget, checkpoints=[1, 0.5])
 
@@ -55,35 +66,56 @@ def test_the_same_runs_with_a_limit_of_rounds():
 
 
 def test_the_same_runs_of_a_batch_of_policies_bandits_and_budgets():
-    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(jax.random.split(jax.random.key(1), 30))
+    bandits = jax.vmap(lambda key: bj.Bernoulli.random(key, 3))(
+        jax.random.split(jax.random.key(1), 30)
+    )
     assert_same(bj.KUBE(scale=np.linspace(0.1, 2, 30)), bandits, np.linspace(5, 20, 30))
 
 
 def test_a_pull_that_is_too_expensive_by_hand():
-    """Each pull costs 2, and earns 1. A budget of 5 pays for two pulls. The third round ends the run. Of 4 nothing is left."""
+    """Each pull costs 2, and earns 1. A budget of 5 pays for two pulls. The third round ends the
+    run. Of 4 nothing is left.
+    """
     bandit = bj.FixedPrice(success=[1, 1], price=[2, 2])
     runs = bj.simulate_batch(bj.Uniform(), bandit, 5, KEYS, checkpoints=[5, 4], engine="plain")
     for name, expected in (("reward", [2, 2]), ("cost", [4, 4]), ("rounds", [3, 2])):
         assert np.asarray(getattr(runs, name)[0]).tolist() == expected, name
-    assert np.asarray(runs.pulls[0]).sum(-1).tolist() == [2, 2] and not np.asarray(runs.truncated).any()
+    assert (
+        np.asarray(runs.pulls[0]).sum(-1).tolist() == [2, 2]
+        and not np.asarray(runs.truncated).any()
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy, bandit, budget", [
-    (bj.BTS(), common.INSTANCES["beta"], 30), (bj.TSUpdate(Beta(), Beta()), TWO, 20)], ids=["bts", "ts-update"])
+@pytest.mark.parametrize(
+    "policy, bandit, budget",
+    [(bj.BTS(), common.INSTANCES["beta"], 30), (bj.TSUpdate(Beta(), Beta()), TWO, 20)],
+    ids=["bts", "ts-update"],
+)
 def test_thompson_policies_earn_the_same_on_average(policy, bandit, budget):
-    """The means of 2,000 runs differ by less than 5 standard errors (false failures: one in a million), which is below 3%."""
+    """The means of 2,000 runs differ by less than 5 standard errors (false failures: one in a
+    million), which is below 3%.
+    """
     keys = common.keys(2000)
-    rewards = [np.asarray(bj.simulate_batch(policy, bandit, budget, keys, engine=engine).reward)[:, 0].astype(float)
-               for engine in ("fast", "plain")]
+    rewards = [
+        np.asarray(bj.simulate_batch(policy, bandit, budget, keys, engine=engine).reward)[
+            :, 0
+        ].astype(float)
+        for engine in ("fast", "plain")
+    ]
     error = np.sqrt(sum(values.var() for values in rewards) / 2000)
     assert 5 * error < 0.03 * rewards[0].mean()
     assert abs(rewards[0].mean() - rewards[1].mean()) < 5 * error
 
 
 def test_checkpoints_of_each_run_and_options():
-    bandit, checkpoints = common.INSTANCES["bernoulli"], np.stack([np.linspace(2, 9, 30), np.full(30, 10.0)], 1)
-    assert_same(bj.KUBE(), bandit, 10, checkpoints=checkpoints, lanes=4, devices=jax.local_devices()[:1])
+    bandit, checkpoints = (
+        common.INSTANCES["bernoulli"],
+        np.stack([np.linspace(2, 9, 30), np.full(30, 10.0)], 1),
+    )
+    assert_same(
+        bj.KUBE(), bandit, 10, checkpoints=checkpoints, lanes=4, devices=jax.local_devices()[:1]
+    )
 
 
 class NoSuchArm(bj.Uniform):
@@ -115,7 +147,9 @@ def test_the_contract_is_the_same():
     jax.tree_util.register_static(Weak)
     assert_same(Weak(), common.INSTANCES["bernoulli"], 5)
     with pytest.raises(ValueError, match="NoCost: pull returns a cost of shape"):
-        bj.simulate_batch(bj.KUBE(), NoCost(reward=[0.5, 0.9], cost=[0.5, 0.9]), 5, KEYS, engine="plain")
+        bj.simulate_batch(
+            bj.KUBE(), NoCost(reward=[0.5, 0.9], cost=[0.5, 0.9]), 5, KEYS, engine="plain"
+        )
 
 
 @pytree
@@ -131,7 +165,9 @@ def test_an_unknown_engine_is_refused():
 
 def test_the_report_of_the_plain_engine():
     reports = []
-    runs = bj.simulate_batch(bj.KUBE(), common.INSTANCES["bernoulli"], 10, KEYS, engine="plain", on_report=reports.append)
+    runs = bj.simulate_batch(
+        bj.KUBE(), common.INSTANCES["bernoulli"], 10, KEYS, engine="plain", on_report=reports.append
+    )
     report, rounds = reports[0], np.asarray(runs.rounds)[:, 0]
     assert (report.runs, report.devices, report.lanes, report.rounds) == (30, 1, 30, rounds.sum())
     assert report.utilisation == pytest.approx(rounds.sum() / (30 * rounds.max()))
@@ -139,24 +175,31 @@ def test_the_report_of_the_plain_engine():
 
 def test_the_plain_engine_plays_if_a_pass_fails(monkeypatch, caplog):
     """As after a new release of JAX. One line is logged, and runs are those of the plain engine."""
+
     def fails(closed):
         raise KeyError("another_primitive")
 
     bandit, policy = bj.Bernoulli(reward=[0.5, 0.9, 0.7], cost=[0.5, 0.25, 0.7]), bj.KUBE(scale=0.7)
     expected = bj.simulate_batch(policy, bandit, 20, KEYS, checkpoints=[5, 20], engine="plain")
-    broken = [one._replace(apply=fails) if one.name == "masking" else one for one in pipeline.PASSES]
+    broken = [
+        one._replace(apply=fails) if one.name == "masking" else one for one in pipeline.PASSES
+    ]
     monkeypatch.setattr(pipeline, "PASSES", broken)
     monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))
     pipeline.report.cache_clear()
     jax.clear_caches()
     reports = []
-    found = bj.simulate_batch(policy, bandit, 20, KEYS, checkpoints=[5, 20], on_report=reports.append)
+    found = bj.simulate_batch(
+        policy, bandit, 20, KEYS, checkpoints=[5, 20], on_report=reports.append
+    )
     common.assert_same_bits(found, expected)
     alone = jax.vmap(lambda key: bj.simulate(policy, bandit, 20, key, checkpoints=[5, 20]))(KEYS)
     common.assert_same_bits(alone, expected)
     assert [record.message for record in caplog.records if "plain engine" in record.message] == [
-        "the fast engine fails (pass masking: KeyError: 'another_primitive'): runs are played by the plain engine, which is "
-        "slower; please report this, with the version of JAX"]
+        "the fast engine fails (pass masking: KeyError: 'another_primitive'): runs are played by "
+        "the plain engine, which is "
+        "slower; please report this, with the version of JAX"
+    ]
     assert reports[0].fallbacks == ("pass masking: KeyError: 'another_primitive'",)
     pipeline.report.cache_clear()
     jax.clear_caches()  # the programs with the broken pass

@@ -1,4 +1,5 @@
-"""Arms with fixed prices: a random success, and a price that is known. Most numbers are worked out by hand.
+"""Arms with fixed prices: a random success, and a price that is known. Most numbers are worked out
+by hand.
 
 False failures: frequencies are compared at 6 standard errors, 2·10⁻⁹ each.
 """
@@ -19,7 +20,9 @@ from bts_jax.sweeps.run import stored
 from bts_jax.sweeps.specification import entry_of, remade
 
 KEY = jax.random.key(0)
-MODELS = bj.FixedPrice(success=[0.6, 0.8, 0.9], price=[0.00005, 0.001, 0.03], arms=["small", "medium", "large"])
+MODELS = bj.FixedPrice(
+    success=[0.6, 0.8, 0.9], price=[0.00005, 0.001, 0.03], arms=["small", "medium", "large"]
+)
 COINS = bj.FixedPrice(success=[0.5, 1], price=[2, 5])
 
 
@@ -32,7 +35,11 @@ def test_a_pull_costs_its_price_and_succeeds_as_often():
 
 
 def test_means_and_scales():
-    assert scales(COINS) == (1, 5) and COINS.cost_mean.tolist() == [2, 5] and COINS.reward_mean.tolist() == [0.5, 1]
+    assert (
+        scales(COINS) == (1, 5)
+        and COINS.cost_mean.tolist() == [2, 5]
+        and COINS.reward_mean.tolist() == [0.5, 1]
+    )
     assert COINS.ratio.tolist() == pytest.approx([0.25, 0.2]) and int(COINS.best_arm) == 0
     free = bj.FixedPrice(success=[0.5, 0.9], price=[0, 0])
     assert free.cost_scale == 1
@@ -51,12 +58,16 @@ def test_money_is_spent_exactly():
     """$0.0007 buys 14 requests at $0.00005, and $0.00074 buys no more: the 15th is refused."""
     for budget, rounds in ((0.0007, 14), (0.00074, 15)):
         run = bj.simulate(bj.Oracle(), MODELS, budget, KEY)
-        assert run.rounds.tolist() == [rounds] and float(run.cost[0]) == pytest.approx(0.0007, rel=1e-6)
+        assert run.rounds.tolist() == [rounds] and float(run.cost[0]) == pytest.approx(
+            0.0007, rel=1e-6
+        )
 
 
 @pytest.mark.slow
 def test_a_limit_of_requests_and_of_dollars():
-    """T requests and B dollars, by hand: 2/3 of 30 requests to the arm for 2, and 1/3 to the arm for 5, cost 90."""
+    """T requests and B dollars, by hand: 2/3 of 30 requests to the arm for 2, and 1/3 to the arm
+    for 5, cost 90.
+    """
     timed = bj.Timed(COINS)
     assert timed.cost_mean.tolist() == [[2, 1], [5, 1]] and timed.cost_scale.tolist() == [5, 1]
     found = theory.lp(timed, [90, 30])
@@ -64,7 +75,9 @@ def test_a_limit_of_requests_and_of_dollars():
     for policy in (bj.KUBE(), bj.TSUpdate(), bj.FractionalKUBE()):
         run = take(bj.simulate(policy, timed, [90, 30], KEY), 0)
         assert run.rounds <= 30 and run.cost[0] <= 90 and run.cost[0] == run.cost[0].round()
-        assert bj.regret(bj.simulate(policy, timed, [90, 30], KEY), timed) == pytest.approx(20 - float(run.reward))
+        assert bj.regret(bj.simulate(policy, timed, [90, 30], KEY), timed) == pytest.approx(
+            20 - float(run.reward)
+        )
 
 
 @pytest.mark.slow
@@ -82,7 +95,8 @@ def test_names_and_stores():
 
 @pytest.mark.slow
 def test_a_grid_file_and_a_store_that_is_resumed(tmp_path):
-    (tmp_path / "grid.toml").write_text("""
+    (tmp_path / "grid.toml").write_text(
+        """
 num_seeds = 3
 budgets = [10, 40]
 max_rounds = 15
@@ -96,7 +110,9 @@ arms = ["two", "five"]
 [bandits.drawn]
 kind = "fixed-price"
 random = { num_arms = 3, price_range = [2, 50], instances = 2 }
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     what = gridfile.read_toml(tmp_path / "grid.toml")
     data = bj.sweep(**what, out=tmp_path / "s", quiet=True)
     assert data.arm_name.sel(bandit="coins").values.tolist() == ["two", "five", ""]
@@ -107,6 +123,21 @@ random = { num_arms = 3, price_range = [2, 50], instances = 2 }
 
 @pytest.mark.slow
 def test_the_command_line(capsys):
-    main(["run", "--policy", "kube", "fractional-kube", "--bandit", "fixed-price", "--arms", "3", "--budget", "5",
-          "--seeds", "2", "--quiet"])
+    main(
+        [
+            "run",
+            "--policy",
+            "kube",
+            "fractional-kube",
+            "--bandit",
+            "fixed-price",
+            "--arms",
+            "3",
+            "--budget",
+            "5",
+            "--seeds",
+            "2",
+            "--quiet",
+        ]
+    )
     assert "fixed-price bandit, 3 arms" in capsys.readouterr().out

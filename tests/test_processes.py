@@ -1,4 +1,6 @@
-"""Threads, forks, signals and several processes: nothing hangs, nothing is lost, and the bits are the same."""
+"""Threads, forks, signals and several processes: nothing hangs, nothing is lost, and the bits are
+the same.
+"""
 
 import _thread
 import os
@@ -29,10 +31,19 @@ from bts_jax.sweeps.results import Results
 
 def start(*arguments, **options):
     """Starts Python as a user would, on one device."""
-    environment = {**os.environ, "BTS_JAX_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu", **options.pop("env", {}),
-                   "PYTHONPATH": os.pathsep.join([str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "BTS_JAX_CPU_DEVICES": "1",
+        "JAX_PLATFORMS": "cpu",
+        **options.pop("env", {}),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(bj.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **{**streams, **options})
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)], env=environment, text=True, **{**streams, **options}
+    )
 
 
 def ran(*arguments, timeout=120, **options):
@@ -49,7 +60,8 @@ def ran(*arguments, timeout=120, **options):
 # Cores.
 
 
-# Each case runs in a fork, which is cheaper than a new process: JAX has been imported, and has not started.
+# Each case runs in a fork, which is cheaper than a new process: JAX has been imported, and has not
+# started.
 CORES = """
 import math, os
 import chex, jax, matplotlib
@@ -74,7 +86,7 @@ for settings, late in [
             print(jax.local_device_count(), limit, flush=True)
         os._exit(0)
     os.waitpid(child, 0)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -84,26 +96,56 @@ def test_workers_divide_the_cores_and_a_late_import_is_logged_once():
     whole, third, single, given = (int(line.split()[0]) for line in counts)
     cores = int(counts[0].split()[1])
     assert (whole, third, single, given) == (cores, max(cores // 3, 1), 1, 5)
-    assert words == ("BTS_JAX_WORKERS = 'two' is not a number of worker processes: set a whole number of at least 1, or unset "
-                     "it")
-    assert zero == "BTS_JAX_CPU_DEVICES = '0' is not a number of devices: set a whole number of at least 1, or unset it"
+    assert words == (
+        "BTS_JAX_WORKERS = 'two' is not a number of worker processes: set a whole "
+        "number of at least 1, or unset "
+        "it"
+    )
+    assert (
+        zero
+        == "BTS_JAX_CPU_DEVICES = '0' is not a number of devices: set a whole number of at least "
+        "1, or unset it"
+    )
     assert [line.split()[0] for line in (late, late_worker, late_single)] == ["1", "1", "1"]
-    assert err == ("JAX started before bts_jax was imported and has 1 of 5 CPU devices: import bts_jax before the first "
-                   "computation, or set JAX_NUM_CPU_DEVICES=5\n")
+    assert err == (
+        "JAX started before bts_jax was imported and has 1 of 5 CPU devices: import "
+        "bts_jax before the first "
+        "computation, or set JAX_NUM_CPU_DEVICES=5\n"
+    )
 
 
-@pytest.mark.parametrize(("groups", "files", "limit"), [
-    ("0::/job/step\n", {"job/cpu.max": "250000 100000\n", "job/step/cpu.max": "max 100000\n"}, 2.5),
-    ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
-    ("0::/\n", {}, float("inf")),
-    ("3:cpuset:/\n2:cpu,cpuacct:/docker/7\n0::/\n", {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
-                                                      "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4),
-    ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, float("inf")),
-    ("1:name=systemd:/\n", {"cpu.max": "100000 100000\n"}, float("inf")),
-    ("what?\n", {}, float("inf")),
-])
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        (
+            "0::/job/step\n",
+            {"job/cpu.max": "250000 100000\n", "job/step/cpu.max": "max 100000\n"},
+            2.5,
+        ),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {}, float("inf")),
+        (
+            "3:cpuset:/\n2:cpu,cpuacct:/docker/7\n0::/\n",
+            {
+                "cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+        ),
+        (
+            "1:cpu:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            float("inf"),
+        ),
+        ("1:name=systemd:/\n", {"cpu.max": "100000 100000\n"}, float("inf")),
+        ("what?\n", {}, float("inf")),
+    ],
+)
 def test_the_limit_of_a_container_is_read(groups, files, limit, tmp_path):
-    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}.items():
+    for name, text in {
+        "proc/self/cgroup": groups,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert devices._cgroup_limit(str(tmp_path)) == limit
@@ -130,11 +172,22 @@ def test_ten_threads_get_the_same_bits_as_one(tmp_path):
         sweep = partial(bj.sweep, ["uniform"], {"two": two}, [5, 20], 12, chunk_size=2)
         return lambda folder: sweep(out=store and folder / store).reward.values
 
-    work = [*(batch(bj.Uniform(), seed) for seed in range(3)), batch(bj.Oracle(), 0), batch(bj.Oracle(), 1), swept(),
-            swept(), swept("one"), swept("shared"), swept("shared")]
+    work = [
+        *(batch(bj.Uniform(), seed) for seed in range(3)),
+        batch(bj.Oracle(), 0),
+        batch(bj.Oracle(), 1),
+        swept(),
+        swept(),
+        swept("one"),
+        swept("shared"),
+        swept("shared"),
+    ]
     with ThreadPoolExecutor(len(work)) as pool:
         for attempt in range(3):  # in the first they compile
-            found = [future.result(120) for future in [pool.submit(piece, tmp_path / f"{attempt}") for piece in work]]
+            found = [
+                future.result(120)
+                for future in [pool.submit(piece, tmp_path / f"{attempt}") for piece in work]
+            ]
             if not attempt:
                 right = [piece(tmp_path / "alone") for piece in work]
             chex.assert_trees_all_equal(found, right)
@@ -143,7 +196,14 @@ def test_ten_threads_get_the_same_bits_as_one(tmp_path):
 
 def test_ctrl_c_comes_out_of_a_sweep_and_the_next_sweep_goes_on(tmp_path, monkeypatch):
     """As a signal, while other threads play and save."""
-    play = partial(bj.sweep, ["uniform"], {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])}, [5, 20], 30, chunk_size=1)
+    play = partial(
+        bj.sweep,
+        ["uniform"],
+        {"two": bj.Bernoulli(reward=[0.9, 0.2], cost=[0.5, 0.5])},
+        [5, 20],
+        30,
+        chunk_size=1,
+    )
     right, put, saved = play(), Results.put, []
 
     def put_and_interrupt(*arguments):
@@ -166,7 +226,10 @@ def test_ctrl_c_comes_out_of_a_sweep_and_the_next_sweep_goes_on(tmp_path, monkey
 
 
 # In the background, such as that of a shell, Ctrl-C is ignored unless it is asked for.
-COMMAND = "import signal; signal.signal(2, signal.default_int_handler); from bts_jax_command import main; main()"
+COMMAND = (
+    "import signal; signal.signal(2, signal.default_int_handler); from bts_jax_command import "
+    "main; main()"
+)
 GRID = """
 num_seeds = 3000
 budgets = [5, 1000]
@@ -176,18 +239,42 @@ bandits.two = {kind = "bernoulli", reward = [0.9, 0.2], cost = [0.5, 0.5]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "ready", "signals", "code", "line"), [
-    (["sweep", "grid.toml"], "compiling any on two", [2, 2, 2], 130,
-     "interrupted; to continue: bts-jax sweep --resume grid.zarr"),
-    (["run", "--policy", "uniform", "--budget", "1000000"], "uniform: ", [2], 130, "interrupted"),
-    (["sweep", "grid.toml"], "\rany on two", [15, 15], 143, "terminated; to continue: bts-jax sweep --resume grid.zarr"),
-])
-def test_a_signal_ends_a_command_soon_with_one_line(arguments, ready, signals, code, line, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "ready", "signals", "code", "line"),
+    [
+        (
+            ["sweep", "grid.toml"],
+            "compiling any on two",
+            [2, 2, 2],
+            130,
+            "interrupted; to continue: bts-jax sweep --resume grid.zarr",
+        ),
+        (
+            ["run", "--policy", "uniform", "--budget", "1000000"],
+            "uniform: ",
+            [2],
+            130,
+            "interrupted",
+        ),
+        (
+            ["sweep", "grid.toml"],
+            "\rany on two",
+            [15, 15],
+            143,
+            "terminated; to continue: bts-jax sweep --resume grid.zarr",
+        ),
+    ],
+)
+def test_a_signal_ends_a_command_soon_with_one_line(
+    arguments, ready, signals, code, line, tmp_path
+):
     """On a terminal, while a progress bar is shown: when it compiles, plays, or saves."""
     (tmp_path / "grid.toml").write_text(GRID)
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
-    process = start("-c", COMMAND, *arguments, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start(
+        "-c", COMMAND, *arguments, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     shown = ""
     try:
@@ -231,8 +318,15 @@ def test_ctrl_c_during_the_import_shows_no_traceback():
 def test_a_wrong_setting_and_a_full_memory_end_with_one_line(capsys, monkeypatch):
     process = start("-c", COMMAND, "policies", env={"BTS_JAX_WORKERS": "-1"})
     _, err = process.communicate()
-    assert process.returncode == 2 and err.startswith("bts-jax: error: BTS_JAX_WORKERS = '-1' is not") and err.count("\n") == 1
-    for error in (MemoryError("Unable to allocate 14.9 GiB"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no\nmore")):
+    assert (
+        process.returncode == 2
+        and err.startswith("bts-jax: error: BTS_JAX_WORKERS = '-1' is not")
+        and err.count("\n") == 1
+    )
+    for error in (
+        MemoryError("Unable to allocate 14.9 GiB"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no\nmore"),
+    ):
         monkeypatch.setattr("bts_jax.comparison.play", Mock(side_effect=error))
         with pytest.raises(SystemExit) as ended:
             cli.main(["run", "--policy", "uniform", "--arms", "2"])
@@ -277,7 +371,7 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         there = pool.submit(play, *here[:2]).result()
     print(type(there).__name__, all((a == b).all() for a, b in zip(jax.tree.leaves(there), jax.tree.leaves(runs), strict=True)))
-"""
+"""  # noqa: E501
 
 
 class GPU(NamedTuple):
@@ -297,7 +391,9 @@ class GPUs:
 
 
 def test_streams_have_the_same_gpus(monkeypatch, caplog):
-    """They are those of further clients of JAX, which are created when they are needed, and once."""
+    """They are those of further clients of JAX, which are created when they are needed, and
+    once.
+    """
     made = []
 
     def make(name, options, _):
@@ -307,7 +403,10 @@ def test_streams_have_the_same_gpus(monkeypatch, caplog):
         return made[-1][-1]
 
     def found(client, most):
-        return [[(gpu.client, gpu.local_hardware_id) for gpu in same] for same in devices.streams(client.devices, most)]
+        return [
+            [(gpu.client, gpu.local_hardware_id) for gpu in same]
+            for same in devices.streams(client.devices, most)
+        ]
 
     def of(*clients):
         return [[(one, 2), (one, 5)] for one in clients]
@@ -319,9 +418,15 @@ def test_streams_have_the_same_gpus(monkeypatch, caplog):
     monkeypatch.delenv("BTS_JAX_STREAMS", raising=False)
     assert found(client, 1) == of(client) and not made
     assert found(client, 3) == of(client, made[0][2], made[1][2]) == found(client, 3)
-    assert found(client, 99) == of(client, *(one[2] for one in made)) and len(made) == devices.STREAMS - 1
+    assert (
+        found(client, 99) == of(client, *(one[2] for one in made))
+        and len(made) == devices.STREAMS - 1
+    )
     name, options, _ = made[0]
-    assert name == "cuda" and (options["preallocate"], options["visible_devices"]) == (False, [2, 5])
+    assert name == "cuda" and (options["preallocate"], options["visible_devices"]) == (
+        False,
+        [2, 5],
+    )
     assert options["memory_fraction"] < 0.1 and options.keys() > {"platform_name"}
     assert found(other, 4) == of(other), "not a client of CUDA"
     assert devices.streams(cpus, 4) == [cpus]
@@ -342,15 +447,23 @@ def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     out, err = ran(tmp_path / "pools.py", cwd=tmp_path)
     before, *after, spawned = out.splitlines()
     assert before == "7", "forked before JAX has started"
-    assert after == ["this process was forked after JAX had started, and JAX would hang in it: start processes with "
-                     'multiprocessing.get_context("spawn"), or fork before the first use of JAX'] * 2, err
+    assert (
+        after
+        == [
+            "this process was forked after JAX had started, and JAX would hang in it: "
+            "start processes with "
+            'multiprocessing.get_context("spawn"), or fork before the first use of JAX'
+        ]
+        * 2
+    ), err
     assert spawned == "Run True"
 
 
 # Kills.
 
 
-# JAX has not started in the first process, so that its forks can use it: they need not import anything.
+# JAX has not started in the first process, so that its forks can use it: they need not import
+# anything.
 KILLS = """
 import os, random, re, shutil, signal, sys, time
 from pathlib import Path
@@ -404,7 +517,7 @@ assert os.waitpid(second, 0)[1] == 0
 os.waitpid(first, 0)
 assert bj.open_results(store).drop_attrs().identical(right.drop_attrs()) and files(store) == files(whole)
 print(kills, partial, len([*store.rglob(".*")]), len([*Path().glob(".*")]))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
@@ -420,7 +533,9 @@ def test_temporary_files_of_killed_processes_are_removed_when_they_are_old(tmp_p
     whole = fill(begin(attributes(), 3, tmp_path / "store")).dataset()
     before = snapshot(tmp_path)
     folder = tmp_path / "store" / "reward"
-    old, new, mine, aside = (folder / name for name in (f".{'0' * 31}a", f".{'0' * 31}b", ".notes", f".{'0' * 31}c"))
+    old, new, mine, aside = (
+        folder / name for name in (f".{'0' * 31}a", f".{'0' * 31}b", ".notes", f".{'0' * 31}c")
+    )
     for file in (old, new, mine):
         file.write_text("half of a chunk")
     aside.mkdir()  # a folder that was in the way of a chunk

@@ -1,4 +1,6 @@
-"""The lines that long work prints where there is no terminal, and the hint after Ctrl-C in Python."""
+"""The lines that long work prints where there is no terminal, and the hint after Ctrl-C in
+Python.
+"""
 
 import re
 import time
@@ -60,7 +62,9 @@ def test_any_stderr_will_do(stream, impatient, monkeypatch, capsys, tmp_path):
     """Nothing is printed to stdout instead, and nothing fails."""
     closed = open(tmp_path / "closed", "w")  # noqa: SIM115
     closed.close()
-    monkeypatch.setattr("sys.stderr", {"none": None, "closed": closed, "minimal": Minimal()}[stream])
+    monkeypatch.setattr(
+        "sys.stderr", {"none": None, "closed": closed, "minimal": Minimal()}[stream]
+    )
     with progress.counting(40, "run", quiet=False) as advance:
         time.sleep(0.2)
         advance(40, "bts")
@@ -73,9 +77,13 @@ def test_any_stderr_will_do(stream, impatient, monkeypatch, capsys, tmp_path):
 def test_a_sweep_and_a_comparison_report_pulls_and_runs(monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS", 0.001)
     bj.sweep(["uniform"], BANDITS, budgets=[200], num_seeds=20)
-    assert any(re.match(r"uniform on two: \d+% of [\d.]+k? pulls after", line) for line in lines(capsys))
+    assert any(
+        re.match(r"uniform on two: \d+% of [\d.]+k? pulls after", line) for line in lines(capsys)
+    )
     list(compare(["uniform"], BANDITS["two"], 200, keys(20)))
-    assert any(re.match(r"uniform(, compiling)?: \d+% of 20 runs after", line) for line in lines(capsys))
+    assert any(
+        re.match(r"uniform(, compiling)?: \d+% of 20 runs after", line) for line in lines(capsys)
+    )
 
 
 def test_steps_are_printed_at_most_every_30_seconds(monkeypatch, capsys):
@@ -89,8 +97,13 @@ def test_steps_are_printed_at_most_every_30_seconds(monkeypatch, capsys):
     assert lines(capsys) == ["measuring 30 ...", "measuring 60 ...", "measuring 90 ..."]
 
 
-@pytest.mark.parametrize(("out", "hint"), [("some.zarr", "to continue: the same call with out='some.zarr'"),
-                                           (None, "nothing is saved: give out= to continue later")])
+@pytest.mark.parametrize(
+    ("out", "hint"),
+    [
+        ("some.zarr", "to continue: the same call with out='some.zarr'"),
+        (None, "nothing is saved: give out= to continue later"),
+    ],
+)
 def test_ctrl_c_in_python_says_how_to_continue(out, hint, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

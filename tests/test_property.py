@@ -1,8 +1,11 @@
-"""Policies generated at random: a run has the same bits however it is played, and they are the right bits.
+"""Policies generated at random: a run has the same bits however it is played, and they are the
+right bits.
 
-A `Program` is plain data, so that a failure prints what failed; `Generated` is the policy that interprets it. Each compiles
-several programs. So by default there are five only, written by hand: among them is every operation, draw, statement and way to
-play (`test_the_examples_have_everything`). BTS_JAX_PROPERTIES=100 tries 100 others, always the same ones.
+A `Program` is plain data, so that a failure prints what failed; `Generated` is the policy that
+interprets it. Each compiles several programs. So by default there are five only, written by hand:
+among them is every operation, draw, statement and way to play
+(`test_the_examples_have_everything`). BTS_JAX_PROPERTIES=100 tries 100 others, always the same
+ones.
 """
 
 import itertools
@@ -25,13 +28,19 @@ import bts_jax as bj
 from bts_jax import random
 from bts_jax.engine.passes.functions import write_out_functions
 
-EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))  # in both tests together, in addition to those written by hand
+# In both tests together, in addition to those written by hand.
+EXAMPLES = int(os.environ.get("BTS_JAX_PROPERTIES", 0))
 
 
 def examples(count):
     phases = [Phase.explicit, *([Phase.generate, Phase.shrink] if count else [])]
-    return settings(derandomize=True, deadline=None, max_examples=max(count, 1), phases=phases,
-                    suppress_health_check=[HealthCheck.too_slow])
+    return settings(
+        derandomize=True,
+        deadline=None,
+        max_examples=max(count, 1),
+        phases=phases,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 ARMS = 3
@@ -39,8 +48,9 @@ BANDIT = bj.Bernoulli(reward=[0.3, 0.6, 0.8], cost=[0.5, 0.7, 0.9])
 START = np.array([0.3, -1.7, 0.9], np.float32)
 
 
-# The grammar. An expression is a tuple: the name of an operation, and its operands. Its value is a float32 scalar or one number
-# per arm. Values read from the state are clipped to [-50, 50], so that no expression overflows.
+# The grammar. An expression is a tuple: the name of an operation, and its operands. Its value is a
+# float32 scalar or one number per arm. Values read from the state are clipped to [-50, 50], so that
+# no expression overflows.
 
 UNARY = {
     "exp": lambda x: jnp.exp(jnp.clip(x, -4, 4)),
@@ -80,8 +90,9 @@ DRAWS = {
     "jax gamma": lambda key, x, y: jax.random.gamma(key, shape_of(x)),
 }
 READS = ["f", "n", "s", "m0", "m1", "m2", "arms", "scale", "shift"]
-# XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y). This changes bits in the same way in all programs, but not in
-# single operations. (JAX 0.10.2; `test_a_run_has_the_bits_of_single_operations` shows it if these are allowed.)
+# XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y). This changes bits in the same way
+# in all programs, but not in single operations. (JAX 0.10.2;
+# `test_a_run_has_the_bits_of_single_operations` shows it if these are allowed.)
 SIMPLIFIED = {"constant", "divide", "exp"}
 
 
@@ -103,8 +114,16 @@ class Scope:
     def __init__(self, policy, state, arm, key, **others):
         clipped = jax.tree.map(lambda x: jnp.clip(x, -50, 50).astype(jnp.float32), state)
         columns = {f"m{i}": clipped.m[:, i] for i in range(3)}
-        self.values = {"f": clipped.f, "n": clipped.n, "s": clipped.s, "arms": state.arms, **columns, "scale": policy.scale,
-                       "shift": policy.shift, **others}
+        self.values = {
+            "f": clipped.f,
+            "n": clipped.n,
+            "s": clipped.s,
+            "arms": state.arms,
+            **columns,
+            "scale": policy.scale,
+            "shift": policy.shift,
+            **others,
+        }
         self.arm, self.key = arm, key
 
     def evaluate(self, expression, place):
@@ -114,9 +133,14 @@ class Scope:
             return self.values[name]
         if name == "constant":
             return jnp.float32(operands[0])
-        inner = [partial(self.evaluate, operand, 8 * place + i + 1) for i, operand in enumerate(operands)]
+        inner = [
+            partial(self.evaluate, operand, 8 * place + i + 1) for i, operand in enumerate(operands)
+        ]
         if name == "cond":
-            return lax.cond(scalar(inner[0]()) > 0, *(lambda branch=branch: per_arm(branch()) for branch in inner[1:]))
+            return lax.cond(
+                scalar(inner[0]()) > 0,
+                *(lambda branch=branch: per_arm(branch()) for branch in inner[1:]),
+            )
         values = [value() for value in inner]
         if name == "gather":
             return per_arm(values[0])[self.arm]
@@ -126,7 +150,9 @@ class Scope:
 
 
 class Program(NamedTuple):
-    """A policy. Expressions, and statements for the parts of the state: how it is changed, and by which expression."""
+    """A policy. Expressions, and statements for the parts of the state: how it is changed, and by
+    which expression.
+    """
 
     score: tuple  # of each arm; see `pick`
     decide: tuple | None  # what a decision makes of `s`
@@ -157,7 +183,9 @@ CHANGES = {
 COUNTS = {
     "count": lambda n, arm, value: n.at[arm].add(1),
     "restart": lambda n, arm, value: jnp.where(n > 2, 0, n + 1),
-    "round": lambda n, arm, value: n.at[arm].set(jnp.clip(jnp.round(scalar(value)), -50, 50).astype(jnp.int32)),
+    "round": lambda n, arm, value: n.at[arm].set(
+        jnp.clip(jnp.round(scalar(value)), -50, 50).astype(jnp.int32)
+    ),
 }
 TABLES = {
     "add row": lambda m, arm, value, row: m.at[arm].add(scalar(value) * row),
@@ -169,11 +197,18 @@ TABLES = {
 
 
 def pick(scores, state):
-    """An arm that depends on every bit of the scores and of the state: the largest of some hashes."""
+    """An arm that depends on every bit of the scores and of the state: the largest of some
+    hashes.
+    """
     hashes = lax.bitcast_convert_type(scores, jnp.uint32)
-    parts = [hashes, *(x if x.dtype == jnp.int32 else lax.bitcast_convert_type(x, jnp.uint32) for x in state)]
+    parts = [
+        hashes,
+        *(x if x.dtype == jnp.int32 else lax.bitcast_convert_type(x, jnp.uint32) for x in state),
+    ]
     words = jnp.concatenate([part.astype(jnp.uint32).ravel() for part in parts])
-    total = (words * (2 * jnp.arange(len(words), dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)).sum(dtype=jnp.uint32)
+    total = (
+        words * (2 * jnp.arange(len(words), dtype=jnp.uint32) + 1) * jnp.uint32(2654435761)
+    ).sum(dtype=jnp.uint32)
     for shift in (15, 13, 16):
         hashes = (hashes + total) * jnp.uint32(2246822519)
         hashes = hashes ^ (hashes >> shift)
@@ -191,8 +226,14 @@ class Generated:
 
     def init(self, problem):
         start = jnp.asarray(START)
-        return State(f=start, n=jnp.arange(ARMS, dtype=jnp.int32), s=jnp.float32(0.1), m=jnp.outer(start, start), arms=start,
-                     last=jnp.int32(0))
+        return State(
+            f=start,
+            n=jnp.arange(ARMS, dtype=jnp.int32),
+            s=jnp.float32(0.1),
+            m=jnp.outer(start, start),
+            arms=start,
+            last=jnp.int32(0),
+        )
 
     def __call__(self, state, key):
         program, scope = self.program, Scope(self, state, state.last, key)
@@ -253,7 +294,8 @@ def programs(draws, simplified):
         return st.tuples(st.sampled_from(list(changes)), expressions(1, update, simplified))
 
     nothing = st.none()
-    one_method = st.one_of(st.tuples(draw(call), nothing), st.tuples(nothing, draw(update)))  # both take long to compile
+    # Both take long to compile.
+    one_method = st.one_of(st.tuples(draw(call), nothing), st.tuples(nothing, draw(update)))
     return st.builds(
         lambda drawn, **others: Program(call_draw=drawn[0], update_draw=drawn[1], **others),
         score=expressions(2, call, simplified),
@@ -292,7 +334,9 @@ def batched(lanes, devices, policies, policy, many):
     if policies:  # one for each run
         policy = jax.tree.map(lambda x: np.full(RUNS, x), policy)
     devices = jax.devices()[:devices]
-    return bj.simulate_batch(policy, BANDIT, BUDGET, many, checkpoints=CHECKPOINTS, lanes=lanes, devices=devices)
+    return bj.simulate_batch(
+        policy, BANDIT, BUDGET, many, checkpoints=CHECKPOINTS, lanes=lanes, devices=devices
+    )
 
 
 WAYS = {
@@ -318,7 +362,12 @@ THOMPSON = Program(  # draws in both methods
     update_draw=("jax gamma", ("s",), ("s",)),
 )
 SIMPLE = Program(  # with what XLA simplifies
-    score=("cond", ("f",), ("multiply", ("exp", ("f",)), ("exp", ("m2",))), ("divide", ("divide", ("m0",), ("n",)), ("s",))),
+    score=(
+        "cond",
+        ("f",),
+        ("multiply", ("exp", ("f",)), ("exp", ("m2",))),
+        ("divide", ("divide", ("m0",), ("n",)), ("s",)),
+    ),
     decide=None,
     f=("mask", ("multiply", ("multiply", ("f",), ("constant", 0.1)), ("constant", 3.0))),
     n=("restart", ("n",)),
@@ -326,13 +375,17 @@ SIMPLE = Program(  # with what XLA simplifies
     m=("set column", ("log", ("m2",))),
     call_draw=("beta", ("f",), ("m1",)),
 )
-SAME_BITS = [(THOMPSON, ["one by one", "2 lanes, one device"]),
-             (SIMPLE, ["nested vmap", "3 lanes, all devices, a policy for each run"])]
+SAME_BITS = [
+    (THOMPSON, ["one by one", "2 lanes, one device"]),
+    (SIMPLE, ["nested vmap", "3 lanes, all devices, a policy for each run"]),
+]
 
 
 def each(cases, *names):
     """A decorator: these cases by hand."""
-    return lambda test: reduce(lambda test, case: example(**dict(zip(names, case, strict=True)))(test), cases, test)
+    return lambda test: reduce(
+        lambda test, case: example(**dict(zip(names, case, strict=True)))(test), cases, test
+    )
 
 
 @pytest.mark.slow
@@ -354,7 +407,9 @@ DECIDE, UPDATE, PULL = range(3)
 @partial(jax.jit, static_argnums=2)
 @partial(jax.vmap, in_axes=(0, None, None))
 def key_of(key, round, purpose):
-    """The engine's key for one purpose in one round of the run with this key, if the policy decides in every call."""
+    """The engine's key for one purpose in one round of the run with this key, if the policy decides
+    in every call.
+    """
     return random.derive(random.key_words(key), round, purpose)
 
 
@@ -366,7 +421,9 @@ def pull_arms(key, earlier, arm):
 
 
 def written_out(function):
-    """The same function, with the operations that the engine writes out for `exp` and the like (`test_functions.py`)."""
+    """The same function, with the operations that the engine writes out for `exp` and the like
+    (`test_functions.py`).
+    """
 
     def called(*arguments):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -381,9 +438,16 @@ def play_by_hand(policy, many):
 
     The policy's methods are computed one operation after the other, so that each rounds its result.
     """
-    state = jax.tree.map(lambda x: jnp.stack([x] * len(many)), policy.init(bj.Problem(num_arms=ARMS)))
+    state = jax.tree.map(
+        lambda x: jnp.stack([x] * len(many)), policy.init(bj.Problem(num_arms=ARMS))
+    )
     shape = len(many), len(CHECKPOINTS)
-    reward, cost, rounds, pulls = np.zeros(shape), np.zeros(shape), np.zeros(shape, int), np.zeros((*shape, ARMS), int)
+    reward, cost, rounds, pulls = (
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape, int),
+        np.zeros((*shape, ARMS), int),
+    )
     for round in itertools.count():
         playing = cost < CHECKPOINTS
         if not playing.any():
@@ -395,42 +459,67 @@ def play_by_hand(policy, many):
         with jax.disable_jit():
             state = jax.vmap(written_out(policy.update))(state, arm, won, paid, update)
         reward += playing * np.asarray(won)[:, None]
-        cost += playing * np.asarray(paid)[:, None]  # 0 or 1, and budgets are whole: no pull exceeds what is left
+        # 0 or 1, and budgets are whole: no pull exceeds what is left.
+        cost += playing * np.asarray(paid)[:, None]
         rounds += playing
         pulls += playing[..., None] * np.asarray(arm[:, None] == np.arange(ARMS))[:, None]
 
 
 RIGHT_BITS = [
-    (Program(
-        score=("multiply and add", ("add exp", ("f",)), ("cumsum", ("m0",)), ("where", ("m1",), ("shift",), ("uniform",))),
-        decide=("multiply and subtract", ("mean", ("f",)), ("scale",), ("max", ("m2",))),
-        f=("set", ("multiply and subtract", ("reward",), ("scale",), ("gather", ("f",)))),
-        n=("round", ("multiply", ("cost",), ("add", ("s",), ("n",)))),
-        s=("sum", ("multiply", ("m1",), ("arms",))),
-        m=("set row", ("divide abs", ("gather", ("f",)), ("s",))),
-    ), "all lanes, one device, a policy for each run"),
-    (Program(
-        score=("cond", ("subtract", ("normal",), ("m1",)), ("multiply", ("tanh", ("f",)), ("log", ("m2",))),
-               ("add", ("sqrt", ("m0",)), ("multiply", ("f",), ("bits",)))),
-        decide=("maximum", ("s",), ("argmax", ("multiply", ("f",), ("n",)))),
-        f=("largest", ("minimum", ("multiply", ("reward",), ("gather", ("m0",))), ("cost",))),
-        n=("count", ("n",)),
-        s=("multiply and add", ("s",), ("scale",), ("gather", ("m2",))),
-        m=("all", ("multiply", ("f",), ("shift",))),
-    ), "all lanes, all devices"),
-    (Program(
-        score=("multiply and add", ("f",), ("m0",), ("n",)),
-        decide=None,
-        f=("all", ("multiply and add", ("f",), ("shift",), ("reward",))),
-        n=("count", ("n",)),
-        s=("cost",),
-        m=("add cell", ("multiply", ("s",), ("reward",))),
-    ), "vmap"),
+    (
+        Program(
+            score=(
+                "multiply and add",
+                ("add exp", ("f",)),
+                ("cumsum", ("m0",)),
+                ("where", ("m1",), ("shift",), ("uniform",)),
+            ),
+            decide=("multiply and subtract", ("mean", ("f",)), ("scale",), ("max", ("m2",))),
+            f=("set", ("multiply and subtract", ("reward",), ("scale",), ("gather", ("f",)))),
+            n=("round", ("multiply", ("cost",), ("add", ("s",), ("n",)))),
+            s=("sum", ("multiply", ("m1",), ("arms",))),
+            m=("set row", ("divide abs", ("gather", ("f",)), ("s",))),
+        ),
+        "all lanes, one device, a policy for each run",
+    ),
+    (
+        Program(
+            score=(
+                "cond",
+                ("subtract", ("normal",), ("m1",)),
+                ("multiply", ("tanh", ("f",)), ("log", ("m2",))),
+                ("add", ("sqrt", ("m0",)), ("multiply", ("f",), ("bits",))),
+            ),
+            decide=("maximum", ("s",), ("argmax", ("multiply", ("f",), ("n",)))),
+            f=("largest", ("minimum", ("multiply", ("reward",), ("gather", ("m0",))), ("cost",))),
+            n=("count", ("n",)),
+            s=("multiply and add", ("s",), ("scale",), ("gather", ("m2",))),
+            m=("all", ("multiply", ("f",), ("shift",))),
+        ),
+        "all lanes, all devices",
+    ),
+    (
+        Program(
+            score=("multiply and add", ("f",), ("m0",), ("n",)),
+            decide=None,
+            f=("all", ("multiply and add", ("f",), ("shift",), ("reward",))),
+            n=("count", ("n",)),
+            s=("cost",),
+            m=("add cell", ("multiply", ("s",), ("reward",))),
+        ),
+        "vmap",
+    ),
 ]
 
 
 def words(thing):
-    return {thing} if isinstance(thing, str) else set().union(*map(words, thing)) if isinstance(thing, tuple) else set()
+    return (
+        {thing}
+        if isinstance(thing, str)
+        else set().union(*map(words, thing))
+        if isinstance(thing, tuple)
+        else set()
+    )
 
 
 def test_the_examples_have_everything():
@@ -448,10 +537,11 @@ def test_the_examples_have_everything():
 @given(program=programs(draws=False, simplified=False), way=st.sampled_from(list(WAYS)))
 @each(RIGHT_BITS, "program", "way")
 def test_a_run_has_the_bits_of_single_operations(program, way):
-    """Products are rounded before they are added, and no operation is replaced by one that rounds otherwise.
+    """Products are rounded before they are added, and no operation is replaced by one that rounds
+    otherwise.
 
-    There are no draws by rejection, of which only the law is known. The engine may sum in any fixed order: three terms from
-    first to last, as XLA does. With more arms, its order is different.
+    There are no draws by rejection, of which only the law is known. The engine may sum in any fixed
+    order: three terms from first to last, as XLA does. With more arms, its order is different.
     """
     if jax.default_backend() != "cpu":
         pytest.skip("known for CPUs only")

@@ -1,4 +1,6 @@
-"""The examples in the README and in the text of the notebooks work unchanged; the first two with fewer and shorter runs."""
+"""The examples in the README and in the text of the notebooks work unchanged; the first two with
+fewer and shorter runs.
+"""
 
 import importlib
 import inspect
@@ -36,12 +38,20 @@ def text_of(notebook):
 
 NAMES = ["quickstart", "sweep", "real money", "several resources", "policy of one's own"]
 EXAMPLES = dict(zip(NAMES, examples(README), strict=True))
-EXAMPLES |= {f"{path.stem}, {i}": block for path in NOTEBOOKS for i, block in enumerate(examples(text_of(path)))}
+EXAMPLES |= {
+    f"{path.stem}, {i}": block
+    for path in NOTEBOOKS
+    for i, block in enumerate(examples(text_of(path)))
+}
 
 
 # Full sizes of the README, and those of the tests, which compile to slow code.
-REDUCED = {"key(0), 500)": "key(0), 50)", "bandit, 2000, keys, checkpoints=[500, 1000, 2000]":
-           "bandit, 200, keys, checkpoints=[50, 100, 200]", "budgets=[100, 300, 1000]": "budgets=[10, 30, 100]"}
+REDUCED = {
+    "key(0), 500)": "key(0), 50)",
+    "bandit, 2000, keys, checkpoints=[500, 1000, 2000]": "bandit, 200, keys, checkpoints=[50, "
+    "100, 200]",
+    "budgets=[100, 300, 1000]": "budgets=[10, 30, 100]",
+}
 
 
 def test_there_are_examples():
@@ -70,12 +80,21 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_commands_exist():
-    """Those of the README's set-up and of its block of commands are parsed, and the block has every command."""
+    """Those of the README's set-up and of its block of commands are parsed, and the block has every
+    command.
+    """
     from bts_jax.options import parser
 
-    lines = [shlex.split(line, comments=True) for line in re.findall(r"(?:^|bin/)bts-jax (\w.*)$", README, re.MULTILINE)]
-    parsed = [parser().parse_args(line[:line.index(">")] if ">" in line else line) for line in lines]
-    commands = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    lines = [
+        shlex.split(line, comments=True)
+        for line in re.findall(r"(?:^|bin/)bts-jax (\w.*)$", README, re.MULTILINE)
+    ]
+    parsed = [
+        parser().parse_args(line[: line.index(">")] if ">" in line else line) for line in lines
+    ]
+    commands = next(
+        action.choices for action in parser()._actions if isinstance(action.choices, dict)
+    )
     assert {arguments.command for arguments in parsed} == set(commands)
 
 
@@ -83,14 +102,19 @@ def test_the_policy_table_is_the_registry():
     import bts_jax as bj
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| ([^|]+) \|", README, re.MULTILINE)
-    assert rows == [(name, policy.__name__, SIDE_INFORMATION[tuple(policy.requires)]) for name, policy in bj.POLICIES.items()]
+    assert rows == [
+        (name, policy.__name__, SIDE_INFORMATION[tuple(policy.requires)])
+        for name, policy in bj.POLICIES.items()
+    ]
 
 
 def test_policies_for_several_resources_are_named():
     import bts_jax as bj
 
     named = README.split("`KNAPSACK_POLICIES`: ")[1].split("\n\n")[0]
-    assert re.findall(r"`(\w+)`", named) == [policy.__name__ for policy in bj.KNAPSACK_POLICIES.values()]
+    assert re.findall(r"`(\w+)`", named) == [
+        policy.__name__ for policy in bj.KNAPSACK_POLICIES.values()
+    ]
 
 
 def test_the_bandit_table_is_the_registry():
@@ -99,7 +123,9 @@ def test_the_bandit_table_is_the_registry():
     import bts_jax as bj
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)\(([\w, ]+)\)` \|", README, re.MULTILINE)
-    assert [(name, kind) for name, kind, _ in rows] == [(name, bandit.__name__) for name, bandit in bj.BANDITS.items()]
+    assert [(name, kind) for name, kind, _ in rows] == [
+        (name, bandit.__name__) for name, bandit in bj.BANDITS.items()
+    ]
     for name, _, arguments in rows:
         fields = set(inspect.signature(bj.BANDITS[name]).parameters)
         assert set(arguments.split(", ")) <= fields, name
@@ -110,7 +136,11 @@ def test_the_readme_is_short():
 
 
 def test_every_path_in_the_readme_exists():
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if "://" not in link and not link.startswith("#")]
+    links = [
+        link
+        for link in re.findall(r"\]\(([^)\s]+)\)", README)
+        if "://" not in link and not link.startswith("#")
+    ]
     paths = re.findall(r"(?<![\w/.])(?:bts_jax|notebooks|tests|\.github|\.ci)/[\w./-]*\w", README)
     assert links and all((ROOT / path).exists() for path in {*links, *paths}), {*links, *paths}
 
@@ -132,6 +162,11 @@ def test_every_path_in_the_engines_readme_exists():
 def test_every_public_name_has_an_example(module):
     place = importlib.import_module(module)
     names = [name for name in place.__all__ if callable(getattr(place, name))]
-    parts = {"curve", "decades", "frame", "image_format", "save", "write"}  # of figures; their page has the examples
-    missing = [name for name in names if ">>>" not in inspect.getdoc(getattr(place, name)) and name not in parts]
+    # Of figures; their page has the examples.
+    parts = {"curve", "decades", "frame", "image_format", "save", "write"}
+    missing = [
+        name
+        for name in names
+        if ">>>" not in inspect.getdoc(getattr(place, name)) and name not in parts
+    ]
     assert not missing

@@ -1,12 +1,14 @@
-"""Every policy of the registry: against an independent simulator (`reference.py`), and bit for bit against itself.
+"""Every policy of the registry: against an independent simulator (`reference.py`), and bit for bit
+against itself.
 
-Nearly all of the time goes into compiling, so all of this is made with one program for each policy: `simulate_batch`, which
-shares hyperparameters and arms among the runs. Policies and arms that differ in their operations, in ALONE, have another one:
-`simulate`, of one run, where hyperparameters and arms are the run's own.
+Nearly all of the time goes into compiling, so all of this is made with one program for each policy:
+`simulate_batch`, which shares hyperparameters and arms among the runs. Policies and arms that
+differ in their operations, in ALONE, have another one: `simulate`, of one run, where
+hyperparameters and arms are the run's own.
 
-False failures: each comparison with the reference is a two-sided z-test at 6 standard errors, 2·10⁻⁹ under the normal law; with
-some 200 comparisons here, arms counted one by one, below 10⁻⁶ for the file. Means of thousands of runs are close to normal this
-far out.
+False failures: each comparison with the reference is a two-sided z-test at 6 standard errors,
+2·10⁻⁹ under the normal law; with some 200 comparisons here, arms counted one by one, below 10⁻⁶ for
+the file. Means of thousands of runs are close to normal this far out.
 """
 
 from types import SimpleNamespace
@@ -25,25 +27,42 @@ from bts_jax.contract import side_info
 BUDGET, CHECKPOINTS = 60, [3, 20.5, 60]
 RUNS = 2_000
 KEYS = keys(RUNS)
-BTS_BATCHES = 12  # on Bernoulli arms: with 24,000 runs a 5% error in BTS's regret is at least 9 standard errors: it is found
+# On Bernoulli arms: with 24,000 runs a 5% error in BTS's regret is at least 9 standard errors: it
+# is found.
+BTS_BATCHES = 12
 SLOW = {"kl-ucb-sc": 1_000}  # runs, where they are slow
-# Every policy on one family, Bernoulli unless named here, so that every family has a policy. Those that learn more than the
-# average have feedback between 0 and 1. BTS has it, too, in a second pair: its trials are those of the paper. Tempered BTS
-# equals BTS, bit for bit, until its sharpness is changed; `test_learn.py` and `test_conformance.py` do that.
-ELSEWHERE = {"omega-star-ucb": "beta", "joint-bts": "empirical", "ucb-b2c": "correlated", "pd-bwk": "scaled",
-             "uniform": "correlated", "ucb-b1": "fixed-price", "c-ucb": "copula", "patient-omega-ucb": "beta",
-             "matched-bts": "multinomial"}
+# Every policy on one family, Bernoulli unless named here, so that every family has a policy. Those
+# that learn more than the average have feedback between 0 and 1. BTS has it, too, in a second pair:
+# its trials are those of the paper. Tempered BTS equals BTS, bit for bit, until its sharpness is
+# changed; `test_learn.py` and `test_conformance.py` do that.
+ELSEWHERE = {
+    "omega-star-ucb": "beta",
+    "joint-bts": "empirical",
+    "ucb-b2c": "correlated",
+    "pd-bwk": "scaled",
+    "uniform": "correlated",
+    "ucb-b1": "fixed-price",
+    "c-ucb": "copula",
+    "patient-omega-ucb": "beta",
+    "matched-bts": "multinomial",
+}
 PAIRS = [(name, ELSEWHERE.get(name, "bernoulli")) for name in bj.POLICIES if name != "tempered-bts"]
-PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]  # the paper's five policies on its first family
-assert {family for _, family in PAIRS} == set(INSTANCES), "add a pair for each family with one resource"
-# What is played by `simulate`, too. Every operation that rounds is in one of these: `test_every_operation_is_played_alone`.
+# The paper's five policies on its first family.
+PAIRS += [("bts", "multinomial"), ("pd-bwk", "bernoulli")]
+assert {family for _, family in PAIRS} == set(INSTANCES), (
+    "add a pair for each family with one resource"
+)
+# What is played by `simulate`, too. Every operation that rounds is in one of these:
+# `test_every_operation_is_played_alone`.
 OTHERS = "kube", "omega-star-ucb", "kl-ucb-sc", "joint-bts", "greedy-kube"
 ALONE = {("bts", "bernoulli"), *(pair for pair in PAIRS if pair[0] in OTHERS)}
 # Operations without rounding: they have the same bits in any program.
-EXACT = set("""abs and argmax bitcast_convert_type broadcast_in_dim concatenate convert_element_type dynamic_slice eq floor
+EXACT = set(
+    """abs and argmax bitcast_convert_type broadcast_in_dim concatenate convert_element_type dynamic_slice eq floor
             gather ge gt iota jit le lt max min ne neg not or random_split random_unwrap reduce_and reduce_max reduce_min
             rem reshape round scatter select_n shift_left shift_right_arithmetic shift_right_logical sign slice squeeze
-            stack stop_gradient transpose xor""".split())
+            stack stop_gradient transpose xor""".split()  # noqa: E501
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,22 +76,40 @@ def reference_arms(family):
     bandit = INSTANCES[family]
     return {
         "bernoulli": lambda: reference.BernoulliArms(bandit.reward, bandit.cost),
-        "multinomial": lambda: reference.MultinomialArms(bandit.reward_probs, bandit.cost_probs, bandit.support),
-        "beta": lambda: reference.BetaArms(bandit.reward_alpha, bandit.reward_beta, bandit.cost_alpha, bandit.cost_beta),
+        "multinomial": lambda: reference.MultinomialArms(
+            bandit.reward_probs, bandit.cost_probs, bandit.support
+        ),
+        "beta": lambda: reference.BetaArms(
+            bandit.reward_alpha, bandit.reward_beta, bandit.cost_alpha, bandit.cost_beta
+        ),
         "correlated": lambda: reference.CorrelatedArms(bandit.probs),
         "empirical": lambda: reference.EmpiricalArms(
-            [np.stack([r, c], 1)[:n] for r, c, n in zip(bandit.reward, bandit.cost, bandit.rows, strict=True)]),
+            [
+                np.stack([r, c], 1)[:n]
+                for r, c, n in zip(bandit.reward, bandit.cost, bandit.rows, strict=True)
+            ]
+        ),
         "copula": lambda: reference.CopulaArms(bandit.reward, bandit.cost, bandit.correlation),
-        "scaled": lambda: reference.ScaledArms(reference_arms("bernoulli"), bandit.scale, bandit.shift),
+        "scaled": lambda: reference.ScaledArms(
+            reference_arms("bernoulli"), bandit.scale, bandit.shift
+        ),
         "fixed-price": lambda: reference.ScaledArms(
-            reference.BernoulliArms(bandit.success, np.ones(len(bandit.success))), bandit.price, np.zeros(len(bandit.price))),
+            reference.BernoulliArms(bandit.success, np.ones(len(bandit.success))),
+            bandit.price,
+            np.zeros(len(bandit.price)),
+        ),
     }[family]()
 
 
 def assert_same_mean(ours, theirs, what):
     error = np.sqrt(ours.var(0, ddof=1) / len(ours) + theirs.var(0, ddof=1) / len(theirs))
     distance = np.abs(ours.mean(0) - theirs.mean(0))
-    assert (distance <= 6 * error + 1e-9).all(), (what, ours.mean(0), theirs.mean(0), distance / error)
+    assert (distance <= 6 * error + 1e-9).all(), (
+        what,
+        ours.mean(0),
+        theirs.mean(0),
+        distance / error,
+    )
     return error
 
 
@@ -82,11 +119,17 @@ def play_batch(policy, bandit, budget, keys, checkpoints=CHECKPOINTS):
 
 
 def marked(policy, family):
-    """Pairs outside of ALONE test the distribution and the order of runs. One pair is for fast tests."""
-    return pytest.param((policy, family), id=f"{policy}-{family}", marks=[
-        *([] if (policy, family) in ALONE else [pytest.mark.long_runs]),
-        *([] if (policy, family) == ("kube", "bernoulli") else [pytest.mark.slow]),
-    ])
+    """Pairs outside of ALONE test the distribution and the order of runs. One pair is for fast
+    tests.
+    """
+    return pytest.param(
+        (policy, family),
+        id=f"{policy}-{family}",
+        marks=[
+            *([] if (policy, family) in ALONE else [pytest.mark.long_runs]),
+            *([] if (policy, family) == ("kube", "bernoulli") else [pytest.mark.slow]),
+        ],
+    )
 
 
 @pytest.fixture(scope="module", params=[marked(*pair) for pair in PAIRS])
@@ -95,10 +138,14 @@ def played(request):
     name, family = request.param
     policy, bandit, count = bj.POLICIES[name](), INSTANCES[family], SLOW.get(name, RUNS)
 
-    def play(budget=BUDGET, keys=KEYS[:count], checkpoints=CHECKPOINTS, policy=policy, bandit=bandit):
+    def play(
+        budget=BUDGET, keys=KEYS[:count], checkpoints=CHECKPOINTS, policy=policy, bandit=bandit
+    ):
         return play_batch(policy, bandit, budget, keys, checkpoints)
 
-    return SimpleNamespace(name=name, family=family, policy=policy, bandit=bandit, count=count, play=play, runs=play())
+    return SimpleNamespace(
+        name=name, family=family, policy=policy, bandit=bandit, count=count, play=play, runs=play()
+    )
 
 
 def test_regret_agrees_with_the_reference(played):
@@ -106,10 +153,15 @@ def test_regret_agrees_with_the_reference(played):
     many = (played.name, played.family) == ("bts", "bernoulli")
     batches = BTS_BATCHES if many else 1
     more = [played.play(keys=keys(RUNS, seed)) for seed in range(1, batches)]
-    ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), played.runs, *more), (slice(None), slice(2, None)))
+    ours = take(
+        jax.tree.map(lambda *parts: np.concatenate(parts), played.runs, *more),
+        (slice(None), slice(2, None)),
+    )
     assert not played.runs.truncated.any() and not ours.truncated.any()
 
-    reward, cost, pulls = reference.play(played.name, arms, BUDGET, batches * played.count, np.random.default_rng(2015))
+    reward, cost, pulls = reference.play(
+        played.name, arms, BUDGET, batches * played.count, np.random.default_rng(2015)
+    )
     optimum = (arms.reward_mean / arms.cost_mean).max()
     loss = arms.cost_mean * optimum - arms.reward_mean
     assert_same_mean(bj.regret(ours, bandit)[:, 0], optimum * BUDGET - reward, "regret")
@@ -117,8 +169,11 @@ def test_regret_agrees_with_the_reference(played):
     if many:
         assert 9 * error < 0.05 * (pulls @ loss).mean(), "too few runs to notice a 5% error"
     assert_same_mean(np.asarray(ours.cost)[:, 0], cost, "cost")
-    assert_same_mean(np.asarray(ours.pulls)[:, 0].astype(float), pulls.astype(float), "pulls of each arm")
-    if played.family == "bernoulli":  # Lemma 2, run by run, so that the difference's own spread decides
+    assert_same_mean(
+        np.asarray(ours.pulls)[:, 0].astype(float), pulls.astype(float), "pulls of each arm"
+    )
+    # Lemma 2, run by run, so that the difference's own spread decides.
+    if played.family == "bernoulli":
         difference = (bj.regret(ours, bandit) - bj.pseudo_regret(ours, bandit))[:, 0]
         assert abs(difference.mean()) < 6 * difference.std(ddof=1) / len(difference) ** 0.5
 
@@ -161,7 +216,9 @@ def test_other_values_need_no_other_program(played):
 
 
 def operations(name, family):
-    """The names of everything that a policy computes in one round with these arms, and in its first state."""
+    """The names of everything that a policy computes in one round with these arms, and in its first
+    state.
+    """
 
     def play(policy, bandit, key):
         state = rules.first_state(policy, bandit, np.float32(BUDGET))
@@ -186,49 +243,75 @@ def test_every_operation_is_played_alone():
 
 
 OPTIONS = {
-    "epsilon-first": [{}], "ucb-bv1": [{"explore": 0}, {"explore": 1}], "ucb-bv2": [{"explore": 0}, {"explore": 1}],
-    "ucb-b2": [{"reward_test": 0}, {"reward_test": 1}], "kl-ucb-sc": [{"tuned": 0}, {"tuned": 1}],
+    "epsilon-first": [{}],
+    "ucb-bv1": [{"explore": 0}, {"explore": 1}],
+    "ucb-bv2": [{"explore": 0}, {"explore": 1}],
+    "ucb-b2": [{"reward_test": 0}, {"reward_test": 1}],
+    "kl-ucb-sc": [{"tuned": 0}, {"tuned": 1}],
     "gaussian-bts": [{"variance": 1, "learn": 0}, {"variance": 1, "learn": 1}],
     "ucb-b1": [{"reward_test": 0, "largest": 1}, {"reward_test": 1, "largest": 1}],
-    "ucb-b2c": [{"reward_test": 0}, {"reward_test": 1}], "irs-fh": [{"imagine_costs": 0}],
+    "ucb-b2c": [{"reward_test": 0}, {"reward_test": 1}],
+    "irs-fh": [{"imagine_costs": 0}],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "every"), [
-    pytest.param(*row, id=row[0], marks=[] if (row[0], "bernoulli") in ALONE else pytest.mark.long_runs)
-    for row in OPTIONS.items()])
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        pytest.param(
+            *row, id=row[0], marks=[] if (row[0], "bernoulli") in ALONE else pytest.mark.long_runs
+        )
+        for row in OPTIONS.items()
+    ],
+)
 def test_options_have_the_regret_of_the_reference(name, every):
-    """Every option of a rival, on other arms and with a budget of 1,000, by the program of the tests above. The reference of
-    KL-UCB-SC is slow: its budget is 100, with fewer runs. Draws are slow, too: Gaussian BTS and IRS.FH have 150, with more
-    runs.
+    """Every option of a rival, on other arms and with a budget of 1,000, by the program of the
+    tests above. The reference of KL-UCB-SC is slow: its budget is 100, with fewer runs. Draws are
+    slow, too: Gaussian BTS and IRS.FH have 150, with more runs.
 
-    6 standard errors, as at the top. One of them is 0.1% to 8% of the mean. On these arms the options differ by factors of
-    1.05 (KL-UCB-SC at this budget), 1.12 (UCB-BV2) and 1.5 (Gaussian BTS, where an error is 1% to 2%) to 3.
+    6 standard errors, as at the top. One of them is 0.1% to 8% of the mean. On these arms the
+    options differ by factors of 1.05 (KL-UCB-SC at this budget), 1.12 (UCB-BV2) and 1.5 (Gaussian
+    BTS, where an error is 1% to 2%) to 3.
     """
-    budget, theirs = {"kl-ucb-sc": (100, 200), "gaussian-bts": (150, 600), "irs-fh": (150, 600)}.get(name, (1000, 300))
+    budget, theirs = {
+        "kl-ucb-sc": (100, 200),
+        "gaussian-bts": (150, 600),
+        "irs-fh": (150, 600),
+    }.get(name, (1000, 300))
     means = [0.6, 0.5, 0.4, 0.45, 0.55], [0.5, 0.6, 0.7, 0.8, 0.75]
     bandit, arms = bj.Bernoulli(*means), reference.BernoulliArms(*means)
     loss = arms.cost_mean * 1.2 - arms.reward_mean
     for options in every:
-        ours = play_batch(bj.POLICIES[name](**options), bandit, budget, KEYS[:SLOW.get(name, RUNS)], [3, 20.5, budget])
-        _, _, pulls = reference.play(name, arms, budget, theirs, np.random.default_rng(5), **options)
+        ours = play_batch(
+            bj.POLICIES[name](**options),
+            bandit,
+            budget,
+            KEYS[: SLOW.get(name, RUNS)],
+            [3, 20.5, budget],
+        )
+        _, _, pulls = reference.play(
+            name, arms, budget, theirs, np.random.default_rng(5), **options
+        )
         assert_same_mean(np.asarray(ours.pulls)[:, 2] @ loss, pulls @ loss, (name, options))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("knows_costs", [False, True])
 def test_with_unit_costs_bts_is_classical_thompson_sampling(knows_costs):
-    """On the number of pulls of each arm, against a plain Thompson sampler over B rounds: 6 standard errors.
+    """On the number of pulls of each arm, against a plain Thompson sampler over B rounds: 6
+    standard errors.
 
-    With the paper's uniform prior BTS does not know that every pull costs 1: its draw of the cost is Beta(n + 1, 1),
-    which makes it explore some 8% more here, and the sampler it is compared with gets that factor. A policy that
-    knows the costs does not need the factor.
+    With the paper's uniform prior BTS does not know that every pull costs 1: its draw of the cost
+    is Beta(n + 1, 1), which makes it explore some 8% more here, and the sampler it is compared with
+    gets that factor. A policy that knows the costs does not need the factor.
     """
     means, rounds, runs = np.array([0.3, 0.5, 0.6, 0.2, 0.4]), 150, 4 * RUNS
     policy = bj.BTS(cost=bj.posteriors.Known()) if knows_costs else bj.BTS()
     bandit = bj.Bernoulli(reward=means, cost=np.ones(5))
-    parts = [play_batch(policy, bandit, rounds, keys(RUNS, seed), [50, 100, rounds]) for seed in range(4)]
+    parts = [
+        play_batch(policy, bandit, rounds, keys(RUNS, seed), [50, 100, rounds]) for seed in range(4)
+    ]
     ours = take(jax.tree.map(lambda *parts: np.concatenate(parts), *parts), (slice(None), 2))
     assert (ours.rounds == rounds).all() and (ours.cost == rounds).all()
 

@@ -22,8 +22,14 @@ from recipes import uses  # noqa: E402
 project, author, copyright = "bts_jax", "The bts_jax authors", "The bts_jax authors"
 version = release = bts_jax.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb",
-              "sphinx_copybutton"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "myst_nb",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["templates"]
 templates_path = ["templates"]
 
@@ -41,7 +47,8 @@ html_math_renderer = "mathml"  # below
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-default_role = "py:obj"  # `sweep` in a docstring is a link where there is such a name, and code everywhere
+# `sweep` in a docstring is a link where there is such a name, and code everywhere.
+default_role = "py:obj"
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
@@ -51,17 +58,24 @@ python_maximum_signature_line_length = 120
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
-FUNCTION = re.compile(r"<mi>(\w+)</mi>\s*<mo>&ApplyFunction;</mo>")  # such as ln: docutils leaves no space around it
+# Such as ln: docutils leaves no space around it.
+FUNCTION = re.compile(r"<mi>(\w+)</mi>\s*<mo>&ApplyFunction;</mo>")
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Examples|Note|Yields|References?):$")
-CONTRACT = {name: inspect.getdoc(getattr(protocol, name)) for protocol, names in (
-    (bts_jax.Posterior, ["draw", "record"]), (bts_jax.Policy, ["init", "__call__", "update"]),
-    (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"])) for name in names}
+CONTRACT = {
+    name: inspect.getdoc(getattr(protocol, name))
+    for protocol, names in (
+        (bts_jax.Posterior, ["draw", "record"]),
+        (bts_jax.Policy, ["init", "__call__", "update"]),
+        (bts_jax.Bandit, ["reward_mean", "cost_mean", "pull"]),
+    )
+    for name in names
+}
 USED_IN = uses((HERE / "recipes.md").read_text())
 
 
 def blocks(app, what, name, obj, options, lines):
-    """Sets formulas as mathematics, and shows other indented blocks, such as tables, literally. In sections such as `Args:`,
-    indented text is text.
+    """Sets formulas as mathematics, and shows other indented blocks, such as tables, literally. In
+    sections such as `Args:`, indented text is text.
     """
     shown, section, literal = [], "", False
     for paragraph in re.split(r"\n\s*\n", "\n".join(lines).rstrip()):
@@ -88,21 +102,36 @@ def fields(app, what, name, obj, options, lines):
         code = textwrap.dedent(inspect.getsource(obj))
     except (OSError, TypeError):
         return
-    comments = {token.start[0]: token.string.lstrip("# ") for token in tokenize.generate_tokens(io.StringIO(code).readline)
-                if token.type == tokenize.COMMENT}
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(code).readline)
+        if token.type == tokenize.COMMENT
+    }
     body = [node for node in ast.parse(code).body[0].body if isinstance(node, ast.AnnAssign)]
-    found = [(node.target.id, comments[node.end_lineno]) for node in body if node.end_lineno in comments]
+    found = [
+        (node.target.id, comments[node.end_lineno]) for node in body if node.end_lineno in comments
+    ]
     place = next((i for i, line in enumerate(lines) if SECTION.match(line)), len(lines))
-    escaped = [(field, re.sub(r"([*`|\\])|_(?=\W|$)", r"\\\g<0>", comment)) for field, comment in found]
-    lines[place:place] = [""] + [f"* **{field}**: {inline(comment)}" for field, comment in escaped] + [""]
+    escaped = [
+        (field, re.sub(r"([*`|\\])|_(?=\W|$)", r"\\\g<0>", comment)) for field, comment in found
+    ]
+    lines[place:place] = (
+        [""] + [f"* **{field}**: {inline(comment)}" for field, comment in escaped] + [""]
+    )
 
 
 def skip(app, what, name, obj, skipped, options):
-    """Leaves out what a NamedTuple or chex adds to a class. Shows the members of the contract, even without a docstring."""
+    """Leaves out what a NamedTuple or chex adds to a class. Shows the members of the contract, even
+    without a docstring.
+    """
     text = getattr(obj, "__doc__", None) or ""
     if text.startswith("Alias for field number") or name in {"from_tuple", "to_tuple", "replace"}:
         return True
-    return False if name in CONTRACT and (inspect.isfunction(obj) or isinstance(obj, property)) else None
+    return (
+        False
+        if name in CONTRACT and (inspect.isfunction(obj) or isinstance(obj, property))
+        else None
+    )
 
 
 def inherit(app, what, name, obj, options, lines):
@@ -115,7 +144,15 @@ def inherit(app, what, name, obj, options, lines):
 def recipes(app, what, name, obj, options, lines):
     """Links to the recipes that use a class or a function."""
     if found := USED_IN.get(name):
-        lines += ["", ".. seealso::", "", "   How do I", "", *(f"   * :ref:`{label}`" for label in found), ""]
+        lines += [
+            "",
+            ".. seealso::",
+            "",
+            "   How do I",
+            "",
+            *(f"   * :ref:`{label}`" for label in found),
+            "",
+        ]
 
 
 def unsigned(app, what, name, obj, options, signature, returned):
@@ -130,18 +167,21 @@ def of_the_package(app, env, node, content):
     kind, domain = node["reftype"], env.get_domain("py")
     for module in ("bts_jax", "bts_jax.posteriors"):
         target = f"{module}.{node['reftarget']}"
-        if found := domain.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, content):
+        if found := domain.resolve_xref(
+            env, node["refdoc"], app.builder, kind, target, node, content
+        ):
             return found
     return None
 
 
 def mathml(display):
-    """Writes a formula as MathML, which browsers draw without a program. Sphinx's default, MathJax, is loaded from the web, and
-    without it a page shows TeX.
+    """Writes a formula as MathML, which browsers draw without a program. Sphinx's default, MathJax,
+    is loaded from the web, and without it a page shows TeX.
     """
 
     def visit(self, node):
-        text = re.sub(r"\\([bB]igg?)(?=[(\[])", r"\\\1l", node.astext())  # docutils knows \Bigl and \Bigr, but not \Big
+        # Docutils knows \Bigl and \Bigr, but not \Big.
+        text = re.sub(r"\\([bB]igg?)(?=[(\[])", r"\\\1l", node.astext())
         text = re.sub(r"\\([bB]igg?)(?=[)\]])", r"\\\1r", text)
         parts = [tex2mathml(part, as_block=display) for part in text.split(APART)]
         shown = FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', "".join(parts))

@@ -26,5 +26,17 @@ BANDITS = {
     "with-null": WithNull,
 }
 
-__all__ = ["BANDITS", "Bernoulli", "Beta", "Copula", "Correlated", "Empirical", "FixedPrice", "Multinomial", "Pricing",
-           "Scaled", "Timed", "WithNull"]
+__all__ = [
+    "BANDITS",
+    "Bernoulli",
+    "Beta",
+    "Copula",
+    "Correlated",
+    "Empirical",
+    "FixedPrice",
+    "Multinomial",
+    "Pricing",
+    "Scaled",
+    "Timed",
+    "WithNull",
+]

@@ -16,20 +16,24 @@ MOST_VALUES = 4096  # of one arm
 
 @pytree
 class Copula(Arms):
-    """Arms whose reward and cost are drawn from lists of equally likely values, and depend on each other.
+    """Arms whose reward and cost are drawn from lists of equally likely values, and depend on each
+    other.
 
-    A pull draws two standard normal numbers with this correlation. The first selects the reward, and the second the cost: the
-    larger the number, the larger the value. This is the Gaussian copula. With correlation 1 the largest reward goes with the
-    largest cost, with −1 the largest reward goes with the smallest cost, and with 0 they are independent. The distributions of
-    rewards and of costs are always the given ones. Their own correlation is closer to 0 than that of the normal numbers, and
-    much closer if the values are skewed.
+    A pull draws two standard normal numbers with this correlation. The first selects the reward,
+    and the second the cost: the larger the number, the larger the value. This is the Gaussian
+    copula. With correlation 1 the largest reward goes with the largest cost, with −1 the largest
+    reward goes with the smallest cost, and with 0 they are independent. The distributions of
+    rewards and of costs are always the given ones. Their own correlation is closer to 0 than that
+    of the normal numbers, and much closer if the values are skewed.
 
-    `Correlated` is for rewards and costs that are 0 or 1, and `Empirical` for a table of rewards with their costs.
+    `Correlated` is for rewards and costs that are 0 or 1, and `Empirical` for a table of rewards
+    with their costs.
 
     Args:
         reward: equally likely rewards of each arm, at least 0, in any unit and any order. [K, N]
         cost: equally likely costs of each arm, in the same way. [K, M]
-        correlation: that of the two normal numbers, in [−1, 1], for each arm, or one number for all arms. [K]
+        correlation: that of the two normal numbers, in [−1, 1], for each arm, or one number for all
+            arms. [K]
 
     Example:
         >>> bandit = Copula(reward=[[0, 1, 5], [2, 2, 2]], cost=[[1, 5], [2, 4]], correlation=-1)
@@ -44,22 +48,35 @@ class Copula(Arms):
     def _check(self) -> None:
         for name in ("reward", "cost"):
             if np.ndim(getattr(self, name)) < 2:
-                raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one list of values for each arm "
-                                 "[K, N]")
+                raise ValueError(
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
+                    f"list of values for each arm "
+                    "[K, N]"
+                )
         self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2)
         self._canonicalize("amounts", 0, LARGEST_SCALE, cost=2)
         for name in ("reward", "cost"):
             table = getattr(self, name)
             if not 1 <= table.shape[-1] <= MOST_VALUES:
-                raise ValueError(f"{name} has {table.shape[-1]} values for each arm: give from 1 to {MOST_VALUES}")
+                raise ValueError(
+                    f"{name} has {table.shape[-1]} values for each arm: give from 1 "
+                    f"to {MOST_VALUES}"
+                )
             if checks.is_concrete(table):
                 largest = np.asarray(table).max((-2, -1))
-                checks.require(f"the largest {name}", largest, (largest == 0) | (largest >= np.float32(SMALLEST_SCALE)),
-                               f"make it 0, or at least {SMALLEST_SCALE:g}: choose a smaller unit")
+                checks.require(
+                    f"the largest {name}",
+                    largest,
+                    (largest == 0) | (largest >= np.float32(SMALLEST_SCALE)),
+                    f"make it 0, or at least {SMALLEST_SCALE:g}: choose a smaller unit",
+                )
             object.__setattr__(self, name, jnp.sort(table, -1))
         if self.reward.shape[:-1] != self.cost.shape[:-1]:  # type: ignore
-            raise ValueError(f"reward has shape {jnp.shape(self.reward)}, and cost has {jnp.shape(self.cost)}: give both for "
-                             "every arm")
+            raise ValueError(
+                f"reward has shape {jnp.shape(self.reward)}, and cost has "
+                f"{jnp.shape(self.cost)}: give both for "
+                "every arm"
+            )
         self._spread("correlation", jnp.shape(self.reward)[:-1])
         self._canonicalize("correlations", -1, 1, correlation=1)
 
@@ -85,14 +102,23 @@ class Copula(Arms):
         one, other = random.normal_pair(random.bits(key))
         correlation = jnp.asarray(self.correlation)[arm]
         second = correlation * one + jnp.sqrt(1 - correlation * correlation) * other
-        return _value(jnp.asarray(self.reward)[arm], one), _value(jnp.asarray(self.cost)[arm], second)
+        return _value(jnp.asarray(self.reward)[arm], one), _value(
+            jnp.asarray(self.cost)[arm], second
+        )
 
     @classmethod
     def random(
-        cls, key: jax.Array, num_arms: int, *, correlation: float = 0.5, num_values: int = 100,
+        cls,
+        key: jax.Array,
+        num_arms: int,
+        *,
+        correlation: float = 0.5,
+        num_values: int = 100,
         shape_range: tuple[float, float] = (0.0, 5.0),
     ) -> "Copula":
-        """Draws a random instance: the values of an arm are draws from the Beta distributions of an arm of `Beta.random`."""
+        """Draws a random instance: the values of an arm are draws from the Beta distributions of an
+        arm of `Beta.random`.
+        """
         check_num_arms(num_arms, checks.whole("num_values", num_values, 1))
         check_correlation(correlation)
         checks.key(key)
@@ -100,15 +126,23 @@ class Copula(Arms):
         arms = Beta.random(key_arms, num_arms, shape_range=shape_range)
 
         def values(key: jax.Array, alpha: ArrayLike, beta: ArrayLike) -> jax.Array:
-            each = (jnp.broadcast_to(jnp.asarray(shape)[:, None], (num_arms, num_values)) for shape in (alpha, beta))
+            each = (
+                jnp.broadcast_to(jnp.asarray(shape)[:, None], (num_arms, num_values))
+                for shape in (alpha, beta)
+            )
             return random.beta(key, *each)
 
-        return cls(reward=values(key_reward, arms.reward_alpha, arms.reward_beta),
-                   cost=jnp.maximum(values(key_cost, arms.cost_alpha, arms.cost_beta), 1e-3), correlation=correlation)
+        return cls(
+            reward=values(key_reward, arms.reward_alpha, arms.reward_beta),
+            cost=jnp.maximum(values(key_cost, arms.cost_alpha, arms.cost_beta), 1e-3),
+            correlation=correlation,
+        )
 
 
 def _value(values: jax.Array, normal: jax.Array) -> jax.Array:
-    """The value whose rank is that of a normal number among all possible ones. `values`: [N], in increasing order"""
+    """The value whose rank is that of a normal number among all possible ones. `values`: [N], in
+    increasing order
+    """
     from scipy.special import ndtri  # imported when used: `import bts_jax` stays light
 
     count = values.shape[0]

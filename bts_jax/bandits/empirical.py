@@ -1,4 +1,6 @@
-"""Arms from observations: a table of observed rewards and costs, for example of an advertising campaign."""
+"""Arms from observations: a table of observed rewards and costs, for example of an advertising
+campaign.
+"""
 
 import csv
 import io
@@ -28,24 +30,31 @@ LONGEST_LINE = 2**20  # of a CSV file, in characters
 
 @pytree
 class Empirical(Arms):
-    """Arms that resample observations: a pull draws one of the arm's rows uniformly, with its reward and cost together.
+    """Arms that resample observations: a pull draws one of the arm's rows uniformly, with its
+    reward and cost together.
 
-    `Empirical.load` creates a bandit from a file or a DataFrame. Rewards and costs are in the units of the data, such as clicks
-    and dollars, or cents. The unit does not matter: policies see shares of the largest reward and of the largest cost.
+    `Empirical.load` creates a bandit from a file or a DataFrame. Rewards and costs are in the units
+    of the data, such as clicks and dollars, or cents. The unit does not matter: policies see shares
+    of the largest reward and of the largest cost.
 
     Args:
-        reward: the observed rewards of each arm, at least 0, padded with 0 to the length of the longest. [K, N]
+        reward: the observed rewards of each arm, at least 0, padded with 0 to the length of the
+            longest. [K, N]
         cost: the costs that were observed with these rewards, at least 0. [K, N]
         rows: the number of rows of each arm; the first ones are used. By default all rows. [K]
-        reward_scale: the largest reward of one pull. Policies see rewards divided by it. By default the largest of the table.
-        cost_scale: the largest cost of one pull. Policies see costs divided by it. By default the largest of the table.
+        reward_scale: the largest reward of one pull. Policies see rewards divided by it. By default
+            the largest of the table.
+        cost_scale: the largest cost of one pull. Policies see costs divided by it. By default the
+            largest of the table.
         arms: the names of the arms, K strings, or no names.
 
     Example:
-        >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]], rows=[3, 1])
+        >>> bandit = Empirical(reward=[[0, 1, 1], [0.5, 0, 0]], cost=[[0.5, 1, 0], [0.25, 0, 0]],
+        ...     rows=[3, 1])
         >>> bandit.cost_mean.tolist()
         [0.5, 0.25]
-        >>> dollars = Empirical(reward=[[0, 1], [1, 1]], cost=[[4, 5], [3, 3]], arms=["search", "video"])
+        >>> dollars = Empirical(reward=[[0, 1], [1, 1]], cost=[[4, 5], [3, 3]], arms=["search",
+        ...     "video"])
         >>> dollars.cost_mean.tolist(), float(dollars.cost_scale), dollars.arms
         ([4.5, 3.0], 5.0, Names('search', 'video'))
     """
@@ -60,8 +69,12 @@ class Empirical(Arms):
     def _check(self) -> None:
         for name in ("reward", "cost"):
             if np.ndim(getattr(self, name)) == 1:  # such as a column of a table
-                raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one row for each arm [K, N]; if each "
-                                 "row of your table is one observation, load the table with Empirical.load")
+                raise ValueError(
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
+                    f"row for each arm [K, N]; if each "
+                    "row of your table is one observation, load the table with "
+                    "Empirical.load"
+                )
         self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2, cost=2)
         self._canonicalize_scales(np.shape(self.reward)[:-2])
         self._canonicalize("amounts", scaled=True, reward=2, cost=2)
@@ -70,19 +83,33 @@ class Empirical(Arms):
             if checks.is_concrete((table, scale)):
                 largest = np.max(np.asarray(table), (-2, -1))
                 good = (largest == 0) | (largest >= np.float32(SMALLEST_SCALE) * np.asarray(scale))
-                checks.require(f"the largest {name}", largest, good, f"set {name}_scale to the largest {name} of one pull; it "
-                               f"is {np.max(scale):g}, more than a million times as much")
+                checks.require(
+                    f"the largest {name}",
+                    largest,
+                    good,
+                    f"set {name}_scale to the "
+                    f"largest {name} of one "
+                    f"pull; it "
+                    f"is {np.max(scale):g}, more than a million times as much",
+                )
         *shape, most = np.shape(self.reward)
-        object.__setattr__(self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1]))
+        object.__setattr__(
+            self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1])
+        )
         if not 1 <= most <= MOST_ROWS:
             raise ValueError(f"reward has {most} rows for each arm: give from 1 to {MOST_ROWS}")
         given: Any = jnp.full(shape, most, jnp.int32) if self.rows is None else self.rows
         if np.shape(given) != tuple(shape):
-            raise ValueError(f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: give one number for each")
+            raise ValueError(
+                f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: "
+                f"give one number for each"
+            )
         if checks.is_concrete(given):
             remedy = f"give whole numbers from 1 to {most}, the number of rows there are"
             rows = checks.numbers("rows", given, remedy)
-            checks.require("rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy)
+            checks.require(
+                "rows", rows, (rows >= 1) & (rows <= most) & (rows == np.floor(rows)), remedy
+            )
         object.__setattr__(self, "rows", jnp.asarray(given, jnp.int32))
 
     def _canonicalize_scales(self, shape: tuple[int, ...]) -> None:
@@ -90,18 +117,25 @@ class Empirical(Arms):
         for name in ("reward_scale", "cost_scale"):
             given = getattr(self, name)
             given = largest_of(jnp.asarray(getattr(self, name[:-6]))) if given is None else given
-            remedy = f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}; "
+            remedy = (
+                f"give the largest {name[:-6]} of one pull, a number from {SMALLEST_SCALE:g} to "
+                f"{LARGEST_SCALE}; "
+            )
             remedy += "if it is smaller or larger, choose another unit"
             if checks.is_concrete(given):
                 value = checks.numbers(name, given, remedy)
-                checks.require(name, value, (value >= SMALLEST_SCALE) & (value <= LARGEST_SCALE), remedy)
+                checks.require(
+                    name, value, (value >= SMALLEST_SCALE) & (value <= LARGEST_SCALE), remedy
+                )
             if np.shape(given) not in ((), shape):
                 raise ValueError(f"{name} has shape {np.shape(given)}: {remedy}")
             object.__setattr__(self, name, jnp.broadcast_to(jnp.asarray(given, jnp.float32), shape))
 
     @property
     def reward_mean(self) -> jax.Array:
-        return _mean(jnp.asarray(self.reward), jnp.asarray(self.rows), jnp.asarray(self.reward_scale))
+        return _mean(
+            jnp.asarray(self.reward), jnp.asarray(self.rows), jnp.asarray(self.reward_scale)
+        )
 
     @property
     def cost_mean(self) -> jax.Array:
@@ -111,12 +145,16 @@ class Empirical(Arms):
         rows = jnp.asarray(self.rows)[arm]
         row = random.one_of(random.bits(key)[0], rows)
         good = (rows >= 1) & (rows <= jnp.shape(self.reward)[-1])
-        reward, cost = (jnp.where(good, jnp.asarray(table)[arm, row], jnp.nan) for table in (self.reward, self.cost))
+        reward, cost = (
+            jnp.where(good, jnp.asarray(table)[arm, row], jnp.nan)
+            for table in (self.reward, self.cost)
+        )
         return reward, cost
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, num_rows: int = 20) -> "Empirical":
-        """Creates a random table. Rewards and costs of an arm are uniform below upper limits, which are random for each arm.
+        """Creates a random table. Rewards and costs of an arm are uniform below upper limits, which
+        are random for each arm.
 
         The scales are 1, the largest possible limit.
         """
@@ -141,26 +179,31 @@ class Empirical(Arms):
         min_rows: int = 10,
         on_report: "Callable[[Loaded], Any] | None" = None,
     ) -> "Empirical":
-        """Creates arms from a table with one observation in each row. Units and names of the arms are those of the table.
+        """Creates arms from a table with one observation in each row. Units and names of the arms
+        are those of the table.
 
-        A row is left out if its arm, reward or cost is missing, is not a number, or is negative. Then arms with fewer than
-        `min_rows` rows are left out, and arms that never cost anything. A warning lists what was left out, unless `on_report`
-        is given. A number that is written in another way, such as $0.01 or 0,01, is refused. The arms are numbered in the order
-        in which they first appear in the table.
+        A row is left out if its arm, reward or cost is missing, is not a number, or is negative.
+        Then arms with fewer than `min_rows` rows are left out, and arms that never cost anything. A
+        warning lists what was left out, unless `on_report` is given. A number that is written in
+        another way, such as $0.01 or 0,01, is refused. The arms are numbered in the order in which
+        they first appear in the table.
 
         Args:
-            table: the name of a CSV file with a header, cells separated by commas and decimal points; or of a Parquet file
-                (which needs pyarrow); or a DataFrame, or any mapping from names to columns.
+            table: the name of a CSV file with a header, cells separated by commas and decimal
+                points; or of a Parquet file (which needs pyarrow); or a DataFrame, or any mapping
+                from names to columns.
             arm, reward, cost: the names of the columns.
-            reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and `cost_scale`; by default the
-                largest in the rows that are kept.
+            reward_max, cost_max: the largest reward and cost of one pull, `reward_scale` and
+                `cost_scale`; by default the largest in the rows that are kept.
             min_rows: the smallest number of rows of an arm.
-            on_report: a function such as `print`. It is called with a `Loaded`, which lists what was kept and what was left
-                out.
+            on_report: a function such as `print`. It is called with a `Loaded`, which lists what
+                was kept and what was left out.
 
         Example:
-            >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2, 1, 4, 1, 1]}
-            >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2, on_report=print)
+            >>> seen = {"ad": ["A", "B", "A", "B", "B"], "clicks": [0, 1, 1, 0, None], "price": [2,
+            ...     1, 4, 1, 1]}
+            >>> bandit = Empirical.load(seen, arm="ad", reward="clicks", cost="price", min_rows=2,
+            ...     on_report=print)
             4 of 5 rows kept, 2 arms (A, B); rewards up to 1, costs up to 4
             left out: 1 row without a number for clicks
             >>> bandit.cost_mean.tolist(), bandit.arms
@@ -170,7 +213,9 @@ class Empirical(Arms):
         where = repr(str(table)) if isinstance(table, (str, os.PathLike)) else "the table"
         columns = _columns(table, where, [arm, reward, cost])
         names = ["" if value is None else str(value).strip() for value in columns[arm]]
-        values = {name: _numbers(columns[name], f"column {name!r} of {where}") for name in (reward, cost)}
+        values = {
+            name: _numbers(columns[name], f"column {name!r} of {where}") for name in (reward, cost)
+        }
         keep = np.ones(len(names), bool)
         dropped: dict[str, int] = {}
 
@@ -180,7 +225,10 @@ class Empirical(Arms):
                 dropped[f"{counted(count, 'row')} {reason}"] = count
                 keep &= ~bad
 
-        drop(f"without a name in {arm}", np.array([name in ("", "nan", "None", "<NA>", "NaN") for name in names], bool))
+        drop(
+            f"without a name in {arm}",
+            np.array([name in ("", "nan", "None", "<NA>", "NaN") for name in names], bool),
+        )
         for name in (reward, cost):
             drop(f"without a number for {name}", ~np.isfinite(values[name]))
             drop(f"with a negative {name}", values[name] < 0)
@@ -188,16 +236,33 @@ class Empirical(Arms):
         for place in np.flatnonzero(keep):
             places.setdefault(names[place], []).append(int(place))
         few = {name: rows for name, rows in places.items() if len(rows) < min_rows}
-        free = {name: rows for name, rows in places.items() if name not in few and not values[cost][rows].any()}
-        for reason, arms in ((f"with fewer than {min_rows} rows", few), (f"whose {cost} is always 0", free)):
+        free = {
+            name: rows
+            for name, rows in places.items()
+            if name not in few and not values[cost][rows].any()
+        }
+        for reason, arms in (
+            (f"with fewer than {min_rows} rows", few),
+            (f"whose {cost} is always 0", free),
+        ):
             if arms:
-                dropped[f"{counted(len(arms), 'arm')} {reason} ({_listed(arms)})"] = sum(map(len, arms.values()))
+                dropped[f"{counted(len(arms), 'arm')} {reason} ({_listed(arms)})"] = sum(
+                    map(len, arms.values())
+                )
         kept = {name: rows for name, rows in places.items() if name not in few and name not in free}
-        loaded = Loaded(rows=sum(map(len, kept.values())), total=len(names), arms=tuple(kept), dropped=tuple(dropped),
-                        reward_max=_largest("reward_max", reward_max, values[reward], kept),
-                        cost_max=_largest("cost_max", cost_max, values[cost], kept))
+        loaded = Loaded(
+            rows=sum(map(len, kept.values())),
+            total=len(names),
+            arms=tuple(kept),
+            dropped=tuple(dropped),
+            reward_max=_largest("reward_max", reward_max, values[reward], kept),
+            cost_max=_largest("cost_max", cost_max, values[cost], kept),
+        )
         if len(kept) < 2:
-            raise ValueError(f"the table has {counted(len(kept), 'arm')} to play, and a bandit has at least 2 ({loaded})")
+            raise ValueError(
+                f"the table has {counted(len(kept), 'arm')} to play, and a bandit "
+                f"has at least 2 ({loaded})"
+            )
         most = max(map(len, kept.values()))
         padded = np.zeros((2, len(kept), most))
         for row, rows in enumerate(kept.values()):
@@ -207,13 +272,21 @@ class Empirical(Arms):
             on_report(loaded)
         elif dropped:
             warnings.warn(str(loaded), stacklevel=2)
-        return cls(reward=padded[0], cost=padded[1], rows=[len(rows) for rows in kept.values()],
-                   reward_scale=loaded.reward_max, cost_scale=loaded.cost_max, arms=tuple(kept))
+        return cls(
+            reward=padded[0],
+            cost=padded[1],
+            rows=[len(rows) for rows in kept.values()],
+            reward_scale=loaded.reward_max,
+            cost_scale=loaded.cost_max,
+            arms=tuple(kept),
+        )
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A report of `Empirical.load`: what was kept of a table and what was left out. `print` shows it as text."""
+    """A report of `Empirical.load`: what was kept of a table and what was left out. `print` shows
+    it as text.
+    """
 
     rows: int  # number of rows that were kept
     total: int  # number of rows of the table
@@ -223,38 +296,58 @@ class Loaded:
     cost_max: float  # the largest cost of one pull, as given or as observed
 
     def __str__(self) -> str:
-        text = (f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} ({_listed(self.arms)}); "
-                f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}")
+        text = (
+            f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} "
+            f"({_listed(self.arms)}); "
+            f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}"
+        )
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
 
 
-# Means are computed in whole numbers, as for multinomial arms, and in two parts that do not overflow.
+# Means are computed in whole numbers, as for multinomial arms, and in two parts that do not
+# overflow.
 
 
 @jax.jit
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """Returns the mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
-    # Values are added as integers, in multiples of 2⁻²³ of the scale: a float32 sum of half a million rows is inexact.
-    parts = jnp.where(there, jnp.round(values / scale[..., None, None] * 2**23), 0).astype(jnp.int32)
+    # Values are added as integers, in multiples of 2⁻²³ of the scale: a float32 sum of half a
+    # million rows is inexact.
+    parts = jnp.where(there, jnp.round(values / scale[..., None, None] * 2**23), 0).astype(
+        jnp.int32
+    )
     high, low = (parts >> 12).sum(-1, dtype=jnp.int32), (parts & 0xFFF).sum(-1, dtype=jnp.int32)
     total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
     return total * 2**-23 / rows.astype(jnp.float32) * scale[..., None]
 
 
 def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
-    """Returns the named columns of a file, or of a mapping such as a DataFrame. `where` names it in messages."""
+    """Returns the named columns of a file, or of a mapping such as a DataFrame. `where` names it in
+    messages.
+    """
     if isinstance(table, (str, os.PathLike)):
         path = Path(table)
         try:
-            table = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, where, names)
+            table = (
+                _parquet(path)
+                if path.suffix.lower() in (".parquet", ".pq")
+                else _csv(path, where, names)
+            )
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
-            raise ValueError(f"cannot read {where} ({reason}): name a CSV or Parquet file") from None
+            raise ValueError(
+                f"cannot read {where} ({reason}): name a CSV or Parquet file"
+            ) from None
     elif hasattr(table, "to_list"):
-        raise ValueError(f"table is a {type(table).__name__}, one column of a table: give the whole DataFrame")
+        raise ValueError(
+            f"table is a {type(table).__name__}, one column of a table: give the whole DataFrame"
+        )
     elif not hasattr(table, "keys"):
-        raise ValueError(f"table = {shown(table)} is not a table: give the name of a CSV or Parquet file, or a DataFrame")
+        raise ValueError(
+            f"table = {shown(table)} is not a table: give the name of a CSV or "
+            f"Parquet file, or a DataFrame"
+        )
     _check_header([str(name) for name in table.keys()], where, names, table)  # noqa: SIM118 (a DataFrame has keys, too)
     there = {str(name): name for name in table.keys()}  # noqa: SIM118
     try:
@@ -263,7 +356,10 @@ def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
         raise ValueError(f"a column of {where} is not a list: give lists of equal length") from None
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"the columns of {where} differ in length ({lengths}): give one entry of each for every row")
+        raise ValueError(
+            f"the columns of {where} differ in length ({lengths}): give one entry "
+            f"of each for every row"
+        )
     return columns
 
 
@@ -271,14 +367,23 @@ def _check_header(header: list[str], where: str, names: list[str], table: Any = 
     """Raises unless a table has each of these columns once."""
     for name in names:
         if header.count(name) > 1:
-            raise ValueError(f"{where} has {header.count(name)} columns {name!r}: give them different names")
+            raise ValueError(
+                f"{where} has {header.count(name)} columns {name!r}: give them different names"
+            )
         if name in header:
             continue
-        missing = f"there is no column {name!r} in {where}, which has {shown(', '.join(header))[1:-1] or 'none'}"
+        missing = (
+            f"there is no column {name!r} in {where}, which has "
+            f"{shown(', '.join(header))[1:-1] or 'none'}"
+        )
         for mark in ";\t|":
             if any(name in (part.strip(' "') for part in cell.split(mark)) for cell in header):
-                raise ValueError(f"{missing}: separate cells by commas instead of {mark!r}, or give a DataFrame, such as "
-                                 f"pandas.read_csv(..., sep={mark!r}), with decimal=',' if numbers have decimal commas")
+                raise ValueError(
+                    f"{missing}: separate cells by commas instead of {mark!r}, or "
+                    f"give a DataFrame, such as "
+                    f"pandas.read_csv(..., sep={mark!r}), with decimal=',' if "
+                    f"numbers have decimal commas"
+                )
         if name in getattr(getattr(table, "index", None), "names", ()):
             raise ValueError(f"{missing}: {name!r} is its index, so give table.reset_index()")
         raise ValueError(f"{missing}: name the columns, as in arm={(header or ['ad'])[0]!r}")
@@ -294,15 +399,21 @@ def _csv(path: Path, where: str, names: list[str]) -> dict[str, list]:
         table: dict[str, list] = {name: [] for name in names}
         for number, row in enumerate(filter(None, reader), 1):
             if any(cell.strip() for cell in row[len(header) :]):
-                raise ValueError(f"row {number} of {where}, the header not counted, has {len(row)} cells, and the header has "
-                                 f"{len(header)}: write decimal points instead of commas, or put cells with commas in quotes")
+                raise ValueError(
+                    f"row {number} of {where}, the header not counted, has "
+                    f"{len(row)} cells, and the header has "
+                    f"{len(header)}: write decimal points instead of commas, or put "
+                    f"cells with commas in quotes"
+                )
             for name, place in places.items():
                 table[name].append(row[place] if place < len(row) else None)
     return table
 
 
 def _lines(text: TextIO) -> Iterator[str]:
-    """Yields the lines of a file and limits their length: a file that is not text may be one line of any length."""
+    """Yields the lines of a file and limits their length: a file that is not text may be one line
+    of any length.
+    """
     while line := text.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise csv.Error("the line is too long")
@@ -313,39 +424,54 @@ def _parquet(path: Path) -> dict[str, list]:
     try:
         from pyarrow import parquet  # type: ignore
     except ImportError:
-        raise ValueError(f"cannot read {str(path)!r} without pyarrow: install it, or save the table as CSV") from None
+        raise ValueError(
+            f"cannot read {str(path)!r} without pyarrow: install it, or save the table as CSV"
+        ) from None
     return parquet.read_table(path).to_pydict()
 
 
 def _numbers(column: list, where: str) -> np.ndarray:
-    """Returns a column as float64, with NaN where there is no number. `where` names it in messages."""
+    """Returns a column as float64, with NaN where there is no number. `where` names it in
+    messages.
+    """
 
     def number(row: int, value: Any) -> float:
         try:
             return float(value)
         except (TypeError, ValueError):
             if remedy := _remedy(value):
-                raise ValueError(f"{where} has {value!r} in row {row}, the header not counted: {remedy}") from None
+                raise ValueError(
+                    f"{where} has {value!r} in row {row}, the header not counted: {remedy}"
+                ) from None
             return np.nan
 
     return np.array([number(row, value) for row, value in enumerate(column, 1)], np.float64)
 
 
 def _remedy(value: Any) -> str:
-    """How to write a cell that is a number with other marks, such as $0.01. Empty if the cell is not a number."""
+    """How to write a cell that is a number with other marks, such as $0.01. Empty if the cell is
+    not a number.
+    """
     if not isinstance(value, str) or len(value) > 50:
         return ""
     amount = value.replace("%", "")
-    bare = re.sub(r"\b[A-Z]{3}\b", "", "".join(mark for mark in amount if unicodedata.category(mark) != "Sc"))  # such as EUR
+    # Such as EUR.
+    bare = re.sub(
+        r"\b[A-Z]{3}\b", "", "".join(mark for mark in amount if unicodedata.category(mark) != "Sc")
+    )
     if not re.search(r"\d", bare) or not re.fullmatch(r"[-+]?[\d.,'’\s]+", bare.strip()):
         return ""
-    remedies = ["write percentages as fractions"] * ("%" in value) + ["remove the currency sign"] * (bare != amount)
+    remedies = ["write percentages as fractions"] * ("%" in value) + [
+        "remove the currency sign"
+    ] * (bare != amount)
     if not re.fullmatch(r"[-+]?[\d.]+", bare.strip()):
         remedies.append("write a decimal point, and no commas or spaces")
     return " and ".join(remedies)
 
 
-def _largest(name: str, given: float | None, values: np.ndarray, kept: dict[str, list[int]]) -> float:
+def _largest(
+    name: str, given: float | None, values: np.ndarray, kept: dict[str, list[int]]
+) -> float:
     largest = max((float(values[rows].max()) for rows in kept.values()), default=1.0)
     if given is None:
         return largest or 1.0

@@ -16,12 +16,13 @@ from bts_jax.typing import ArrayLike
 
 @pytree
 class FixedPrice(Arms):
-    """Arms that cost a fixed price and earn 1 with some probability: models with a price per request, ads with a price per
-    view, tests with a price per sample.
+    """Arms that cost a fixed price and earn 1 with some probability: models with a price per
+    request, ads with a price per view, tests with a price per sample.
 
-    Prices are in any unit, such as dollars or cents, and so is the budget. The unit does not matter: policies see shares of the
-    largest price. With a limit on the number of rounds, T requests and B dollars, the game is `Timed(FixedPrice(...))` with the
-    budget [B, T]. The same key gives the same rewards as for `Bernoulli` (common random numbers).
+    Prices are in any unit, such as dollars or cents, and so is the budget. The unit does not
+    matter: policies see shares of the largest price. With a limit on the number of rounds, T
+    requests and B dollars, the game is `Timed(FixedPrice(...))` with the budget [B, T]. The same
+    key gives the same rewards as for `Bernoulli` (common random numbers).
 
     Args:
         success: the probability that a pull of the arm earns 1, in [0, 1]. [K]
@@ -33,7 +34,8 @@ class FixedPrice(Arms):
         >>> models.ratio.round().tolist()  # successes per dollar
         [1200.0, 30.0]
         >>> from bts_jax import Timed, theory
-        >>> theory.lp(Timed(models), [6.4, 1000]).pulls.round().tolist()  # the best mix for 1,000 requests and $6.40
+        >>> # the best mix for 1,000 requests and $6.40
+        >>> theory.lp(Timed(models), [6.4, 1000]).pulls.round().tolist()
         [800.0, 200.0]
     """
 
@@ -46,17 +48,31 @@ class FixedPrice(Arms):
         self._canonicalize("prices", 0, LARGEST_SCALE, price=1)
         shape = np.shape(self.success)
         if np.shape(self.price) != shape:
-            raise ValueError(f"price has shape {np.shape(self.price)}, and success has {shape}: give one of each per arm")
-        object.__setattr__(self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1]))
+            raise ValueError(
+                f"price has shape {np.shape(self.price)}, and success has {shape}: "
+                f"give one of each per arm"
+            )
+        object.__setattr__(
+            self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1])
+        )
         if not checks.is_concrete(self.price):
             return
         price = np.asarray(self.price)
         largest = price.max(-1, keepdims=True)
-        checks.require("the largest price", largest, (largest == 0) | (largest >= np.float32(SMALLEST_SCALE)),
-                       f"choose a smaller unit, because it must be at least {SMALLEST_SCALE:g}")
-        checks.require("price", price, (price == 0) | (price >= np.float32(SMALLEST_SCALE) * largest),
-                       f"make it 0, or at least {SMALLEST_SCALE:g} of the largest price, because sums are not exact enough "
-                       "for both")
+        checks.require(
+            "the largest price",
+            largest,
+            (largest == 0) | (largest >= np.float32(SMALLEST_SCALE)),
+            f"choose a smaller unit, because it must be at least {SMALLEST_SCALE:g}",
+        )
+        checks.require(
+            "price",
+            price,
+            (price == 0) | (price >= np.float32(SMALLEST_SCALE) * largest),
+            f"make it 0, or at least {SMALLEST_SCALE:g} of the largest price, because "
+            f"sums are not exact enough "
+            "for both",
+        )
 
     @property
     def cost_scale(self) -> jax.Array:
@@ -84,7 +100,9 @@ class FixedPrice(Arms):
         success_range: tuple[float, float] = (0.0, 1.0),
         price_range: tuple[float, float] = (0.01, 1.0),
     ) -> "FixedPrice":
-        """Draws a random instance. Probabilities of success and prices are uniform in the given ranges."""
+        """Draws a random instance. Probabilities of success and prices are uniform in the given
+        ranges.
+        """
         check_range("success_range", success_range)
         check_range("price_range", price_range, LARGEST_SCALE)
         check_num_arms(num_arms)

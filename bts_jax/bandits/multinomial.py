@@ -21,12 +21,14 @@ WRITTEN_OUT = 64  # up to this many points the loop is unrolled, and a GPU runs 
 class Multinomial(Arms):
     """Arms whose reward and cost are independent draws from M points.
 
-    The points are amounts of any size. If the largest is not 1, it is `reward_scale` and `cost_scale`, and policies see
-    rewards and costs divided by it.
+    The points are amounts of any size. If the largest is not 1, it is `reward_scale` and
+    `cost_scale`, and policies see rewards and costs divided by it.
 
     Args:
-        reward_probs: the probability of each point as the reward of each arm; each row sums to 1. [K, M]
-        cost_probs: the same for the cost. [K, M], or [K, d, M] for d resources, whose costs are independent draws
+        reward_probs: the probability of each point as the reward of each arm; each row sums to 1.
+            [K, M]
+        cost_probs: the same for the cost. [K, M], or [K, d, M] for d resources, whose costs are
+            independent draws
         support: the points, M numbers of at least 0; by default 0, 1/(M−1), …, 1. [M]
         scale: the largest reward and cost of one pull; by default the largest point.
 
@@ -35,7 +37,8 @@ class Multinomial(Arms):
         >>> bandit = Multinomial(reward_probs=[fair, fair], cost_probs=[fair, [0, 0, 1, 0, 0]])
         >>> bandit.support.tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
-        >>> cents = Multinomial(reward_probs=[fair, fair], cost_probs=[fair, [0, 0, 1, 0, 0]], support=[0, 5, 20, 50, 100])
+        >>> cents = Multinomial(reward_probs=[fair, fair], cost_probs=[fair, [0, 0, 1, 0, 0]],
+        ...     support=[0, 5, 20, 50, 100])
         >>> cents.cost_mean.tolist(), float(cents.cost_scale)
         ([35.0, 20.0], 100.0)
     """
@@ -59,8 +62,11 @@ class Multinomial(Arms):
         for name in ("reward_probs", "cost_probs"):
             probs = np.asarray(getattr(self, name), np.float64)
             total = probs.sum(-1)
-            checks.require(f"the sum of {name}", total, abs(total - 1) < 1e-5, "make every row sum to 1")
-            # Rows that sum to 1 in float32 keep their bits, as in an instance made under `vmap`, which is not normalized.
+            checks.require(
+                f"the sum of {name}", total, abs(total - 1) < 1e-5, "make every row sum to 1"
+            )
+            # Rows that sum to 1 in float32 keep their bits, as in an instance made under `vmap`,
+            # which is not normalized.
             if (abs(total - 1) > 1e-6).any():
                 object.__setattr__(self, name, jnp.asarray(probs / total[..., None], jnp.float32))
 
@@ -72,12 +78,17 @@ class Multinomial(Arms):
             support = checks.numbers("support", given, remedy)
             checks.require("support", support, (support >= 0) & (support <= LARGEST_SCALE), remedy)
         if np.ndim(given) < 1 or np.shape(given)[-1] != points:
-            raise ValueError(f"support has shape {np.shape(given)}, but the rows of reward_probs have {points} entries: "
-                             "give one point per entry")
+            raise ValueError(
+                f"support has shape {np.shape(given)}, but the rows of reward_probs "
+                f"have {points} entries: "
+                "give one point per entry"
+            )
         object.__setattr__(self, "support", jnp.asarray(given, jnp.float32))
 
     def _canonicalize_scale(self) -> None:
-        """Stores the scale as float32. It stays `None`, so that there is no unit, if the largest point is known to be 1."""
+        """Stores the scale as float32. It stays `None`, so that there is no unit, if the largest
+        point is known to be 1.
+        """
         batch, scale = np.shape(self.reward_probs)[:-2], self.scale
         xp: Any = np if checks.is_concrete((self.support, scale)) else jnp
         largest = xp.asarray(self.support).max(-1)
@@ -86,14 +97,28 @@ class Multinomial(Arms):
             if xp is np and (scale == 1).all():
                 return
         if xp is np:
-            remedy = f"give the largest amount of one pull, a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}; if it is "
+            remedy = (
+                f"give the largest amount of one pull, a number from {SMALLEST_SCALE:g} to "
+                f"{LARGEST_SCALE}; if it is "
+            )
             remedy += "smaller or larger, choose another unit"
             value = checks.numbers("scale", scale, remedy)
-            fits = (value >= np.float32(SMALLEST_SCALE)) & (value <= LARGEST_SCALE) & (np.float32(value) >= largest)
+            fits = (
+                (value >= np.float32(SMALLEST_SCALE))
+                & (value <= LARGEST_SCALE)
+                & (np.float32(value) >= largest)
+            )
             checks.require("scale", value, fits, remedy)
             enough = (largest == 0) | (largest >= np.float32(SMALLEST_SCALE) * value)
-            checks.require("the largest point of support", largest, enough, "set scale to the largest amount of one pull; it "
-                           f"is {np.max(value):g}, more than a million times as much")
+            checks.require(
+                "the largest point of support",
+                largest,
+                enough,
+                "set scale to the "
+                "largest amount of "
+                "one pull; it "
+                f"is {np.max(value):g}, more than a million times as much",
+            )
         if np.shape(scale) not in ((), batch):
             raise ValueError(f"scale has shape {np.shape(scale)}: give one number for the bandit")
         object.__setattr__(self, "scale", jnp.broadcast_to(jnp.asarray(scale, jnp.float32), batch))
@@ -129,16 +154,23 @@ class Multinomial(Arms):
         if jnp.ndim(self.cost_probs) == 3:
             rows = jnp.asarray(self.cost_probs)[arm]
             words = random.several_bits(key, 1 + len(rows))
-            costs = [_draw(word, probs, support) for word, probs in zip(words[1:], rows, strict=True)]
+            costs = [
+                _draw(word, probs, support) for word, probs in zip(words[1:], rows, strict=True)
+            ]
             return _draw(words[0], jnp.asarray(self.reward_probs)[arm], support), jnp.stack(costs)
         words = random.bits(key)
         rows = jnp.asarray(self.reward_probs)[arm], jnp.asarray(self.cost_probs)[arm]
-        reward, cost = (_draw(word, probs, support) for word, probs in zip(words, rows, strict=True))
+        reward, cost = (
+            _draw(word, probs, support) for word, probs in zip(words, rows, strict=True)
+        )
         return reward, cost
 
     @classmethod
-    def random(cls, key: jax.Array, num_arms: int, *, num_points: int = 5, num_resources: int | None = None) -> "Multinomial":
-        """Draws a random instance on `num_points` equispaced points. Each row is uniform over all probability vectors.
+    def random(
+        cls, key: jax.Array, num_arms: int, *, num_points: int = 5, num_resources: int | None = None
+    ) -> "Multinomial":
+        """Draws a random instance on `num_points` equispaced points. Each row is uniform over all
+        probability vectors.
 
         With `num_resources` = d, each arm has d costs.
         """
@@ -151,22 +183,29 @@ class Multinomial(Arms):
         return cls(reward_probs=probs[0], cost_probs=costs)
 
 
-# Sums over the points are computed in whole numbers: a float32 sum would depend on the order of its terms, and this order on
-# the batch. Functions that are also called outside of a game are compiled as one program, not one for each operation.
+# Sums over the points are computed in whole numbers: a float32 sum would depend on the order of its
+# terms, and this order on the batch. Functions that are also called outside of a game are compiled
+# as one program, not one for each operation.
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3))
-def _random_rows(key: jax.Array, count: int, num_arms: int, num_points: int) -> tuple[jax.Array, ...]:
+def _random_rows(
+    key: jax.Array, count: int, num_arms: int, num_points: int
+) -> tuple[jax.Array, ...]:
     """Returns rows [K, M] for the rewards, and for the cost of each resource."""
     weights = jax.random.exponential(key, (count, num_arms, num_points), jnp.float32)
     weights = jnp.ceil(weights * 2**16).astype(jnp.int32)
-    probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
+    probs = weights.astype(jnp.float32) / weights.sum(-1, keepdims=True, dtype=jnp.int32).astype(
+        jnp.float32
+    )
     return tuple(probs)
 
 
 @jax.jit
 def _mean(probs: jax.Array, support: jax.Array, scale: jax.Array | None) -> jax.Array:
-    """Returns the expected value under each row. `probs`: [K, M], `support`: [M], `scale`: [] -> [K]"""
+    """Returns the expected value under each row. `probs`: [K, M], `support`: [M], `scale`: [] ->
+    [K]
+    """
     if scale is not None:
         size = _power_above(scale)[..., None]
         return _mean(probs, support / size, None) * size
@@ -180,7 +219,9 @@ def _power_above(x: jax.Array) -> jax.Array:
 
 
 def _draw(word: jax.Array, probs: jax.Array, support: jax.Array) -> jax.Array:
-    """Returns the point that a random word selects, or NaN, which ends the run, if a probability is negative. [M] each"""
+    """Returns the point that a random word selects, or NaN, which ends the run, if a probability is
+    negative. [M] each
+    """
     level = (word >> 2).astype(jnp.int32)
     # The last point has the remaining probability, so that rounding cannot lead out of range.
     if len(support) <= WRITTEN_OUT:

@@ -17,17 +17,19 @@ from bts_jax.typing import ArrayLike
 
 @pytree
 class Pricing(Arms):
-    """An arm is a list of prices, one for each of d products. In each round a customer buys some of them, or nothing.
+    """An arm is a list of prices, one for each of d products. In each round a customer buys some of
+    them, or nothing.
 
-    At the prices of arm k the customer buys product j with probability demand[k, j], independently of the other products. The
-    reward is the revenue. The resources are the stocks of the products: a sold unit costs 1 / inventory. With time as one more
-    resource, the game is that of Besbes and Zeevi (Operations Research 2012): `Timed(Pricing(...), horizon)`.
+    At the prices of arm k the customer buys product j with probability demand[k, j], independently
+    of the other products. The reward is the revenue. The resources are the stocks of the products:
+    a sold unit costs 1 / inventory. With time as one more resource, the game is that of Besbes and
+    Zeevi (Operations Research 2012): `Timed(Pricing(...), horizon)`.
 
     Args:
         prices: the price of each product in each arm, at least 0, in any unit. [K, d]
         demand: the probability that a customer buys the product at this price. [K, d]
-        inventory: the number of units of each product per unit of budget, at least 1. By default 1: a unit sold costs 1, and
-            the budget is the stock. [d]
+        inventory: the number of units of each product per unit of budget, at least 1. By default 1:
+            a unit sold costs 1, and the budget is the stock. [d]
 
     Example:
         >>> shop = Pricing(prices=[[1, 4], [2, 3]], demand=[[0.8, 0.2], [0.4, 0.3]])
@@ -46,27 +48,46 @@ class Pricing(Arms):
     def _check(self) -> None:
         for name in ("prices", "demand"):
             if np.ndim(getattr(self, name)) < 2:
-                raise ValueError(f"{name} has shape {np.shape(getattr(self, name))}: give one number for each arm and product "
-                                 "[K, d]; with one product [[2], [3]]")
+                raise ValueError(
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
+                    f"number for each arm and product "
+                    "[K, d]; with one product [[2], [3]]"
+                )
         self._canonicalize("prices", 0, LARGEST_SCALE, prices=2)
         self._canonicalize("probabilities", demand=2)
         shape = jnp.shape(self.prices)
         if jnp.shape(self.demand) != shape:
-            raise ValueError(f"demand has shape {jnp.shape(self.demand)}, and prices have {shape}: give one probability for "
-                             "each price")
+            raise ValueError(
+                f"demand has shape {jnp.shape(self.demand)}, and prices have "
+                f"{shape}: give one probability for "
+                "each price"
+            )
         if checks.is_concrete(self.inventory):
-            remedy = "give the number of units per unit of budget, from 1 to 10⁶, one for each product or one for all"
+            remedy = (
+                "give the number of units per unit of budget, from 1 to 10⁶, one for each "
+                "product or one for all"
+            )
             inventory = checks.numbers("inventory", self.inventory, remedy)
             checks.require("inventory", inventory, (inventory >= 1) & (inventory <= 1e6), remedy)
             if inventory.shape not in ((), shape[-1:], (*shape[:-2], shape[-1])):
-                raise ValueError(f"inventory has shape {inventory.shape}, and there are {shape[-1]} products: {remedy}")
-        inventory = jnp.broadcast_to(jnp.asarray(self.inventory, jnp.float32), (*shape[:-2], shape[-1]))
+                raise ValueError(
+                    f"inventory has shape {inventory.shape}, and there are "
+                    f"{shape[-1]} products: {remedy}"
+                )
+        inventory = jnp.broadcast_to(
+            jnp.asarray(self.inventory, jnp.float32), (*shape[:-2], shape[-1])
+        )
         object.__setattr__(self, "inventory", inventory)
         if checks.is_concrete(self.reward_scale):
             largest = np.asarray(self.reward_scale)
             fits = (largest >= np.float32(SMALLEST_SCALE)) & (largest <= LARGEST_SCALE)
-            checks.require("the largest sum of prices of an arm", largest, fits,
-                           f"make it 0, or a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}: choose another unit")
+            checks.require(
+                "the largest sum of prices of an arm",
+                largest,
+                fits,
+                f"make it 0, or a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}: "
+                f"choose another unit",
+            )
 
     @property
     def reward_scale(self) -> jax.Array:
@@ -103,8 +124,8 @@ class Pricing(Arms):
     ) -> "Pricing":
         """Draws a random instance with prices in [0.1, 1] and exponential demand.
 
-        Each product has a demand a · exp(−b · price), with a uniform in [0.5, 1] and b uniform in [0.5, 4]. The prices of an
-        arm are uniform in [0.1, 1].
+        Each product has a demand a · exp(−b · price), with a uniform in [0.5, 1] and b uniform in
+        [0.5, 4]. The prices of an arm are uniform in [0.1, 1].
         """
         check_num_arms(num_arms, checks.whole("num_products", num_products, 1))
         checks.key(key)

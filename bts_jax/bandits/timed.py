@@ -20,8 +20,9 @@ class Timed(Wrapper):
 
     Args:
         bandit: the other bandit, of any family, with one resource or several.
-        horizon: the number of rounds per unit of budget, at least 1. Each pull costs 1 / horizon of the time. With the default
-            of 1 a pull costs 1, and the last entry of the budget is the number of rounds.
+        horizon: the number of rounds per unit of budget, at least 1. Each pull costs 1 / horizon of
+            the time. With the default of 1 a pull costs 1, and the last entry of the budget is the
+            number of rounds.
 
     Example:
         >>> from bts_jax import Bernoulli
@@ -38,15 +39,22 @@ class Timed(Wrapper):
     def _check(self) -> None:
         super()._check()
         if is_timed(self.bandit):
-            raise ValueError(f"bandit = {type(self.bandit).__name__} has time as a resource already: leave Timed out")
+            raise ValueError(
+                f"bandit = {type(self.bandit).__name__} has time as a resource "
+                f"already: leave Timed out"
+            )
         if checks.is_concrete(self.horizon):
             remedy = "give the number of rounds per unit of budget, from 1 to 10⁶"
             horizon = checks.numbers("horizon", self.horizon, remedy)
             checks.require("horizon", horizon, (horizon >= 1) & (horizon <= 1e6), remedy)
             if horizon.shape not in ((), np.shape(self.bandit.reward_mean)[:-1]):
-                raise ValueError(f"horizon has shape {horizon.shape}: {remedy}, one number for the bandit")
+                raise ValueError(
+                    f"horizon has shape {horizon.shape}: {remedy}, one number for the bandit"
+                )
         batch = jnp.shape(self.bandit.reward_mean)[:-1]
-        object.__setattr__(self, "horizon", jnp.broadcast_to(jnp.asarray(self.horizon, jnp.float32), batch))
+        object.__setattr__(
+            self, "horizon", jnp.broadcast_to(jnp.asarray(self.horizon, jnp.float32), batch)
+        )
 
     @property
     def cost_scale(self) -> Any:
@@ -56,11 +64,15 @@ class Timed(Wrapper):
         batch, d = jnp.shape(self.horizon), num_resources(self.bandit)
         scale = jnp.asarray(inner, jnp.float32)
         scale = scale[..., None] if d is None else scale
-        return jnp.concatenate([jnp.broadcast_to(scale, (*batch, d or 1)), jnp.ones((*batch, 1))], -1)
+        return jnp.concatenate(
+            [jnp.broadcast_to(scale, (*batch, d or 1)), jnp.ones((*batch, 1))], -1
+        )
 
     @property
     def revenue(self) -> Any:
-        """The revenue of each arm per unit of each resource except time, if the other bandit has it. [K] or [K, d]"""
+        """The revenue of each arm per unit of each resource except time, if the other bandit has
+        it. [K] or [K, d]
+        """
         return getattr(self.bandit, "revenue", None)
 
     @property
@@ -80,7 +92,9 @@ class Timed(Wrapper):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, horizon: float = 2.0) -> "Timed":
-        """Draws a random instance: the arms of `Bernoulli.random`, and time for `horizon` rounds per unit of budget."""
+        """Draws a random instance: the arms of `Bernoulli.random`, and time for `horizon` rounds
+        per unit of budget.
+        """
         return cls(bandit=Bernoulli.random(key, num_arms), horizon=horizon)
 
 

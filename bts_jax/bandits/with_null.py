@@ -14,11 +14,12 @@ from bts_jax.pytrees import Names, pytree
 
 @pytree
 class WithNull(Wrapper):
-    """The arms of another bandit and one more, the last one, which earns nothing and costs nothing except time.
+    """The arms of another bandit and one more, the last one, which earns nothing and costs nothing
+    except time.
 
-    The theory of bandits with knapsacks assumes such an arm, so that a policy can save its resources. It is of use only if time
-    passes meanwhile, as in `WithNull(Timed(bandit))`. If a bandit with several resources has no time, a run may never end, and
-    needs `max_rounds`.
+    The theory of bandits with knapsacks assumes such an arm, so that a policy can save its
+    resources. It is of use only if time passes meanwhile, as in `WithNull(Timed(bandit))`. If a
+    bandit with several resources has no time, a run may never end, and needs `max_rounds`.
 
     Args:
         bandit: the other bandit, of any family.
@@ -45,7 +46,13 @@ class WithNull(Wrapper):
         """That of the other bandit, if it has it. The null arm sells nothing. [K] or [K, d]"""
         revenue = getattr(self.bandit, "revenue", None)
         axis = jnp.ndim(self.bandit.reward_mean) - 1
-        return None if revenue is None else jnp.concatenate([revenue, jnp.zeros_like(revenue).take(jnp.array([0]), axis)], axis)
+        return (
+            None
+            if revenue is None
+            else jnp.concatenate(
+                [revenue, jnp.zeros_like(revenue).take(jnp.array([0]), axis)], axis
+            )
+        )
 
     @property
     def reward_mean(self) -> jax.Array:
@@ -65,9 +72,14 @@ class WithNull(Wrapper):
 
     @classmethod
     def random(cls, key: jax.Array, num_arms: int, *, horizon: float = 2.0) -> "WithNull":
-        """Draws a random instance of `num_arms` arms: those of `Timed.random`, and the arm that does nothing."""
+        """Draws a random instance of `num_arms` arms: those of `Timed.random`, and the arm that
+        does nothing.
+        """
         if checks.whole("num_arms", num_arms, 1) < 3:
-            raise ValueError(f"num_arms = {num_arms} is too few: give at least 3, because one of them does nothing")
+            raise ValueError(
+                f"num_arms = {num_arms} is too few: give at least 3, because one of "
+                f"them does nothing"
+            )
         return cls(bandit=Timed.random(key, num_arms - 1, horizon=horizon))
 
     def _idle(self) -> jax.Array:

@@ -1,30 +1,37 @@
 """Draws by rejection without loops: one proposal per call, or a few.
 
-A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would wait for the last one. Here
-each draw becomes one proposal. Accepted elements are saved, and the engine calls the policy again, in the same round, until
-all elements of all draws are accepted. Then the round counts.
+A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would
+wait for the last one. Here each draw becomes one proposal. Accepted elements are saved, and the
+engine calls the policy again, in the same round, until all elements of all draws are accepted. Then
+the round counts.
 
 This is exact because of three rules:
 
-1. All other random numbers of a round are the same in every attempt. Only proposals depend on the attempt.
-2. If the parameters of a draw depend on another draw, it is accepted only after the other draw is complete.
-3. An accepted draw that a round did not need is used in a later round only under three conditions. Its parameters are bit for
-   bit the same. Every round has a fresh key: a key that a policy stores in its state gives the same draws whenever it is used.
-   And nothing else in the round has the same random words. If another draw had them, the round would end when that one is
-   accepted, so this one would be saved only for words that suit both.
+1. All other random numbers of a round are the same in every attempt. Only proposals depend on the
+   attempt.
+2. If the parameters of a draw depend on another draw, it is accepted only after the other draw is
+   complete.
+3. An accepted draw that a round did not need is used in a later round only under three conditions.
+   Its parameters are bit for bit the same. Every round has a fresh key: a key that a policy stores
+   in its state gives the same draws whenever it is used. And nothing else in the round has the same
+   random words. If another draw had them, the round would end when that one is accepted, so this
+   one would be saved only for words that suit both.
 
-The third rule saves calls. In the last attempt of a round, most elements already have a draw, and their proposals would be
-wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
+The third rule saves calls. In the last attempt of a round, most elements already have a draw, and
+their proposals would be wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
 
-On a GPU, a call takes a few microseconds whatever it computes. So a draw by `random.rejection`, whose proposals are often
-rejected, makes several proposals per call there, and takes the first accepted one (`PROPOSALS`).
+On a GPU, a call takes a few microseconds whatever it computes. So a draw by `random.rejection`,
+whose proposals are often rejected, makes several proposals per call there, and takes the first
+accepted one (`PROPOSALS`).
 
-The draws of a bandit depend only on the key of the pull, so that all policies have common random numbers. On a CPU they are
-loops. On a GPU, where loops are slow, each call makes one proposal, and the round is attempted again if it is rejected
-(`_InOrder`). The number of rejected proposals is stored. So a draw is always the first accepted proposal, as in a loop.
+The draws of a bandit depend only on the key of the pull, so that all policies have common random
+numbers. On a CPU they are loops. On a GPU, where loops are slow, each call makes one proposal, and
+the round is attempted again if it is rejected (`_InOrder`). The number of rejected proposals is
+stored. So a draw is always the first accepted proposal, as in a loop.
 
-`jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` use one primitive of JAX, `random_gamma`. It is
-replaced by our sampler. A draw inside a loop or a branch of the policy or the bandit stays a loop.
+`jax.random.gamma`, `loggamma`, `beta`, `dirichlet`, `t` and `chisquare` use one primitive of JAX,
+`random_gamma`. It is replaced by our sampler. A draw inside a loop or a branch of the policy or the
+bandit stays a loop.
 """
 
 import math
@@ -37,20 +44,34 @@ import numpy as np
 from jax import lax
 
 from bts_jax import random
-from bts_jax.engine.jaxprs import evaluate, evaluate_env, is_exact, is_hash, read, retrace, simplified, variables
+from bts_jax.engine.jaxprs import (
+    evaluate,
+    evaluate_env,
+    is_exact,
+    is_hash,
+    read,
+    retrace,
+    simplified,
+    variables,
+)
 from bts_jax.engine.passes.armwise import ARMWISE, OTHER, Changes
 from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Var, make_jaxpr
 from bts_jax.random import NONE
 
-PROPOSALS = {"cpu": 1, "gpu": 3}  # per call, for a policy's draw by `random.rejection`; see `engine/README.md`
+# Per call, for a policy's draw by `random.rejection`; see `engine/README.md`.
+PROPOSALS = {"cpu": 1, "gpu": 3}
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 
 
 class Kept(NamedTuple):
-    """The saved draws of one `draw` operation of a policy: accepted and not yet used. For a bandit, see `_InOrder`."""
+    """The saved draws of one `draw` operation of a policy: accepted and not yet used. For a bandit,
+    see `_InOrder`.
+    """
 
     value: jax.Array  # `NONE` where there is no draw
-    parameters: tuple[jax.Array, ...]  # the parameters of the draws; empty if they change only for the pulled arm
+    parameters: tuple[
+        jax.Array, ...
+    ]  # the parameters of the draws; empty if they change only for the pulled arm
 
 
 class Attempt(NamedTuple):
@@ -58,7 +79,7 @@ class Attempt(NamedTuple):
 
     outputs: Any  # of the function; invalid unless complete
     complete: jax.Array  # bool: all draws were accepted
-    keep: Callable  # `keep(counts, again)`: the draws to save if the round counts, or if there is another attempt
+    keep: Callable  # `keep(counts, again)`: the draws to save if the round counts, or for `again`
 
 
 def replace_random_gamma(closed: Closed) -> Closed:
@@ -67,26 +88,42 @@ def replace_random_gamma(closed: Closed) -> Closed:
     def rule(equation: Equation, inputs: Sequence) -> list[jax.Array]:
         return [_random_gamma(*inputs, **equation.params)]
 
-    return retrace(closed, lambda equation: equation.primitive.name == "random_gamma", rule, is_exact)
+    return retrace(
+        closed, lambda equation: equation.primitive.name == "random_gamma", rule, is_exact
+    )
 
 
 def _random_gamma(keys: jax.Array, shape: jax.Array, *, log_space: bool) -> jax.Array:
-    """Gamma draws, or their logarithms. There is one key for each entry along the first axes of `shape`."""
+    """Gamma draws, or their logarithms. There is one key for each entry along the first axes of
+    `shape`.
+    """
     rest = shape.shape[keys.ndim :]
-    words = [word.reshape(keys.shape + (1,) * len(rest)) if rest else word for word in random.key_words(keys)]
+    words = [
+        word.reshape(keys.shape + (1,) * len(rest)) if rest else word
+        for word in random.key_words(keys)
+    ]
     place = lax.iota(jnp.uint32, math.prod(rest)).reshape(rest)
     a = shape.astype(jnp.float32)
-    # For small shapes a draw is Gamma(a + 1) · U^(1/a). It may be too small for float32, but its logarithm is not.
+    # For small shapes a draw is Gamma(a + 1) · U^(1/a). It may be too small for float32, but its
+    # logarithm is not.
     small = a < 0.5
     value = random.draw_p.bind(*words, place, jnp.where(small, a + 1, a), sampler=random.GAMMA)
-    energy = random.exponential(random.threefry((words[0], words[1]), (place, jnp.uint32(OWN_STREAM)))[0])
+    energy = random.exponential(
+        random.threefry((words[0], words[1]), (place, jnp.uint32(OWN_STREAM)))[0]
+    )
     less = energy / jnp.where(small, a, 1)
-    draws = random.log(value) - jnp.where(small, less, 0) if log_space else value * jnp.where(small, jnp.exp(-less), 1)
+    draws = (
+        random.log(value) - jnp.where(small, less, 0)
+        if log_space
+        else value * jnp.where(small, jnp.exp(-less), 1)
+    )
     return draws.astype(shape.dtype)
 
 
 def in_order(function: Callable, platform: str) -> Callable:
-    """The same function with draws that are the first accepted proposals: by a loop on a CPU, by `_InOrder` on a GPU."""
+    """The same function with draws that are the first accepted proposals: by a loop on a CPU, by
+    `_InOrder` on a GPU.
+    """
 
     def drawn(*arguments: Any) -> Any:
         closed, out = make_jaxpr(function, *arguments)
@@ -106,7 +143,8 @@ def in_order(function: Callable, platform: str) -> Callable:
 
 
 class Stepwise:
-    """A round that makes one proposal per draw and call. On a GPU, some draws make several (`PROPOSALS`).
+    """A round that makes one proposal per draw and call. On a GPU, some draws make several
+    (`PROPOSALS`).
 
     The round is a function `(constants, state, *others) -> (outputs, state)`.
     """
@@ -117,17 +155,24 @@ class Stepwise:
         closed, out = make_jaxpr(function, constants, state, *others)
         self.closed = simplified(retrace(replace_random_gamma(closed), opaque=is_exact))
         self.structure = jax.tree.structure(out)
-        self.changes = Changes(self.closed.jaxpr, len(jax.tree.leaves(constants)), len(jax.tree.leaves(state)))
+        self.changes = Changes(
+            self.closed.jaxpr, len(jax.tree.leaves(constants)), len(jax.tree.leaves(state))
+        )
         self.draws = [one for one in self.closed.jaxpr.eqns if one.primitive is random.draw_p]
         self.needs = _dependencies(self.closed.jaxpr, self.draws)
         self.changing = [self._change(equation) for equation in self.draws]
         first = len(jax.tree.leaves((constants, state)))
-        fresh = _with_fresh_keys(self.closed.jaxpr, self.draws, len(jax.tree.leaves(constants)), first)
+        fresh = _with_fresh_keys(
+            self.closed.jaxpr, self.draws, len(jax.tree.leaves(constants)), first
+        )
         own = _with_own_words(self.closed, self.draws)
-        self.saved = [both == (True, True) for both in zip(fresh, own, strict=True)]  # whether rule 3 allows it
+        # Whether rule 3 allows it.
+        self.saved = [both == (True, True) for both in zip(fresh, own, strict=True)]
 
     def _change(self, equation: Equation) -> int:
-        """How the parameters of a draw change: not at all, only for the pulled arm, or in other ways."""
+        """How the parameters of a draw change: not at all, only for the pulled arm, or in other
+        ways.
+        """
         shape = equation.outvars[0].aval.shape
         if any(atom.aval.shape != shape for atom in equation.invars[3:]):
             return OTHER
@@ -142,7 +187,11 @@ class Stepwise:
             if equation.params["sampler"].in_order:
                 nothing.append(Kept(jnp.zeros(shape, jnp.uint32), ()))
                 continue
-            parameters = tuple(jnp.zeros(shape, jnp.float32) for _ in equation.invars[3:]) if change == OTHER else ()
+            parameters = (
+                tuple(jnp.zeros(shape, jnp.float32) for _ in equation.invars[3:])
+                if change == OTHER
+                else ()
+            )
             nothing.append(Kept(jnp.full(shape, NONE, jnp.float32), parameters))
         return nothing
 
@@ -158,17 +207,25 @@ class Stepwise:
             before = [made[j] for j in self.needs[i]]
             sampler = equation.params["sampler"]
             count = 1 if sampler.mostly_accepted else self.proposals
-            made.append(_InOrder(sampler, kept[i], inputs, before) if sampler.in_order else
-                        _Draw(sampler, count, kept[i], self.changing[i], attempt, inputs, before))
+            made.append(
+                _InOrder(sampler, kept[i], inputs, before)
+                if sampler.in_order
+                else _Draw(sampler, count, kept[i], self.changing[i], attempt, inputs, before)
+            )
             return [made[-1].value]
 
-        env = evaluate_env(self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact)
+        env = evaluate_env(
+            self.closed.jaxpr, self.closed.consts, jax.tree.leaves(arguments), rule, is_exact
+        )
         outputs = [read(atom, env) for atom in self.closed.jaxpr.outvars]
         if self.changes.index is not None:
             index = env[self.changes.index]
 
         def keep(counts: jax.Array, again: jax.Array) -> list[Kept]:
-            return [draw.keep(counts, again, index, saved) for draw, saved in zip(made, self.saved, strict=True)]
+            return [
+                draw.keep(counts, again, index, saved)
+                for draw, saved in zip(made, self.saved, strict=True)
+            ]
 
         complete = ~_any([one.lacks for one in made])
         return Attempt(jax.tree.unflatten(self.structure, outputs), complete, keep)
@@ -178,14 +235,23 @@ class _Draw:
     """One attempt at the draws of one `draw` operation."""
 
     def __init__(
-        self, sampler: random.Sampler, count: int, kept: Kept, change: int, attempt: jax.Array,
-        operands: Sequence, before: Sequence["_Draw | _InOrder"],
+        self,
+        sampler: random.Sampler,
+        count: int,
+        kept: Kept,
+        change: int,
+        attempt: jax.Array,
+        operands: Sequence,
+        before: Sequence["_Draw | _InOrder"],
     ):
         key, place, parameters = tuple(operands[:2]), operands[2], tuple(operands[3:])
         self.change, self.parameters = change, parameters if change == OTHER else ()
         self.known = kept.value
         if change == OTHER:
-            same = [_bits(new) == _bits(old) for new, old in zip(parameters, kept.parameters, strict=True)]
+            same = [
+                _bits(new) == _bits(old)
+                for new, old in zip(parameters, kept.parameters, strict=True)
+            ]
             self.known = jnp.where(_both(same), self.known, NONE)
         words = [random.words_of(sampler, attempt * count + i, key, place) for i in range(count)]
         self.proposed = sampler.propose(words[-1], *parameters)
@@ -199,7 +265,9 @@ class _Draw:
         self.lacks = self.value == NONE
 
     def keep(self, counts: jax.Array, again: jax.Array, index: Any, saved: bool) -> Kept:
-        """The draws to save: those that the round did not need if it counts, all draws so far if there is another attempt."""
+        """The draws to save: those that the round did not need if it counts, all draws so far if
+        there is another attempt.
+        """
         new = jnp.where(self.has, counts if saved else False, again)
         value = jnp.where(new, self.proposed, jnp.where(counts, NONE, self.known))
         if self.change == ARMWISE:  # the parameters of the pulled arm have changed
@@ -210,14 +278,22 @@ class _Draw:
 class _InOrder:
     """One attempt at the draws of one `draw` operation of a bandit.
 
-    The number of rejected proposals is saved. If the round is attempted again, an accepted proposal is made again, too.
+    The number of rejected proposals is saved. If the round is attempted again, an accepted proposal
+    is made again, too.
     """
 
-    def __init__(self, sampler: random.Sampler, kept: Kept, operands: Sequence, before: Sequence["_Draw | _InOrder"]):
+    def __init__(
+        self,
+        sampler: random.Sampler,
+        kept: Kept,
+        operands: Sequence,
+        before: Sequence["_Draw | _InOrder"],
+    ):
         self.rejected = kept.value
         proposal, valid = random.proposals(sampler, *operands)
         value, accepted = proposal(self.rejected)
-        value = jnp.where(accepted, value, 1)  # `update` gets a valid number, although the round will be attempted again
+        # `update` gets a valid number, although the round will be attempted again.
+        value = jnp.where(accepted, value, 1)
         self.value = jnp.where(valid, value, jnp.nan)
         self.lacks = valid & ~accepted
         self.ready = ~_any([one.lacks for one in before])  # the parameters are known
@@ -256,7 +332,9 @@ def _dependencies(jaxpr: Jaxpr, draws: Sequence) -> list[list[int]]:
     depends: dict[Any, frozenset[int]] = {}
     needs = []
     for equation in jaxpr.eqns:
-        found = frozenset().union(*(depends.get(var, frozenset()) for var in variables(equation.invars)))
+        found = frozenset().union(
+            *(depends.get(var, frozenset()) for var in variables(equation.invars))
+        )
         if id(equation) in number:
             needs.append(sorted(found))
             found |= {number[id(equation)]}
@@ -277,14 +355,20 @@ def _with_fresh_keys(jaxpr: Jaxpr, draws: Sequence, first: int, last: int) -> li
             state.update(equation.outvars)
         elif not fresh.isdisjoint(used):
             fresh.update(equation.outvars)
-    return [all(atom in fresh for atom in variables(one.invars[:2])) and len(variables(one.invars[:2])) == 2 for one in draws]
+    return [
+        all(atom in fresh for atom in variables(one.invars[:2]))
+        and len(variables(one.invars[:2])) == 2
+        for one in draws
+    ]
 
 
 def _with_own_words(closed: Closed, draws: Sequence) -> list[bool]:
-    """For each draw, whether each of its elements provably has random words that nothing else in the round has.
+    """For each draw, whether each of its elements provably has random words that nothing else in
+    the round has.
 
-    The words depend on the key and on the position. So each key must have one use, from the key of the round to the draw. It
-    may also be divided: by disjoint slices, or by folding in different numbers. Anything else counts as shared.
+    The words depend on the key and on the position. So each key must have one use, from the key of
+    the round to the draw. It may also be divided: by disjoint slices, or by folding in different
+    numbers. Anything else counts as shared.
     """
     keys = _KeyUses(closed)
     result = []
@@ -296,24 +380,39 @@ def _with_own_words(closed: Closed, draws: Sequence) -> list[bool]:
 
 
 class _KeyUses:
-    """The keys of a round, and how they are used. Variables that are computed in the same way have the same name."""
+    """The keys of a round, and how they are used. Variables that are computed in the same way have
+    the same name.
+    """
 
-    MOVES = "concatenate random_unwrap random_wrap reshape slice split squeeze stack transpose unstack".split()
+    MOVES = """
+        concatenate random_unwrap random_wrap reshape slice split squeeze stack transpose unstack
+        """.split()
     OTHERS = "broadcast_in_dim random_fold_in random_split".split()
 
     def __init__(self, closed: Closed):
         self.constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         self.names: dict[Any, Any] = {}  # by variable
-        self.makers: dict[Any, Any] = {}  # the operation that computes a variable, by variable and by name
+        # The operation that computes a variable, by variable and by name.
+        self.makers: dict[Any, Any] = {}
         self.uses: dict[Any, dict[Any, Any]] = {}  # by name: the operations that use it, each once
         numbers: dict[Any, int] = {}
         for equation in closed.jaxpr.eqns:
-            operation, inputs, use = equation.primitive.name, [self.name(atom) for atom in equation.invars], id(equation)
+            operation, inputs, use = (
+                equation.primitive.name,
+                [self.name(atom) for atom in equation.invars],
+                id(equation),
+            )
             self.makers.update(dict.fromkeys(equation.outvars, equation))
             if operation in (*self.MOVES, *self.OTHERS) or is_hash(equation):
-                use = operation, equation.params["name"] if is_hash(equation) else str(equation.params), *inputs
+                use = (
+                    operation,
+                    equation.params["name"] if is_hash(equation) else str(equation.params),
+                    *inputs,
+                )
                 number = numbers.setdefault(use, len(numbers))
-                self.names.update({var: (place, number) for place, var in enumerate(equation.outvars)})
+                self.names.update(
+                    {var: (place, number) for place, var in enumerate(equation.outvars)}
+                )
                 self.makers.update({self.names[var]: equation for var in equation.outvars})
             for atom in inputs:
                 self.uses.setdefault(atom, {})[use] = equation
@@ -328,15 +427,18 @@ class _KeyUses:
     def has_one_use(self, atom: Atom, user: str = "") -> bool:
         """Whether a key, or its words, and all keys that it was made from are used once.
 
-        JAX makes new keys with another hash than the one that makes words of proposals. So a key may have a use of each kind.
-        `user` is the operation that uses it.
+        JAX makes new keys with another hash than the one that makes words of proposals. So a key
+        may have a use of each kind. `user` is the operation that uses it.
         """
         if not isinstance(atom, Var) or atom in self.constants:
             return False
         new_keys, words = ("random_fold_in", "random_split"), ("random_unwrap",)
         others = words if user in new_keys else new_keys if user in words else ()
-        uses = [use for use in self.uses[self.name(atom)].values()
-                if not self.is_harmless(use) and (use is None or use.primitive.name not in others)]
+        uses = [
+            use
+            for use in self.uses[self.name(atom)].values()
+            if not self.is_harmless(use) and (use is None or use.primitive.name not in others)
+        ]
         if len(uses) > 1 and not (self.are_disjoint(uses) or self.fold_in_different_numbers(uses)):
             return False
         maker = self.makers.get(self.name(atom))
@@ -349,32 +451,52 @@ class _KeyUses:
             return self.has_one_use(inputs[0], operation)
         if operation == "random_fold_in":
             data = self.value(inputs[1])
-            different = inputs[1].aval.shape == () or (data is not None and len(np.unique(data)) == data.size)
+            different = inputs[1].aval.shape == () or (
+                data is not None and len(np.unique(data)) == data.size
+            )
             return different and self.has_one_use(inputs[0], operation)
         if operation not in (*self.MOVES, "broadcast_in_dim"):
             return False
-        grows = math.prod(maker.outvars[0].aval.shape) > sum(math.prod(atom.aval.shape) for atom in inputs)
+        grows = math.prod(maker.outvars[0].aval.shape) > sum(
+            math.prod(atom.aval.shape) for atom in inputs
+        )
         different = len({self.name(atom) for atom in inputs}) == len(inputs)
-        return different and (operation == "random_unwrap" or not grows) and all(self.has_one_use(atom, operation) for atom in inputs)
+        return (
+            different
+            and (operation == "random_unwrap" or not grows)
+            and all(self.has_one_use(atom, operation) for atom in inputs)
+        )
 
     def is_harmless(self, use: Any) -> bool:
         """Whether this is the hash in `_random_gamma`, which has a stream of its own."""
-        return use is not None and is_hash(use) and np.array_equal(self.value(use.invars[-1]), OWN_STREAM)  # type: ignore
+        if use is None or not is_hash(use):
+            return False
+        stream = self.value(use.invars[-1])
+        return stream is not None and np.array_equal(stream, OWN_STREAM)
 
     def are_disjoint(self, uses: list) -> bool:
         if any(use is None or use.primitive.name != "slice" for use in uses):
             return False
-        bounds = [list(zip(use.params["start_indices"], use.params["limit_indices"], strict=True)) for use in uses]
-        return all(any(a[1] <= b[0] or b[1] <= a[0] for a, b in zip(one, other, strict=True))
-                   for i, one in enumerate(bounds) for other in bounds[:i])
+        bounds = [
+            list(zip(use.params["start_indices"], use.params["limit_indices"], strict=True))
+            for use in uses
+        ]
+        return all(
+            any(a[1] <= b[0] or b[1] <= a[0] for a, b in zip(one, other, strict=True))
+            for i, one in enumerate(bounds)
+            for other in bounds[:i]
+        )
 
     def fold_in_different_numbers(self, uses: list) -> bool:
-        """Whether these fold different numbers into a key: by `fold_in`, or by a hash with a different last number."""
+        """Whether these fold different numbers into a key: by `fold_in`, or by a hash with a
+        different last number.
+        """
         folds = all(use is not None and use.primitive.name == "random_fold_in" for use in uses)
         if not folds and not all(use is not None and is_hash(use) for use in uses):
             return False
         data = [self.value(use.invars[-1]) for use in uses]
-        return all(x is not None and x.shape == () for x in data) and len({int(x) for x in data}) == len(uses)  # type: ignore
+        numbers = {int(x) for x in data if x is not None and x.shape == ()}
+        return len(numbers) == len(uses)
 
     def value(self, atom: Atom) -> np.ndarray | None:
         """The value of a constant. `None` if it is no constant, or not a simple one."""
@@ -387,5 +509,7 @@ class _KeyUses:
             return None
         if maker.primitive.name == "iota" and len(maker.params["shape"]) == 1:
             return np.arange(maker.params["shape"][0])
-        integer = maker.primitive.name == "convert_element_type" and jnp.issubdtype(maker.params["new_dtype"], jnp.integer)
+        integer = maker.primitive.name == "convert_element_type" and jnp.issubdtype(
+            maker.params["new_dtype"], jnp.integer
+        )
         return self.value(maker.invars[0]) if integer else None

@@ -1,4 +1,6 @@
-"""Shared tools of the passes over jaxprs: a builder that copies equations, and an evaluator with custom rules."""
+"""Shared tools of the passes over jaxprs: a builder that copies equations, and an evaluator with
+custom rules.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,21 +12,33 @@ import numpy as np
 from jax import lax
 
 from bts_jax import random
-from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Literal, Var, jaxprs_in_params, make_jaxpr
+from bts_jax.jax_internals import (
+    Atom,
+    Closed,
+    Equation,
+    Jaxpr,
+    Literal,
+    Var,
+    jaxprs_in_params,
+    make_jaxpr,
+)
 from bts_jax.random import EXACT
 
 CALLS = "jit pjit closed_call core_call custom_jvp_call custom_vjp_call remat2 checkpoint".split()
-HASHES = {hash.__name__: hash for hash in (random.hash, random.jax_hash)}  # of our random number generator and of JAX's
+# Of our random number generator and of JAX's.
+HASHES = {hash.__name__: hash for hash in (random.hash, random.jax_hash)}
 ELEMENTWISE = """
-    abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos cosh div eq erf erf_inv
-    erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul mulhi ne neg nextafter
-    not or pow population_count real rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
-    sinh sqrt square stop_gradient sub tan tanh xor
+    abs add and atan2 bitcast_convert_type cbrt ceil clamp complex convert_element_type copy cos
+    cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le log
+    log1p logistic lt max min mul mulhi ne neg nextafter not or pow population_count real rem
+    round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt
+    square stop_gradient sub tan tanh xor
     """.split()
 MOVES = "broadcast_in_dim concatenate reshape squeeze stack".split()  # These compute nothing.
 SIMPLE = {*ELEMENTWISE, *MOVES, "iota"}
 
-Rule = Callable[[Equation, Sequence], Sequence | None]  # (equation, inputs) -> outputs; `None`: evaluate the operation itself
+# (equation, inputs) -> outputs; `None`: evaluate the operation itself.
+Rule = Callable[[Equation, Sequence], Sequence | None]
 
 
 def body_of_call(equation: Equation) -> Closed | None:
@@ -37,7 +51,9 @@ def body_of_call(equation: Equation) -> Closed | None:
 
 def is_exact(equation: Equation) -> bool:
     """Whether this is the call of a function that rounds its products itself (`random.exact`)."""
-    return equation.primitive.name in CALLS and str(equation.params.get("name", "")).startswith(EXACT)
+    return equation.primitive.name in CALLS and str(equation.params.get("name", "")).startswith(
+        EXACT
+    )
 
 
 def is_hash(equation: Equation) -> bool:
@@ -46,10 +62,11 @@ def is_hash(equation: Equation) -> bool:
 
 
 class Builder:
-    """Builds a closed jaxpr from copied equations of other jaxprs and from new equations, which are traced.
+    """Builds a closed jaxpr from copied equations of other jaxprs and from new equations, which are
+    traced.
 
-    Copying an equation takes a tenth of the time that JAX needs to trace it again. The values in this class are variables and
-    literals of the new jaxpr, and pytrees of them.
+    Copying an equation takes a tenth of the time that JAX needs to trace it again. The values in
+    this class are variables and literals of the new jaxpr, and pytrees of them.
     """
 
     def __init__(self):
@@ -61,9 +78,16 @@ class Builder:
         return self.constants.setdefault(id(value), (Var(var.aval), value))[0]
 
     def start(self, closed: Closed, inputs: Sequence) -> dict:
-        """Maps the constants and the inputs of a closed jaxpr to their new variables, before its equations are copied."""
-        constants = [self.constant(var, value) for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
-        return dict(zip(closed.jaxpr.constvars, constants, strict=True)) | dict(zip(closed.jaxpr.invars, inputs, strict=True))
+        """Maps the constants and the inputs of a closed jaxpr to their new variables, before its
+        equations are copied.
+        """
+        constants = [
+            self.constant(var, value)
+            for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        ]
+        return dict(zip(closed.jaxpr.constvars, constants, strict=True)) | dict(
+            zip(closed.jaxpr.invars, inputs, strict=True)
+        )
 
     def copy(self, equation: Equation, inputs: Sequence, params: dict | None = None) -> list:
         """Copies an equation with new inputs of the same types. Returns its new outputs."""
@@ -72,12 +96,16 @@ class Builder:
         return outputs
 
     def inline(
-        self, closed: Closed, inputs: Sequence, apply: Callable[[Equation, list], list | None] = lambda equation, inputs: None,
+        self,
+        closed: Closed,
+        inputs: Sequence,
+        apply: Callable[[Equation, list], list | None] = lambda equation, inputs: None,
         opaque: Callable[[Equation], bool] = lambda _: False,
     ) -> list:
         """Copies a closed jaxpr, and returns its outputs. Calls are inlined unless they are opaque.
 
-        `apply` takes an equation and its inputs. It returns the outputs of a replacement, or `None` to copy the equation.
+        `apply` takes an equation and its inputs. It returns the outputs of a replacement, or `None`
+        to copy the equation.
         """
         env = self.start(closed, inputs)
         for equation in closed.jaxpr.eqns:
@@ -97,12 +125,21 @@ class Builder:
         atoms, structure = jax.tree.flatten(values)
         arguments = [shape_of(atom) for atom in atoms]
         closed, out = make_jaxpr(lambda *leaves: function(*structure.unflatten(leaves)), *arguments)
-        return jax.tree.unflatten(jax.tree.structure(out), self.inline(closed, atoms, opaque=lambda _: True))
+        return jax.tree.unflatten(
+            jax.tree.structure(out), self.inline(closed, atoms, opaque=lambda _: True)
+        )
 
     def closed(self, jaxpr: Jaxpr, inputs: Sequence, outputs: Sequence) -> Closed:
         """The closed jaxpr of all equations, with these inputs and outputs. It replaces `jaxpr`."""
-        constvars, consts = zip(*self.constants.values(), strict=True) if self.constants else ((), ())
-        new = jaxpr.replace(constvars=list(constvars), invars=list(inputs), outvars=list(outputs), eqns=self.equations)
+        constvars, consts = (
+            zip(*self.constants.values(), strict=True) if self.constants else ((), ())
+        )
+        new = jaxpr.replace(
+            constvars=list(constvars),
+            invars=list(inputs),
+            outvars=list(outputs),
+            eqns=self.equations,
+        )
         return Closed(new, list(consts))
 
 
@@ -112,7 +149,9 @@ def new_atom(atom: Atom, env: dict) -> Atom:
 
 
 def shape_of(atom: Atom) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, weak_type=getattr(atom.aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(
+        atom.aval.shape, atom.aval.dtype, weak_type=getattr(atom.aval, "weak_type", False)
+    )
 
 
 def retrace(
@@ -121,21 +160,31 @@ def retrace(
     rule: Callable[[Equation, Sequence], Sequence] = lambda *_: (),
     opaque: Callable[[Equation], bool] = lambda _: False,
 ) -> Closed:
-    """The same closed jaxpr, with calls inlined unless they are opaque, and with `rule` in place of some equations.
+    """The same closed jaxpr, with calls inlined unless they are opaque, and with `rule` in place of
+    some equations.
 
-    `applies` selects these equations. The rule is a function of an equation and its inputs, and returns its outputs.
+    `applies` selects these equations. The rule is a function of an equation and its inputs, and
+    returns its outputs.
     """
     builder = Builder()
 
     def apply(equation: Equation, inputs: list) -> list | None:
-        return list(builder.trace(lambda *inputs: rule(equation, inputs), *inputs)) if applies(equation) else None
+        return (
+            list(builder.trace(lambda *inputs: rule(equation, inputs), *inputs))
+            if applies(equation)
+            else None
+        )
 
     outputs = builder.inline(closed, closed.jaxpr.invars, apply, opaque)
     return builder.closed(closed.jaxpr, closed.jaxpr.invars, outputs)
 
 
 def evaluate(
-    jaxpr: Jaxpr, consts: Sequence, arguments: Sequence, rule: Rule, opaque: Callable[[Equation], bool] = lambda _: False
+    jaxpr: Jaxpr,
+    consts: Sequence,
+    arguments: Sequence,
+    rule: Rule,
+    opaque: Callable[[Equation], bool] = lambda _: False,
 ) -> list:
     """The outputs of a jaxpr for these arguments."""
     env = evaluate_env(jaxpr, consts, arguments, rule, opaque)
@@ -143,10 +192,16 @@ def evaluate(
 
 
 def evaluate_env(
-    jaxpr: Jaxpr, consts: Sequence, arguments: Sequence, rule: Rule, opaque: Callable[[Equation], bool] = lambda _: False
+    jaxpr: Jaxpr,
+    consts: Sequence,
+    arguments: Sequence,
+    rule: Rule,
+    opaque: Callable[[Equation], bool] = lambda _: False,
 ) -> dict:
     """The values of all variables of a jaxpr for these arguments."""
-    env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+    env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+        zip(jaxpr.invars, arguments, strict=True)
+    )
     for equation in jaxpr.eqns:
         inputs = [read(atom, env) for atom in equation.invars]
         inner = body_of_call(equation)
@@ -162,7 +217,9 @@ def evaluate_env(
 
 def bind(equation: Equation, inputs: Sequence, rewrite: Callable = lambda body: body) -> Sequence:
     """Evaluates an operation. `rewrite` is applied to the bodies of a loop or a branch."""
-    params = jax.tree.map(lambda x: rewrite(x) if is_closed(x) else x, equation.params, is_leaf=is_closed)
+    params = jax.tree.map(
+        lambda x: rewrite(x) if is_closed(x) else x, equation.params, is_leaf=is_closed
+    )
     outputs = equation.primitive.bind(*inputs, **params)
     return outputs if equation.primitive.multiple_results else [outputs]
 
@@ -186,10 +243,13 @@ def variables(atoms: Sequence) -> list:
 
 
 def is_one_entry(equation: Equation) -> bool:
-    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)` for a scalar i. An index out of range changes nothing."""
+    """Whether this is `x.at[i].set(y)` or `x.at[i].add(y)` for a scalar i. An index out of range
+    changes nothing.
+    """
     if equation.primitive.name not in ("scatter", "scatter-add"):
         return False
-    if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:  # `x.at[i].apply(f)`
+    # `x.at[i].apply(f)`.
+    if equation.primitive.name == "scatter" and equation.params["update_jaxpr"] is not None:
         return False
     operand, indices, _ = (atom.aval for atom in equation.invars)
     one = lax.ScatterDimensionNumbers(tuple(range(operand.ndim - 1)), (0,), (0,))
@@ -207,7 +267,9 @@ def is_float(var: Var) -> bool:
 
 
 def is_small(var: Var) -> bool:
-    """Whether a variable has at most 4 entries per run, such as a scalar or a key's words. The engine calls it a scalar."""
+    """Whether a variable has at most 4 entries per run, such as a scalar or a key's words. The
+    engine calls it a scalar.
+    """
     return math.prod(getattr(var.aval, "shape", ())) <= 4
 
 
@@ -255,29 +317,44 @@ def merged(jaxpr: Jaxpr) -> Jaxpr:
 def _simplified(equation: Equation, maker: dict) -> Any:
     """The outputs of an operation that computes nothing. `None` for other operations.
 
-    `unwrap(wrap(x))` is x, an entry of a stack of scalars is this scalar, and a literal can be converted to any type.
+    `unwrap(wrap(x))` is x, an entry of a stack of scalars is this scalar, and a literal can be
+    converted to any type.
     """
     name = equation.primitive.name
     if name == "convert_element_type" and isinstance(equation.invars[0], Literal):
         aval = equation.outvars[0].aval
         return [Literal(np.asarray(equation.invars[0].val).astype(aval.dtype), aval)]
-    made = maker.get(equation.invars[0]) if equation.invars and isinstance(equation.invars[0], Var) else None
+    made = (
+        maker.get(equation.invars[0])
+        if equation.invars and isinstance(equation.invars[0], Var)
+        else None
+    )
     if made is None:
         return None
     if name == "random_unwrap" and made.primitive.name == "random_wrap":
         return made.invars[:1]
-    if name == "unstack" and made.primitive.name == "stack" and equation.params["axis"] == made.params["axis"]:
+    if (
+        name == "unstack"
+        and made.primitive.name == "stack"
+        and equation.params["axis"] == made.params["axis"]
+    ):
         return made.invars
     if name == "squeeze" and made.primitive.name == "slice" and isinstance(made.invars[0], Var):
         stack, params = maker.get(made.invars[0]), made.params
-        if (stack is not None and stack.primitive.name == "stack" and equation.outvars[0].aval.shape == ()
-                and made.invars[0].aval.ndim == 1):
+        if (
+            stack is not None
+            and stack.primitive.name == "stack"
+            and equation.outvars[0].aval.shape == ()
+            and made.invars[0].aval.ndim == 1
+        ):
             return [stack.invars[params["start_indices"][0]]]
     return None
 
 
 def _what(equation: Equation) -> Any:
-    """A description of what an operation does with its inputs. `None` if different parameters may print alike."""
+    """A description of what an operation does with its inputs. `None` if different parameters may
+    print alike.
+    """
     name = equation.primitive.name
     if is_hash(equation):
         return equation.params["name"]

@@ -1,9 +1,11 @@
 """Vectorisation with the batch on the last axis: the runs of a batch are lanes.
 
-Policies and bandits are written for one run, with arrays of K arms. `jax.vmap` over N runs makes arrays [N, K]. With small K
-this is slow, both in XLA's loops on a CPU and in a GPU's memory. Here the arrays are [K, N]. `RULES` has a rule for each
-primitive. Operations without a rule are mapped by `jax.vmap`. This changes no result, and is reported (`fallbacks`). On 2 Arm
-cores with 10 arms, BTS is 2.4 times as fast as with `jax.vmap`, and KUBE 1.7 times. With 100 arms it is 1.1 and 3.2 times.
+Policies and bandits are written for one run, with arrays of K arms. `jax.vmap` over N runs makes
+arrays [N, K]. With small K this is slow, both in XLA's loops on a CPU and in a GPU's memory. Here
+the arrays are [K, N]. `RULES` has a rule for each primitive. Operations without a rule are mapped
+by `jax.vmap`. This changes no result, and is reported (`fallbacks`). On 2 Arm cores with 10 arms,
+BTS is 2.4 times as fast as with `jax.vmap`, and KUBE 1.7 times. With 100 arms it is 1.1 and 3.2
+times.
 """
 
 import logging
@@ -17,38 +19,60 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, HASHES, bind, body_of_call, is_hash, is_one_entry, read
+from bts_jax.engine.jaxprs import (
+    ELEMENTWISE,
+    HASHES,
+    bind,
+    body_of_call,
+    is_hash,
+    is_one_entry,
+    read,
+)
 from bts_jax.engine.pipeline import naming, rewritten_once
 from bts_jax.jax_internals import Equation, Jaxpr, Tracer, make_jaxpr
 
-# The parameters of these operations name axes, counted from the front. Lanes on the last axis do not change them.
+# The parameters of these operations name axes, counted from the front. Lanes on the last axis do
+# not change them.
 SAME_AXES = """
-    argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max reduce_min reduce_or reduce_prod
-    reduce_sum reduce_xor rev squeeze stack unstack
+    argmax argmin concatenate cumlogsumexp cummax cummin cumprod cumsum reduce_and reduce_max
+    reduce_min reduce_or reduce_prod reduce_sum reduce_xor rev squeeze stack unstack
     """.split()
-REDUCTIONS = {"reduce_and": lax.bitwise_and, "reduce_or": lax.bitwise_or, "reduce_max": lax.max, "reduce_min": lax.min,
-              "reduce_sum": lax.add}
-WRITTEN_OUT = 24  # the largest number of arms that is reduced without a loop: by XLA's CPU compiler, and here for GPUs
+REDUCTIONS = {
+    "reduce_and": lax.bitwise_and,
+    "reduce_or": lax.bitwise_or,
+    "reduce_max": lax.max,
+    "reduce_min": lax.min,
+    "reduce_sum": lax.add,
+}
+# The largest number of arms that is reduced without a loop: by XLA's CPU compiler, and here for
+# GPUs.
+WRITTEN_OUT = 24
 
 _LOG = logging.getLogger("bts_jax")
 _REPORTED: set[str] = set()
 
 
 def lanes(function: Callable, platform: str = "cpu") -> Callable:
-    """Maps `function` over the last axis of every array in its arguments. Results have the lanes last, too."""
+    """Maps `function` over the last axis of every array in its arguments. Results have the lanes
+    last, too.
+    """
 
     def mapped(*arguments: Any) -> Any:
         closed, out, count = traced(function, arguments)
         closed = rewritten_once(closed, platform)
         vector = Vectoriser(count, platform)
-        results = vector.evaluate(closed.jaxpr, closed.consts, [Lanes(leaf) for leaf in jax.tree.leaves(arguments)])
+        results = vector.evaluate(
+            closed.jaxpr, closed.consts, [Lanes(leaf) for leaf in jax.tree.leaves(arguments)]
+        )
         return jax.tree.unflatten(out, [vector.spread(x) for x in results])
 
     return mapped
 
 
 def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
-    """The closed jaxpr of the function for one lane, the pytree structure of its results, and the number of lanes."""
+    """The closed jaxpr of the function for one lane, the pytree structure of its results, and the
+    number of lanes.
+    """
     leaves, structure = jax.tree.flatten(arguments)
     single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
     closed, out = make_jaxpr(lambda *args: function(*structure.unflatten(args)), *single)
@@ -56,18 +80,24 @@ def traced(function: Callable, arguments: tuple) -> tuple[Any, Any, int]:
 
 
 class Lanes:
-    """A value that differs from lane to lane: an array with the lanes last. Other values are common to all lanes."""
+    """A value that differs from lane to lane: an array with the lanes last. Other values are common
+    to all lanes.
+    """
 
     def __init__(self, array: Any):
         self.array = array
 
 
 class KeyLanes(Lanes):
-    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]. They are wrapped only where necessary."""
+    """Keys that differ from lane to lane, as their data, uint32 [..., words, lanes]. They are
+    wrapped only where necessary.
+    """
 
 
 def _wrap(data: jax.Array) -> jax.Array:
-    return jax.vmap(lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), in_axes=-1, out_axes=-1)(data)
+    return jax.vmap(
+        lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), in_axes=-1, out_axes=-1
+    )(data)
 
 
 class Vectoriser:
@@ -76,7 +106,8 @@ class Vectoriser:
     def __init__(self, count: int, platform: str):
         self.count, self.platform = count, platform
         self.fallbacks: set[str] = set()  # operations without a rule
-        self.literals: dict[Any, jax.Array] = {}  # scalars in full shape, for the equations that are being evaluated
+        # Scalars in full shape, for the equations that are being evaluated.
+        self.literals: dict[Any, jax.Array] = {}
 
     def spread(self, value: Any) -> jax.Array:
         """The array of a value. A common value is repeated for every lane."""
@@ -106,7 +137,9 @@ class Vectoriser:
         return self.literals[key]
 
     def evaluate(self, jaxpr: Jaxpr, consts: Sequence, values: Sequence) -> list:
-        env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, values, strict=True))
+        env = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+            zip(jaxpr.invars, values, strict=True)
+        )
         self.evaluate_all(jaxpr.eqns, env)
         return [read(atom, env) for atom in jaxpr.outvars]
 
@@ -128,10 +161,14 @@ class Vectoriser:
         self.literals = outside
 
     def hash(self, equation: Equation, inputs: list) -> list:
-        """Evaluates a hash as a call. JAX traces and lowers it once for all uses with the same shapes, and XLA inlines it."""
+        """Evaluates a hash as a call. JAX traces and lowers it once for all uses with the same
+        shapes, and XLA inlines it.
+        """
         arrays = [x.array if isinstance(x, Lanes) else jnp.asarray(x)[..., None] for x in inputs]
-        return [Lanes(self.align(Lanes(x), (*equation.outvars[0].aval.shape, self.count)))
-                for x in HASHES[equation.params["name"]](*arrays)]
+        return [
+            Lanes(self.align(Lanes(x), (*equation.outvars[0].aval.shape, self.count)))
+            for x in HASHES[equation.params["name"]](*arrays)
+        ]
 
     def apply(self, equation: Equation, inputs: list) -> list:
         """The outputs of one operation with at least one input that differs from lane to lane."""
@@ -155,15 +192,26 @@ class Vectoriser:
             self.fallbacks.add(name)
             if name not in _REPORTED:
                 _REPORTED.add(name)
-                _LOG.info("the operation %s has no rule for lanes and is mapped by jax.vmap, which may be slower", name)
-        if name in ("while", "scan", "cond"):  # `dividing` does not rewrite quotients there, so shared values are repeated
+                _LOG.info(
+                    "the operation %s has no rule for lanes and is mapped by jax.vmap, "
+                    "which may be slower",
+                    name,
+                )
+        # `dividing` does not rewrite quotients there, so shared values are repeated.
+        if name in ("while", "scan", "cond"):
             inputs = [x if isinstance(x, Lanes) else Lanes(self.spread(x)) for x in inputs]
         axes = [-1 if isinstance(x, Lanes) else None for x in inputs]
         arrays = [x.array if isinstance(x, Lanes) else x for x in inputs]
-        return [Lanes(x) for x in jax.vmap(lambda *args: bind(equation, args), in_axes=axes, out_axes=-1)(*arrays)]
+        return [
+            Lanes(x)
+            for x in jax.vmap(lambda *args: bind(equation, args), in_axes=axes, out_axes=-1)(
+                *arrays
+            )
+        ]
 
 
-# A rule takes the vectoriser, the equation and its inputs. It returns the outputs, or `None` if it does not apply.
+# A rule takes the vectoriser, the equation and its inputs. It returns the outputs, or `None` if it
+# does not apply.
 
 
 def _random_wrap(vector: Vectoriser, equation: Equation, data: Any) -> list | None:
@@ -183,18 +231,25 @@ def _bitcast(vector: Vectoriser, equation: Equation, x: Any) -> list:
     if equation.invars[0].aval.shape == equation.outvars[0].aval.shape:
         return _elementwise(vector, equation, x)
     # Several numbers become one, or one becomes several, along the last axis of a lane.
-    return [Lanes(jax.vmap(partial(bind, equation), out_axes=-1)([jnp.moveaxis(x.array, -1, 0)])[0])]
+    return [
+        Lanes(jax.vmap(partial(bind, equation), out_axes=-1)([jnp.moveaxis(x.array, -1, 0)])[0])
+    ]
 
 
 def _cond(vector: Vectoriser, equation: Equation, index: Any, *operands: Any) -> list | None:
-    """A branch. If lanes take different branches, both are computed; on a CPU only if some lane takes the second."""
+    """A branch. If lanes take different branches, both are computed; on a CPU only if some lane
+    takes the second.
+    """
     mapped = [isinstance(x, Lanes) for x in operands]
     arrays = [vector.spread(x) for x in operands if isinstance(x, Lanes)]
 
     def called(branch: Any) -> Callable:
         def call(*arrays: Any) -> list:
             mine = iter(arrays)
-            values = [Lanes(next(mine)) if is_mapped else x for x, is_mapped in zip(operands, mapped, strict=True)]
+            values = [
+                Lanes(next(mine)) if is_mapped else x
+                for x, is_mapped in zip(operands, mapped, strict=True)
+            ]
             return [vector.spread(x) for x in vector.evaluate(branch.jaxpr, branch.consts, values)]
 
         return call
@@ -207,15 +262,26 @@ def _cond(vector: Vectoriser, equation: Equation, index: Any, *operands: Any) ->
     takes = index.array.astype(bool)
 
     def some(*arrays: Any) -> list:
-        return [jnp.where(takes, new, old) for new, old in zip(branches[1](*arrays), branches[0](*arrays), strict=True)]
+        return [
+            jnp.where(takes, new, old)
+            for new, old in zip(branches[1](*arrays), branches[0](*arrays), strict=True)
+        ]
 
-    results = lax.cond(takes.any(), some, branches[0], *arrays) if vector.platform == "cpu" else some(*arrays)
+    results = (
+        lax.cond(takes.any(), some, branches[0], *arrays)
+        if vector.platform == "cpu"
+        else some(*arrays)
+    )
     return [Lanes(x) for x in results]
 
 
 def _broadcast(vector: Vectoriser, equation: Equation, x: Any, *rest: Any) -> list | None:
     shape, kept = equation.params["shape"], equation.params["broadcast_dimensions"]
-    return None if rest else [Lanes(lax.broadcast_in_dim(x.array, (*shape, vector.count), (*kept, len(shape))))]
+    return (
+        None
+        if rest
+        else [Lanes(lax.broadcast_in_dim(x.array, (*shape, vector.count), (*kept, len(shape))))]
+    )
 
 
 def _slice(vector: Vectoriser, equation: Equation, x: Any) -> list:
@@ -232,17 +298,27 @@ def _transpose(vector: Vectoriser, equation: Equation, x: Any) -> list:
 
 def _reshape(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
     params = equation.params
-    return [Lanes(x.array.reshape(*params["new_sizes"], vector.count))] if params["dimensions"] is None else None
+    return (
+        [Lanes(x.array.reshape(*params["new_sizes"], vector.count))]
+        if params["dimensions"] is None
+        else None
+    )
 
 
 def _same_axes(vector: Vectoriser, equation: Equation, *inputs: Any) -> list:
     return [Lanes(x) for x in bind(equation, [vector.spread(x) for x in inputs])]
 
 
-def _dynamic_slice(vector: Vectoriser, equation: Equation, operand: Any, *indices: Any) -> list | None:
-    """`x[i]` for a scalar i, by its position in memory. Otherwise XLA would first assemble the indices of a gather on a GPU."""
+def _dynamic_slice(
+    vector: Vectoriser, equation: Equation, operand: Any, *indices: Any
+) -> list | None:
+    """`x[i]` for a scalar i, by its position in memory. Otherwise XLA would first assemble the
+    indices of a gather on a GPU.
+    """
     shape = equation.invars[0].aval.shape
-    if not (shape and equation.params["slice_sizes"] == (1, *shape[1:]) and isinstance(operand, Lanes)):
+    if not (
+        shape and equation.params["slice_sizes"] == (1, *shape[1:]) and isinstance(operand, Lanes)
+    ):
         return None
     x, index = operand.array, vector.spread(indices[0])
     if vector.platform == "cpu" or x.size >= 2**31:
@@ -250,28 +326,43 @@ def _dynamic_slice(vector: Vectoriser, equation: Equation, operand: Any, *indice
     inner = x.shape[1:]
     size = math.prod(inner)
     index = index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
-    place = jnp.clip(index, 0, len(x) - 1).astype(jnp.int32) * size + lax.iota(jnp.int32, size).reshape(inner)
+    place = jnp.clip(index, 0, len(x) - 1).astype(jnp.int32) * size + lax.iota(
+        jnp.int32, size
+    ).reshape(inner)
     return [Lanes(x.reshape(-1).at[place[None]].get(mode="promise_in_bounds"))]
 
 
 def _scatter(vector: Vectoriser, equation: Equation, *inputs: Any) -> list | None:
-    """Sets one entry of every lane, or adds to it. In place on a CPU only: a GPU would start a kernel for each such array."""
+    """Sets one entry of every lane, or adds to it. In place on a CPU only: a GPU would start a
+    kernel for each such array.
+    """
     if not is_one_entry(equation):
         return None
     operand, index, update = (vector.spread(x) for x in inputs)
     adds = equation.primitive.name == "scatter-add"
-    if vector.platform != "cpu" or operand.size == 0:  # XLA's CPU compiler never ends on an empty scatter
+    # XLA's CPU compiler never ends on an empty scatter.
+    if vector.platform != "cpu" or operand.size == 0:
         place = lax.broadcasted_iota(index.dtype, operand.shape, 0)
         return [Lanes(jnp.where(place == index, operand + update if adds else update, operand))]
     lane = operand.ndim - 1
     numbers = lax.ScatterDimensionNumbers(tuple(range(lane - 1)), (0,), (0,), (lane,), (0,))
-    return [Lanes((lax.scatter_add if adds else lax.scatter)(
-        operand, index.T, update, numbers, unique_indices=True, mode=lax.GatherScatterMode.FILL_OR_DROP
-    ))]
+    return [
+        Lanes(
+            (lax.scatter_add if adds else lax.scatter)(
+                operand,
+                index.T,
+                update,
+                numbers,
+                unique_indices=True,
+                mode=lax.GatherScatterMode.FILL_OR_DROP,
+            )
+        )
+    ]
 
 
 def _argmax(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
-    if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:  # bools have no smallest number
+    # Bools have no smallest number.
+    if equation.params["axes"] != (0,) or equation.invars[0].aval.dtype == bool:
         return None
     values = x.array
     if vector.platform == "cpu" and values.dtype == jnp.float32:
@@ -282,30 +373,43 @@ def _argmax(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
 def in_order(x: jax.Array) -> jax.Array:
     """Integers in the order of the floats. −0 equals 0, and NaN is the largest.
 
-    XLA's CPU compiler does not vectorise a search for the largest float well, because each comparison must treat NaN. With 100
-    arms, a search for the largest integer takes a fifth of the time (jaxlib 0.10.2, 2 Arm cores).
+    XLA's CPU compiler does not vectorise a search for the largest float well, because each
+    comparison must treat NaN. With 100 arms, a search for the largest integer takes a fifth of the
+    time (jaxlib 0.10.2, 2 Arm cores).
     """
     bits = lax.bitcast_convert_type(x, jnp.int32)
     key = bits ^ (lax.shift_right_arithmetic(bits, jnp.int32(31)) & jnp.int32(0x7FFFFFFF))
     key = jnp.where(key == -1, 0, key)  # −0
-    return jnp.where((bits & jnp.int32(0x7FFFFFFF)) > jnp.int32(0x7F800000), jnp.int32(0x7FFFFFFF), key)
+    return jnp.where(
+        (bits & jnp.int32(0x7FFFFFFF)) > jnp.int32(0x7F800000), jnp.int32(0x7FFFFFFF), key
+    )
 
 
 def _reduce_arms(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
-    """A reduction over arms that is exact in any order. (`summation` has already rewritten sums of floats.)
+    """A reduction over arms that is exact in any order. (`summation` has already rewritten sums of
+    floats.)
 
-    A reduction over many arms takes two steps (`fold`). A GPU would start a kernel for each step. So they are written out
-    there, and become part of other kernels.
+    A reduction over many arms takes two steps (`fold`). A GPU would start a kernel for each step.
+    So they are written out there, and become part of other kernels.
     """
     name, values, platform = equation.primitive.name, x.array, vector.platform
     exact = name != "reduce_sum" or not jnp.issubdtype(values.dtype, jnp.inexact)
     short = len(values) <= WRITTEN_OUT if values.ndim else True
-    if tuple(equation.params["axes"]) != (0,) or not exact or len(values) == 0 or (platform == "cpu" and short):
+    if (
+        tuple(equation.params["axes"]) != (0,)
+        or not exact
+        or len(values) == 0
+        or (platform == "cpu" and short)
+    ):
         return None
 
     def step(values: jax.Array) -> jax.Array:
         written_out = platform != "cpu" and len(values) <= WRITTEN_OUT
-        return _written_out(REDUCTIONS[name], list(values)) if written_out else bind(equation, [values])[0]
+        return (
+            _written_out(REDUCTIONS[name], list(values))
+            if written_out
+            else bind(equation, [values])[0]
+        )
 
     if not short:
         folded, left = fold(values, platform)
@@ -322,11 +426,13 @@ def _written_out(combine: Callable, parts: list) -> Any:
 
 
 def fold(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
-    """Splits a long first axis in two, [rows, groups · others]. Also returns the entries that are left over.
+    """Splits a long first axis in two, [rows, groups · others]. Also returns the entries that are
+    left over.
 
-    Arms i, i + groups, i + 2 groups, … form a column, and the columns of all groups are adjacent, like lanes. XLA's CPU
-    compiler unrolls a loop over a short axis and vectorises the lanes. It does neither with a long axis. So the maximum of 100
-    arms is 3.5 times as fast. On a GPU, more threads take part.
+    Arms i, i + groups, i + 2 groups, … form a column, and the columns of all groups are adjacent,
+    like lanes. XLA's CPU compiler unrolls a loop over a short axis and vectorises the lanes. It
+    does neither with a long axis. So the maximum of 100 arms is 3.5 times as fast. On a GPU, more
+    threads take part.
     """
     values = _stored(values, platform)
     arms = len(values)
@@ -338,14 +444,17 @@ def fold(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
 def _stored(values: Any, platform: str) -> Any:
     """The same values. On a GPU they are materialized first.
 
-    Otherwise XLA computes them again for each group of arms that is compared. A user-defined KUBE with 100 arms and 4,000 runs
-    is 16% faster with it (jaxlib 0.11.2, H200). XLA's GPU compiler respects barriers, its CPU compiler does not.
+    Otherwise XLA computes them again for each group of arms that is compared. A user-defined KUBE
+    with 100 arms and 4,000 runs is 16% faster with it (jaxlib 0.11.2, H200). XLA's GPU compiler
+    respects barriers, its CPU compiler does not.
     """
     return values if platform == "cpu" else lax.optimization_barrier(values)
 
 
 def largest(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
-    """The maximum along the first axis and its lowest index. NaN counts as the largest number, as for `lax.argmax`."""
+    """The maximum along the first axis and its lowest index. NaN counts as the largest number, as
+    for `lax.argmax`.
+    """
     arms, others = len(values), values.shape[1:]
     if arms <= WRITTEN_OUT:
         return _reduce(values, lax.broadcasted_iota(jnp.int32, values.shape, 0), platform)
@@ -357,15 +466,18 @@ def largest(values: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
     places = row * groups + lax.broadcasted_iota(jnp.int32, row.shape, 0)
     if len(left):
         best = jnp.concatenate([best, left])
-        places = jnp.concatenate([places, arms - len(left) + lax.broadcasted_iota(jnp.int32, left.shape, 0)])
+        places = jnp.concatenate(
+            [places, arms - len(left) + lax.broadcasted_iota(jnp.int32, left.shape, 0)]
+        )
     return _reduce(best, places, platform)
 
 
 def _rows(arms: int, platform: str) -> int:
     """The number of rows for `fold`, chosen so that few arms are left over.
 
-    On a GPU, the maximum over the groups and the arms left over is written out. If there are few of them, XLA computes it in
-    the next kernel. For index policies five are few enough, and ten are not (jaxlib 0.11.2; `engine/README.md`).
+    On a GPU, the maximum over the groups and the arms left over is written out. If there are few of
+    them, XLA computes it in the next kernel. For index policies five are few enough, and ten are
+    not (jaxlib 0.11.2; `engine/README.md`).
     """
     if platform == "cpu":
         return min(range(16, 5, -1), key=lambda rows: arms % rows)
@@ -377,12 +489,16 @@ def _larger(one: tuple, other: tuple) -> tuple:
     """The larger of two numbers and its index. If they are equal, the lower index."""
     (x, place), (y, other_place) = one, other
     wins, ties = (x > y) | ((x != x) & (y == y)), (x == y) | ((x != x) & (y != y))
-    return lax.select(wins, x, y), lax.select(wins | (ties & (place < other_place)), place, other_place)
+    return lax.select(wins, x, y), lax.select(
+        wins | (ties & (place < other_place)), place, other_place
+    )
 
 
 def _reduce(values: jax.Array, places: jax.Array, platform: str) -> tuple[jax.Array, jax.Array]:
     if platform == "cpu" or len(values) > WRITTEN_OUT:
-        least = -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
+        least = (
+            -jnp.inf if jnp.issubdtype(values.dtype, jnp.floating) else jnp.iinfo(values.dtype).min
+        )
         none = jnp.array(least, values.dtype), jnp.int32(2**31 - 1)
         return lax.reduce((values, places), none, _larger, (0,))  # type: ignore
     # A GPU needs another kernel for a reduction, but not for this.

@@ -1,11 +1,12 @@
 """The passes, in order: how the engine rewrites what policies and bandits compute.
 
-A pass is a function from a program to a program (a closed jaxpr). It either makes the bits the same everywhere, or makes the
-program faster. `bts-jax bench --ablate` measures what each pass of the second kind buys on this machine. A pass that buys less
-than 5% for the policies that people run is deleted.
+A pass is a function from a program to a program (a closed jaxpr). It either makes the bits the same
+everywhere, or makes the program faster. `bts-jax bench --ablate` measures what each pass of the
+second kind buys on this machine. A pass that buys less than 5% for the policies that people run is
+deleted.
 
-`BTS_JAX_PASSES=-storing,-rows` in the environment switches passes off. Without `rounding`, `summation`, `division` or
-`functions`, a run may depend on the batch that it is in.
+`BTS_JAX_PASSES=-storing,-rows` in the environment switches passes off. Without `rounding`,
+`summation`, `division` or `functions`, a run may depend on the batch that it is in.
 """
 
 import logging
@@ -40,28 +41,64 @@ class Pass(NamedTuple):
     name: str
     apply: Callable  # its arguments depend on `does`
     platforms: tuple[str, ...]
-    does: str  # "rewrite": closed -> closed; "carry": closed, parts -> Carried; "arrange": see `step`
+    does: (
+        str  # "rewrite": closed -> closed; "carry": closed, parts -> Carried; "arrange": see `step`
+    )
     buys: str
     after: tuple[str, ...] = ()  # passes that must precede it
-    once: Callable | None = None  # the same for what is computed once per run or checkpoint, outside of the step
+    once: Callable | None = (
+        None  # the same for what is computed once per run or checkpoint, outside of the step
+    )
 
 
 PASSES = (
     Pass("keys", write_out_keys, ALL, "rewrite", "the other passes see integers instead of keys"),
-    Pass("functions", write_out_functions, CPU, "rewrite", "same bits: exp, log, …", once=write_out_functions),
-    Pass("rounding", round_products, ALL, "rewrite", "same bits: products", ("functions",), once=round_all_products),
-    Pass("summation", without_reductions, ALL, "rewrite", "same bits: sums", ("rounding",), once=in_fixed_order),
+    Pass(
+        "functions",
+        write_out_functions,
+        CPU,
+        "rewrite",
+        "same bits: exp, log, …",
+        once=write_out_functions,
+    ),
+    Pass(
+        "rounding",
+        round_products,
+        ALL,
+        "rewrite",
+        "same bits: products",
+        ("functions",),
+        once=round_all_products,
+    ),
+    Pass(
+        "summation",
+        without_reductions,
+        ALL,
+        "rewrite",
+        "same bits: sums",
+        ("rounding",),
+        once=in_fixed_order,
+    ),
     Pass("division", divide_truly, ALL, "rewrite", "same bits: quotients", ("summation",)),
     Pass("masking", mask_scatters, ALL, "rewrite", "no copies of statistics"),
     Pass("ahead", compute_ahead, GPU, "carry", "one kernel less"),
-    Pass("rows", cache_rows, CPU, "carry", "values of other arms are not computed again", ("masking",)),
+    Pass(
+        "rows",
+        cache_rows,
+        CPU,
+        "carry",
+        "values of other arms are not computed again",
+        ("masking",),
+    ),
     Pass("storing", levels, CPU, "arrange", "values with several uses are computed once"),
     Pass("halving", halves, GPU, "arrange", "one kernel less"),
 )
 
 
 class PassFailed(RuntimeError):
-    """A pass does not work for a program, for example because a new version of JAX has other primitives."""
+    """A pass does not work for a program, for example because a new version of JAX has other
+    primitives.
+    """
 
 
 @contextmanager
@@ -78,8 +115,12 @@ def naming(what: str) -> Iterator[None]:
 @cache
 def report(reason: str) -> None:
     """Logs once that the plain engine plays."""
-    _LOG.warning("the fast engine fails (%s): runs are played by the plain engine, which is slower; please report this, with "
-                 "the version of JAX", reason)
+    _LOG.warning(
+        "the fast engine fails (%s): runs are played by the plain engine, which is "
+        "slower; please report this, with "
+        "the version of JAX",
+        reason,
+    )
 
 
 @cache
@@ -90,15 +131,21 @@ def switched_off() -> frozenset[str]:
     known = {one.name for one in PASSES}
     for name in names:
         if name[:1] != "-" or name[1:] not in known:
-            raise ValueError(f"{VARIABLE} = {value!r} has {name!r}: give names of passes to switch off, such as -storing; "
-                             f"the passes are {', '.join(one.name for one in PASSES)}")
+            raise ValueError(
+                f"{VARIABLE} = {value!r} has {name!r}: give names of passes to "
+                f"switch off, such as -storing; "
+                f"the passes are {', '.join(one.name for one in PASSES)}"
+            )
     return frozenset(name[1:] for name in names)
 
 
 def passes(platform: str, does: str) -> list[Pass]:
     """The passes of one kind on a platform, "cpu" or "gpu", in order."""
-    return [one for one in PASSES
-            if platform in one.platforms and one.does == does and one.name not in switched_off()]
+    return [
+        one
+        for one in PASSES
+        if platform in one.platforms and one.does == does and one.name not in switched_off()
+    ]
 
 
 def rewritten(closed: Closed, platform: str) -> Closed:
@@ -113,7 +160,9 @@ def rewritten(closed: Closed, platform: str) -> Closed:
 
 
 def rewritten_once(closed: Closed, platform: str) -> Closed:
-    """What is computed outside of the step, such as the first state and the records, with the same bits everywhere."""
+    """What is computed outside of the step, such as the first state and the records, with the same
+    bits everywhere.
+    """
     for one in passes(platform, "rewrite"):
         if one.once is not None:
             with naming(f"pass {one.name}"):

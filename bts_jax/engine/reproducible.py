@@ -1,4 +1,6 @@
-"""Makes computations of policies and bandits outside the loop give the same bits in every program."""
+"""Makes computations of policies and bandits outside the loop give the same bits in every
+program.
+"""
 
 from collections.abc import Callable
 from typing import Any

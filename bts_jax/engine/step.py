@@ -1,4 +1,6 @@
-"""One step of the loop in all lanes: a function of one run, rewritten by passes (`pipeline`) and vectorised (`lanes`)."""
+"""One step of the loop in all lanes: a function of one run, rewritten by passes (`pipeline`) and
+vectorised (`lanes`).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +18,9 @@ from bts_jax.jax_internals import Jaxpr, Var, make_jaxpr
 class Step:
     """A function `(part, now) -> now` of one run, for all lanes, in a loop.
 
-    The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this list, `step(part, state)`
-    returns the next list, and `step.leave(part, state)` converts it back. The list also has the values that one step computes
-    for the next (`passes.carrying`).
+    The loop carries a list of arrays, the state. `step.enter(part, now)` converts `now` to this
+    list, `step(part, state)` returns the next list, and `step.leave(part, state)` converts it back.
+    The list also has the values that one step computes for the next (`passes.carrying`).
 
     This class evaluates one operation after the other. Its subclasses arrange them.
     """
@@ -39,10 +41,14 @@ class Step:
         self.closed, self.vector = closed, Vectoriser(leaves[0].shape[-1], platform)
         # `places[i]` is the place of array i of `now` in the state, if `changed` may replace it.
         with pipeline.naming(f"the order of operations of {type(self).__name__}"):
-            self.places = {i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used}
+            self.places = {
+                i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used
+            }
 
     def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
-        """Decides in which order operations are evaluated. Returns the place in the state of arrays of `now`."""
+        """Decides in which order operations are evaluated. Returns the place in the state of arrays
+        of `now`.
+        """
         return {i: i for i in range(len(jaxpr.invars) - parts)}
 
     def entered(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:
@@ -61,20 +67,27 @@ class Step:
     def enter(self, part: Any, now: Any) -> list[jax.Array]:
         parts, values = len(jax.tree.leaves(part)), jax.tree.leaves((part, now))
         for first in self.firsts:
-            outputs = self.vector.evaluate(first.jaxpr, first.consts, [Lanes(value) for value in values])
+            outputs = self.vector.evaluate(
+                first.jaxpr, first.consts, [Lanes(value) for value in values]
+            )
             values += [self.vector.spread(x) for x in outputs]
         return self.entered(part, values[parts:])
 
     def leave(self, part: Any, state: list[jax.Array]) -> Any:
-        return jax.tree.unflatten(self.structure, self.left(part, state)[: self.structure.num_leaves])
+        return jax.tree.unflatten(
+            self.structure, self.left(part, state)[: self.structure.num_leaves]
+        )
 
     def changed(self, state: list[jax.Array], before: Any, after: Any) -> list[jax.Array]:
-        """The state for `after`. `before` is the result of `leave(state)`, and some arrays of `after` differ from it.
+        """The state for `after`. `before` is the result of `leave(state)`, and some arrays of
+        `after` differ from it.
 
         These must be arrays on which neither the second half of a step nor a carried value depends.
         """
         state = list(state)
-        for i, (old, new) in enumerate(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)):
+        for i, (old, new) in enumerate(
+            zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        ):
             if new is not old:
                 state[self.places[i]] = new
         return state
@@ -83,14 +96,18 @@ class Step:
         """The values of constants and of the first inputs."""
         jaxpr = self.closed.jaxpr
         mapped = [Lanes(value) for value in values]
-        return dict(zip(jaxpr.constvars, self.closed.consts, strict=True)) | dict(zip(jaxpr.invars, mapped, strict=False))
+        return dict(zip(jaxpr.constvars, self.closed.consts, strict=True)) | dict(
+            zip(jaxpr.invars, mapped, strict=False)
+        )
 
     def outputs(self, env: dict) -> list[jax.Array]:
         return [self.vector.spread(read(atom, env)) for atom in self.closed.jaxpr.outvars]
 
 
 class StepInLevels(Step):
-    """Operations are evaluated in levels, on a CPU. After each level, some results are stored (`passes.storing`)."""
+    """Operations are evaluated in levels, on a CPU. After each level, some results are stored
+    (`passes.storing`).
+    """
 
     def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
         self.levels = levels(jaxpr)
@@ -103,19 +120,27 @@ class StepInLevels(Step):
             self.vector.evaluate_all(level.equations, env)
             mapped = [var for var in level.stored if type(env[var]) is Lanes]
             if mapped:
-                stored = store([env[var].array for var in mapped], [self.makers[var] for var in mapped])
+                stored = store(
+                    [env[var].array for var in mapped], [self.makers[var] for var in mapped]
+                )
                 env.update({var: Lanes(x) for var, x in zip(mapped, stored, strict=True)})
         return self.outputs(env)
 
 
 class StepInHalves(Step):
-    """On a GPU, the state is what the first half of a step passes to the second half (`passes.halving`)."""
+    """On a GPU, the state is what the first half of a step passes to the second half
+    (`passes.halving`).
+    """
 
     def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
         self.halves = halves(jaxpr, parts)
         self.left = jax.jit(self._left)  # used several times and traced once
         needed = {var for equation in self.halves.last for var in variables(equation.invars)}
-        number = {var: i for i, var in enumerate(jaxpr.outvars) if isinstance(var, Var) and var not in needed}
+        number = {
+            var: i
+            for i, var in enumerate(jaxpr.outvars)
+            if isinstance(var, Var) and var not in needed
+        }
         return {number[var]: place for place, var in enumerate(self.halves.passed) if var in number}
 
     def entered(self, part: Any, values: list[jax.Array]) -> list[jax.Array]:
@@ -135,7 +160,8 @@ class StepInHalves(Step):
         return self.entered(part, self.left(part, state))
 
 
-ARRANGED = {"storing": StepInLevels, "halving": StepInHalves}  # by the name of the pass that arranges the operations
+# By the name of the pass that arranges the operations.
+ARRANGED = {"storing": StepInLevels, "halving": StepInHalves}
 
 
 def step_of(function: Callable, part: Any, now: Any, platform: str) -> Step:

@@ -1,4 +1,6 @@
-"""Random problems for the study of real costs: laws of the cost of a pull, in one class, so that they share a program."""
+"""Random problems for the study of real costs: laws of the cost of a pull, in one class, so that
+they share a program.
+"""
 
 import math
 
@@ -20,7 +22,8 @@ class LawArms(Arms):
     """Arms whose costs have one of several laws.
 
     - BERNOULLI: rewards and costs are 0 or 1.
-    - FIVE: rewards and costs are 0, 1/4, 1/2, 3/4 or 1, the sums of four Bernoulli trials divided by four.
+    - FIVE: rewards and costs are 0, 1/4, 1/2, 3/4 or 1, the sums of four Bernoulli trials divided
+      by four.
     - SPREAD: a reward is 0 or 1, and a cost log-normal. It is fixed if `sigma` is 0.
     - TWO: a reward is 0 or 1, and a cost has two values.
 
@@ -49,20 +52,31 @@ class LawArms(Arms):
     @property
     def cost_scale(self) -> jax.Array:
         law, sigma, cost = (jnp.asarray(x) for x in (self.law, self.sigma, self.cost))
-        most = jnp.where(law == TWO, 1 / RARE / (2 - RARE), self.middle * jnp.exp(sigma * LARGEST_NORMAL))
-        return jnp.where(law < SPREAD, 1, 1.00001 * most * cost.max(-1))  # a little more, because of rounding
+        most = jnp.where(
+            law == TWO, 1 / RARE / (2 - RARE), self.middle * jnp.exp(sigma * LARGEST_NORMAL)
+        )
+        # A little more, because of rounding.
+        return jnp.where(law < SPREAD, 1, 1.00001 * most * cost.max(-1))
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         words = random.several_bits(key, 8)
-        reward, cost, law = jnp.asarray(self.reward)[arm], jnp.asarray(self.cost)[arm], jnp.asarray(self.law)
-        rewards, costs = (random.happens(words[4 * i : 4 * i + 4], jnp.minimum(mean, 1)).astype(jnp.int32)
-                          for i, mean in enumerate((reward, cost)))
+        reward, cost, law = (
+            jnp.asarray(self.reward)[arm],
+            jnp.asarray(self.cost)[arm],
+            jnp.asarray(self.law),
+        )
+        rewards, costs = (
+            random.happens(words[4 * i : 4 * i + 4], jnp.minimum(mean, 1)).astype(jnp.int32)
+            for i, mean in enumerate((reward, cost))
+        )
         normal = jnp.minimum(random.normal_pair((words[6], words[7]))[0], LARGEST_NORMAL)
         spread = cost * (self.middle * jnp.exp(self.sigma * normal))
         low = cost / (2 - RARE)
         two = jnp.where(random.unit(words[6]) <= RARE, low / RARE, low)
         by_law = costs[0].astype(jnp.float32), costs.sum().astype(jnp.float32) / 4, spread, two
-        reward = jnp.where(law == FIVE, rewards.sum().astype(jnp.float32) / 4, rewards[0].astype(jnp.float32))
+        reward = jnp.where(
+            law == FIVE, rewards.sum().astype(jnp.float32) / 4, rewards[0].astype(jnp.float32)
+        )
         return reward, jnp.select([law == number for number in range(4)], by_law)
 
 

@@ -55,12 +55,24 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
     instances: list[Instance] = []
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         for family in size.families:
-            instances += draw(_make(family, arms), family, arms, count, seed, 3 * place + Size.families.index(family))
-    return {"policies": [name for name in POLICIES if name not in LEFT_OUT], **played(instances), "relative_to_min_cost": True}
+            instances += draw(
+                _make(family, arms),
+                family,
+                arms,
+                count,
+                seed,
+                3 * place + Size.families.index(family),
+            )
+    return {
+        "policies": [name for name in POLICIES if name not in LEFT_OUT],
+        **played(instances),
+        "relative_to_min_cost": True,
+    }
 
 
 def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], float]:
-    """The first policies by mean regret, and the share of bootstrap samples of the problems in which they come first, in order.
+    """The first policies by mean regret, and the share of bootstrap samples of the problems in
+    which they come first, in order.
 
     Args:
         values: regret [policy, problem].
@@ -75,32 +87,77 @@ def stability(values: np.ndarray, resamples: int = 1000) -> tuple[list[int], flo
 def report(dataset: "Dataset") -> str:
     parts, winners, kinds = [], [], by_kind(dataset)
     for title, part in by_kind(dataset).items():
-        parts.append(f"{title}: regret at {part.budget.values[-1]:,g} times the smallest expected cost; {sampled(part)}\n"
-                     f"{standing(part)}")
+        parts.append(
+            f"{title}: regret at {part.budget.values[-1]:,g} times the smallest "
+            f"expected cost; {sampled(part)}\n"
+            f"{standing(part)}"
+        )
         ranks = ranking(last(part), metric=METRIC).isel(budget=0)
-        median, rank = (str(ranks.policy.values[ranks[name].values.argmin()]) for name in ("median", "mean_rank"))
+        median, rank = (
+            str(ranks.policy.values[ranks[name].values.argmin()])
+            for name in ("median", "mean_rank")
+        )
         values = at_the_end(part).mean("seed").values
         places, share = stability(values)
         first = ", ".join(str(part.policy.values[place]) for place in places)
-        winners.append(f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 bootstrap samples), {median} by "
-                       f"the median, {rank} by the mean rank")
+        winners.append(
+            f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 "
+            f"bootstrap samples), {median} by "
+            f"the median, {rank} by the mean rank"
+        )
     parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
     words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
-    star = dict(zip(kinds, differences([(part, "omega-star-ucb", "bts") for part in kinds.values()]), strict=True))
+    star = dict(
+        zip(
+            kinds,
+            differences([(part, "omega-star-ucb", "bts") for part in kinds.values()]),
+            strict=True,
+        )
+    )
     verdict = tally([word for word, _ in star.values()], words)
-    parts.append("\n".join(["ω*-UCB has less mean regret than BTS", f"  {verdict.upper()}",
-                            *(f"  {title}: {line}" for title, (_, line) in star.items()), f"  {CRITERION}"]))
-    informed = [str(name) for name in dataset.policy.values if "cost" in dataset.requires.sel(policy=name).item()]
-    uninformed = [str(name) for name in dataset.policy.values if dataset.requires.sel(policy=name).item() == "none"]
+    parts.append(
+        "\n".join(
+            [
+                "ω*-UCB has less mean regret than BTS",
+                f"  {verdict.upper()}",
+                *(f"  {title}: {line}" for title, (_, line) in star.items()),
+                f"  {CRITERION}",
+            ]
+        )
+    )
+    informed = [
+        str(name)
+        for name in dataset.policy.values
+        if "cost" in dataset.requires.sel(policy=name).item()
+    ]
+    uninformed = [
+        str(name)
+        for name in dataset.policy.values
+        if dataset.requires.sel(policy=name).item() == "none"
+    ]
     lines = []
     for title, part in by_kind(dataset).items():
-        medians = {name: float(np.median(values)) for name, values in on_instances(at_the_end(part)).items()}
-        with_it, without = (min(names, key=lambda name: medians[name]) for names in (informed, uninformed))
-        lines.append(f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}")
-    parts.append("The value of side information about costs: least median regret of the policies that have it, and of those "
-                 "without any side information\n" + "\n".join(lines))
-    parts.append("worst 1%: the share of the regret that the worst hundredth of the problems has; best: the share of the "
-                 f"problems on which the policy has the least regret\nintervals of means: {ALLOWANCE}")
+        medians = {
+            name: float(np.median(values))
+            for name, values in on_instances(at_the_end(part)).items()
+        }
+        with_it, without = (
+            min(names, key=lambda name: medians[name]) for names in (informed, uninformed)
+        )
+        lines.append(
+            f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}"
+        )
+    parts.append(
+        "The value of side information about costs: least median regret of the policies "
+        "that have it, and of those "
+        "without any side information\n" + "\n".join(lines)
+    )
+    parts.append(
+        "worst 1%: the share of the regret that the worst hundredth of the problems "
+        "has; best: the share of the "
+        f"problems on which the policy has the least regret\nintervals of means: "
+        f"{ALLOWANCE}"
+    )
     return "\n\n".join(parts)
 
 
@@ -109,21 +166,39 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     for family in dict.fromkeys(dataset.family.values.tolist()):
         part = dataset.isel(bandit=(dataset.family == family).values)
         figure = plots.relative(part, "bts", metric=METRIC)
-        figure.supxlabel(f"{METRIC.replace('_', '-')} as a multiple of that of bts, at a budget of\n"
-                         f"{part.budget.values[-1]:,g} times the smallest expected cost", fontsize=8)
+        figure.supxlabel(
+            f"{METRIC.replace('_', '-')} as a multiple of that of bts, at a budget "
+            f"of\n"
+            f"{part.budget.values[-1]:,g} times the smallest expected cost",
+            fontsize=8,
+        )
         drawn[f"ratios-{family.lower()}"] = figure
-    ranks = ranking(last(dataset), metric=METRIC).isel(budget=0).sortby("mean_rank").policy.values.tolist()
+    ranks = (
+        ranking(last(dataset), metric=METRIC)
+        .isel(budget=0)
+        .sortby("mean_rank")
+        .policy.values.tolist()
+    )
     shown = [name for name in dataset.policy.values if name == "bts" or name in ranks[:6]]
     few = dataset.sel(policy=shown).isel(bandit=(dataset.num_arms == dataset.num_arms.min()).values)
     figure = plots.regret(few, metric=METRIC, panel="family", scale="log-log")
-    figure.supxlabel("budget (multiples of the smallest expected cost); BTS, and the policies with the least mean ranks",
-                     fontsize=8)
+    figure.supxlabel(
+        "budget (multiples of the smallest expected cost); BTS, and the policies "
+        "with the least mean ranks",
+        fontsize=8,
+    )
     return {**drawn, "regret": figure}
 
 
 STUDY = Experiment(
     "omega",
     "All policies on random instances, as in Heyden et al. (KDD 2024).",
-    {"quick": Size((10,), (500, 1500, 5000), (200,), 1, ("Bernoulli", "Beta")),
-     "full": Size((10, 100), tuple(150_000 * part for part in TENTHS), (2000, 1000), 1)},
-    settings, report, figures, regret_table)
+    {
+        "quick": Size((10,), (500, 1500, 5000), (200,), 1, ("Bernoulli", "Beta")),
+        "full": Size((10, 100), tuple(150_000 * part for part in TENTHS), (2000, 1000), 1),
+    },
+    settings,
+    report,
+    figures,
+    regret_table,
+)

@@ -46,7 +46,8 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
     for place, (arms, count) in enumerate(zip(size.arms, size.instances, strict=True)):
         makers: dict[str, Callable[..., Bandit]] = {
             kind: partial(Bernoulli.random, num_arms=arms, reward_range=means, cost_range=means)
-            for kind, means in RANGES.items()}
+            for kind, means in RANGES.items()
+        }
         makers["Beta, shapes 1–5"] = partial(Beta.random, num_arms=arms, shape_range=(1, 5))
         for i, (kind, make) in enumerate(makers.items()):
             instances += draw(make, kind, arms, count, seed, 3 * place + i)
@@ -54,29 +55,54 @@ def settings(size: Size, seed: int) -> dict[str, Any]:
 
 
 def report(dataset: "Dataset") -> str:
-    parts = ["Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for costs; pessimist: the reverse\n"
-             "Gaussian: normal posteriors with this variance, or with one that is learnt from the arm's rewards and costs"]
+    parts = [
+        "Jeffreys: Beta(1/2, 1/2); optimist: Beta(2, 1) for rewards and Beta(1, 2) for "
+        "costs; pessimist: the reverse\n"
+        "Gaussian: normal posteriors with this variance, or with one that is learnt from "
+        "the arm's rewards and costs"
+    ]
     for title, part in by_kind(dataset).items():
-        parts.append(f"{title}: regret at budget {part.budget.values[-1]:,g}; {sampled(part)}\n{standing(part)}")
+        parts.append(
+            f"{title}: regret at budget {part.budget.values[-1]:,g}; "
+            f"{sampled(part)}\n{standing(part)}"
+        )
     names = [name for name in map(str, dataset.policy.values) if name != "bts"]
     kinds = by_kind(dataset)
     found = differences([(part, name, "bts") for name in names for part in kinds.values()])
     for i, name in enumerate(names):
         mine = found[i * len(kinds) : (i + 1) * len(kinds)]
-        verdict = tally([word for word, _ in mine], {"less": "helps", "undecided": "is undecided", "more": "hurts"})
-        parts.append("\n".join([f"{name} in place of the uniform prior", f"  {verdict.upper()}",
-                                *(f"  {title}: {line}" for title, (_, line) in zip(kinds, mine, strict=True))]))
+        verdict = tally(
+            [word for word, _ in mine],
+            {"less": "helps", "undecided": "is undecided", "more": "hurts"},
+        )
+        parts.append(
+            "\n".join(
+                [
+                    f"{name} in place of the uniform prior",
+                    f"  {verdict.upper()}",
+                    *(f"  {title}: {line}" for title, (_, line) in zip(kinds, mine, strict=True)),
+                ]
+            )
+        )
     return "\n\n".join([*parts, CRITERION])
 
 
 def figures(dataset: "Dataset") -> dict[str, "Figure"]:
-    return {"ratios": plots.relative(dataset, "bts", metric=METRIC),
-            "regret": plots.regret(dataset, metric=METRIC, panel="family", scale="log-log")}
+    return {
+        "ratios": plots.relative(dataset, "bts", metric=METRIC),
+        "regret": plots.regret(dataset, metric=METRIC, panel="family", scale="log-log"),
+    }
 
 
 STUDY = Experiment(
     "priors",
     "Does another prior than the uniform one help BTS? (The paper's future work 2.)",
-    {"quick": Size((10,), (100, 300, 1000, 3000), (200,), 1),
-     "full": Size((10, 100), (300, 1000, 3000, 10_000, 50_000), (2000, 500), 1)},
-    settings, report, figures, regret_table)
+    {
+        "quick": Size((10,), (100, 300, 1000, 3000), (200,), 1),
+        "full": Size((10, 100), (300, 1000, 3000, 10_000, 50_000), (2000, 500), 1),
+    },
+    settings,
+    report,
+    figures,
+    regret_table,
+)

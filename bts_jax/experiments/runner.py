@@ -1,4 +1,6 @@
-"""Runs an experiment: a sweep that is saved as it is computed, and figures, a table and a report that are derived from it."""
+"""Runs an experiment: a sweep that is saved as it is computed, and figures, a table and a report
+that are derived from it.
+"""
 
 import dataclasses
 import os
@@ -26,7 +28,11 @@ class Size:
     budgets: tuple[float, ...]
     instances: tuple[int, ...]  # of each kind, for each number of arms
     runs: int  # on each instance
-    families: tuple[str, ...] = ("Bernoulli", "Multinomial", "Beta")  # used by some; each needs a program for each policy
+    families: tuple[str, ...] = (
+        "Bernoulli",
+        "Multinomial",
+        "Beta",
+    )  # used by some; each needs a program for each policy
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,18 @@ class Experiment:
     name: str
     about: str  # the first lines of the report
     sizes: dict[str, Size]  # by scale
-    settings: Callable[[Size, int], dict[str, Any]]  # size and seed -> policies, bandits and so on, as `sweep` takes them
+    settings: Callable[
+        [Size, int], dict[str, Any]
+    ]  # size and seed -> policies, bandits and so on, as `sweep` takes them
     report: Callable[["Dataset"], str]
     figures: Callable[["Dataset"], dict[str, "Figure"]]  # by name
     table: Callable[["Dataset"], "DataFrame"]
-    uses_pulls: bool = False  # report, figures or table use the pulls of each arm, which take most of the memory
-    fewest: int | None = 2  # instances of each kind that may be asked for; None if there are no random problems
+    uses_pulls: bool = (
+        False  # report, figures or table use the pulls of each arm, which take most of the memory
+    )
+    fewest: int | None = (
+        2  # instances of each kind that may be asked for; None if there are no random problems
+    )
 
 
 def run(
@@ -70,21 +82,37 @@ def run(
     from bts_jax.sweeps.run import sweep
 
     if scale not in experiment.sizes:
-        raise ValueError(f"scale = {scale!r} is not known: give {' or '.join(map(repr, experiment.sizes))}")
+        raise ValueError(
+            f"scale = {scale!r} is not known: give {' or '.join(map(repr, experiment.sizes))}"
+        )
     checks.whole("seed", seed, -(2**31))
     size = experiment.sizes[scale]
     if instances is not None:
         if experiment.fewest is None:
-            raise ValueError(f"instances = {instances!r} is for random problems, and {experiment.name} has none: leave it out")
-        size = dataclasses.replace(size, instances=(checks.whole("instances", instances, experiment.fewest),) * len(size.arms))
+            raise ValueError(
+                f"instances = {instances!r} is for random problems, and "
+                f"{experiment.name} has none: leave it out"
+            )
+        size = dataclasses.replace(
+            size,
+            instances=(checks.whole("instances", instances, experiment.fewest),) * len(size.arms),
+        )
     folder = Path(out if out is not None else default_folder(experiment.name, scale, instances))
     files.check_folder(folder)
     with on_the_host():
         settings = experiment.settings(size, seed)
     files.make_folder(folder)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*made for costs in", UserWarning)  # a study compares them all the same
-        dataset = sweep(budgets=size.budgets, num_seeds=size.runs, seed=seed, out=folder / "runs.zarr", quiet=quiet, **settings)
+        # A study compares them all the same.
+        warnings.filterwarnings("ignore", ".*made for costs in", UserWarning)
+        dataset = sweep(
+            budgets=size.budgets,
+            num_seeds=size.runs,
+            seed=seed,
+            out=folder / "runs.zarr",
+            quiet=quiet,
+            **settings,
+        )
     runs = with_lost_run(labelled(dataset if experiment.uses_pulls else dataset.drop_vars("pulls")))
     parts = [experiment.about, experiment.report(runs)]
     if truncated := int(dataset.truncated.sum()):
@@ -93,7 +121,9 @@ def run(
     for title, figure in experiment.figures(runs).items():
         plots.save(figure, folder / title)
     files.write(folder / "report.txt", (text + "\n").encode())
-    table = experiment.table(runs).to_csv(index=False, float_format="%.6g", na_rep="nan", lineterminator="\r\n")
+    table = experiment.table(runs).to_csv(
+        index=False, float_format="%.6g", na_rep="nan", lineterminator="\r\n"
+    )
     files.write(folder / "table.csv", table.encode())
     return dataset, text
 
@@ -105,4 +135,8 @@ def default_folder(name: str, scale: str, instances: int | None) -> str:
 
 def labelled(dataset: "Dataset") -> "Dataset":
     """Replaces the family of each bandit by its `kind`, if the Dataset has this coordinate."""
-    return dataset.assign_coords(family=("bandit", dataset.kind.values)) if "kind" in dataset.coords else dataset
+    return (
+        dataset.assign_coords(family=("bandit", dataset.kind.values))
+        if "kind" in dataset.coords
+        else dataset
+    )

@@ -1,4 +1,6 @@
-"""The hyperparameters to learn: their ranges, and the unbounded numbers that an optimizer changes."""
+"""The hyperparameters to learn: their ranges, and the unbounded numbers that an optimizer
+changes.
+"""
 
 import copy
 import dataclasses
@@ -16,13 +18,19 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 def names_of(policy: Any) -> list[str]:
-    """The names of a policy's hyperparameters. Those of its posteriors have the posterior's name in front: "cost.strength"."""
+    """The names of a policy's hyperparameters. Those of its posteriors have the posterior's name in
+    front: "cost.strength".
+    """
     if not dataclasses.is_dataclass(policy):
         return []
     found = []
     for field in dataclasses.fields(policy):
         part = getattr(policy, field.name)
-        found += [f"{field.name}.{inner}" for inner in names_of(part)] if dataclasses.is_dataclass(part) else [field.name]
+        found += (
+            [f"{field.name}.{inner}" for inner in names_of(part)]
+            if dataclasses.is_dataclass(part)
+            else [field.name]
+        )
     return found
 
 
@@ -32,7 +40,9 @@ def value_of(policy: Any, name: str) -> Any:
 
 
 def with_values(policy: Any, values: Values) -> Any:
-    """The policy with these hyperparameters. They may be a batch: an array with one number for each of several policies."""
+    """The policy with these hyperparameters. They may be a batch: an array with one number for each
+    of several policies.
+    """
     own = {name: value for name, value in values.items() if "." not in name}
     inner: dict[str, Values] = {}
     for name in values.keys() - own.keys():
@@ -51,24 +61,44 @@ class Space:
 
     def __init__(self, policy: Any, ranges: Ranges | None):
         checks.contract("policy", policy, ("init", "__call__", "update"), "BTS()")
-        self.whole, self.ranges = policy, dict(getattr(policy, "learnable", {}) if ranges is None else ranges)
+        self.whole, self.ranges = (
+            policy,
+            dict(getattr(policy, "learnable", {}) if ranges is None else ranges),
+        )
         if not self.ranges:
-            raise ValueError(f"policy {type(policy).__name__} does not say what can be learnt: give ranges, such as "
-                             "{'scale': (0.1, 10)}")
+            raise ValueError(
+                f"policy {type(policy).__name__} does not say what can be learnt: "
+                f"give ranges, such as "
+                "{'scale': (0.1, 10)}"
+            )
         fields = names_of(policy)
         for name, given in self.ranges.items():
             if name not in fields:
-                raise ValueError(f"ranges names {name!r}, which is no hyperparameter of {type(policy).__name__}: there are "
-                                 f"{', '.join(fields) or 'none (its class is no dataclass)'}")
+                raise ValueError(
+                    f"ranges names {name!r}, which is no hyperparameter of "
+                    f"{type(policy).__name__}: there are "
+                    f"{', '.join(fields) or 'none (its class is no dataclass)'}"
+                )
             if isinstance(value_of(policy, name), tuple):
-                raise ValueError(f"ranges names {name!r}, which has one number for each arm, and single numbers are learnt: "
-                                 "leave it out of ranges")
+                raise ValueError(
+                    f"ranges names {name!r}, which has one number for each arm, and "
+                    f"single numbers are learnt: "
+                    "leave it out of ranges"
+                )
             limits = checks.numbers(f"ranges[{name!r}]", given, "give (low, high)")
             if limits.shape != (2,) or not -np.inf < limits[0] < limits[1] < np.inf:
-                raise ValueError(f"ranges[{name!r}] = {given!r} is not a range: give (low, high), two finite numbers")
+                raise ValueError(
+                    f"ranges[{name!r}] = {given!r} is not a range: give (low, "
+                    f"high), two finite numbers"
+                )
             value = checks.numbers(name, value_of(policy, name), "give a number to start from")
-            checks.require(name, value, (value > limits[0]) & (value < limits[1]),
-                           f"start within its range, above {limits[0]:g} and below {limits[1]:g}, or give another in ranges")
+            checks.require(
+                name,
+                value,
+                (value > limits[0]) & (value < limits[1]),
+                f"start within its range, above {limits[0]:g} and below "
+                f"{limits[1]:g}, or give another in ranges",
+            )
 
     def policy(self, values: Values) -> Any:
         """Returns the policy with these hyperparameters."""
@@ -82,7 +112,11 @@ class Space:
         at = {}
         for name, (low, high) in self.ranges.items():
             value = np.asarray(value_of(self.whole, name), np.float64)
-            s = np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low)
+            s = (
+                np.log(value / low) / np.log(high / low)
+                if low > 0
+                else (value - low) / (high - low)
+            )
             at[name] = np.log(s / (1 - s)) / _pace(low, high)
         return at
 
@@ -91,8 +125,11 @@ class Space:
         for name, (low, high) in self.ranges.items():
             s = _logistic(_pace(low, high) * np.asarray(at[name], np.float64))
             value = low * (high / low) ** s if low > 0 else low + (high - low) * s
-            least, most = np.float32(low), np.float32(high)  # excluded: a fit could not start from a limit
-            values[name] = np.clip(np.float32(value), np.nextafter(least, most), np.nextafter(most, least))
+            # Excluded: a fit could not start from a limit.
+            least, most = np.float32(low), np.float32(high)
+            values[name] = np.clip(
+                np.float32(value), np.nextafter(least, most), np.nextafter(most, least)
+            )
         return values
 
     def slope(self, at: Values) -> Values:

@@ -1,14 +1,16 @@
 """Figures of a Dataset as `sweep` returns it. Only `run` draws something else, a trace.
 
-Every function returns a `matplotlib.figure.Figure`, as wide as a column of a two-column paper or as the page, with text of 7 or
-8 points: `plots.regret(dataset).savefig("regret.pdf")`. A notebook displays it automatically. A PNG is at least 1,200 pixels
-wide.
+Every function returns a `matplotlib.figure.Figure`, as wide as a column of a two-column paper or as
+the page, with text of 7 or 8 points: `plots.regret(dataset).savefig("regret.pdf")`. A notebook
+displays it automatically. A PNG is at least 1,200 pixels wide.
 
-A policy has the same colour and marker in all figures (see `styles`). `labels` gives policies other names in a figure,
-`styles` gives them other looks, and `axes` are your own axes to draw in (see `regret`). `panel` chooses what a panel shows:
+A policy has the same colour and marker in all figures (see `styles`). `labels` gives policies other
+names in a figure, `styles` gives them other looks, and `axes` are your own axes to draw in (see
+`regret`). `panel` chooses what a panel shows:
 
     "bandit"    one panel per instance; the sample is the runs on it
-    "family"    one panel per family and number of arms; the sample is the instances, each with its mean over the seeds
+    "family"    one panel per family and number of arms; the sample is the instances, each with its
+                mean over the seeds
     "all"       one panel; the sample is the instances, likewise
 
 If a family has a single instance, the sample is its runs. Each figure names its sample.
@@ -20,7 +22,8 @@ Example:
     >>> figure = plots.regret(results, scale="log-log")  # figure.savefig("regret.pdf")
     >>> figure = plots.final_regret(results, kind="box", budget=20)
     >>> figure = plots.difference(results, "uniform")
-    >>> figure = plots.regret(results, labels={"kube": "KUBE"}, styles={"uniform": {"color": "black"}})
+    >>> styles = {"uniform": {"color": "black"}}
+    >>> figure = plots.regret(results, labels={"kube": "KUBE"}, styles=styles)
     >>> bool(figure.get_figwidth() == plots.COLUMN)
     True
 """
@@ -37,6 +40,23 @@ from bts_jax.plots.saving import image_format, save, write
 from bts_jax.plots.scales import decades
 
 __all__ = [
-    "COLUMN", "MOST_PANELS", "PAGE", "budget_to_reach", "curve", "decades", "difference", "dominance", "final_regret", "frame",
-    "heatmap", "image_format", "pulls", "regret", "relative", "run", "save", "styles", "write",
+    "COLUMN",
+    "MOST_PANELS",
+    "PAGE",
+    "budget_to_reach",
+    "curve",
+    "decades",
+    "difference",
+    "dominance",
+    "final_regret",
+    "frame",
+    "heatmap",
+    "image_format",
+    "pulls",
+    "regret",
+    "relative",
+    "run",
+    "save",
+    "styles",
+    "write",
 ]

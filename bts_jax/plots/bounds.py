@@ -24,9 +24,15 @@ LINES = {
 def theory_lines(
     bandit: Any, budgets: np.ndarray, mean: np.ndarray, wanted: tuple[str, ...]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields the name, x and y of each curve. The line of the slope starts at `mean` in the middle of the budgets."""
+    """Yields the name, x and y of each curve. The line of the slope starts at `mean` in the middle
+    of the budgets.
+    """
     proven = budgets[budgets > np.e]  # where the proof holds
-    bounds = [bts_bound(bandit, budget) for budget in proven] if {"bound", "leading"} & set(wanted) else []
+    bounds = (
+        [bts_bound(bandit, budget) for budget in proven]
+        if {"bound", "leading"} & set(wanted)
+        else []
+    )
     for name in wanted:
         if name == "slope":
             middle = np.abs(np.log(budgets) - np.log(budgets[[0, -1]]).mean()).argmin()
@@ -40,10 +46,19 @@ def theory_lines(
 def instance(dataset: "Dataset", name: str) -> Any:
     """The bandit of this name, with what the theory needs."""
     if not {"reward_mean", "cost_mean", "num_arms", "family"} <= set(dataset.coords):
-        raise ValueError("theory needs the coordinates reward_mean, cost_mean, num_arms and family, which dataset lacks: pass "
-                         "it as sweep returns it")
+        raise ValueError(
+            "theory needs the coordinates reward_mean, cost_mean, num_arms and "
+            "family, which dataset lacks: pass "
+            "it as sweep returns it"
+        )
     if "resource" in dataset.dims:
-        raise ValueError("theory is about one resource, and dataset has bandits with several: leave theory out")
+        raise ValueError(
+            "theory is about one resource, and dataset has bandits with several: leave theory out"
+        )
     one = dataset.sel(bandit=name)
     means = Means(*(one[field].values[: one.num_arms.item()] for field in Means._fields))
-    return Bernoulli(reward=means.reward_mean, cost=means.cost_mean) if one.family.item() == "Bernoulli" else means
+    return (
+        Bernoulli(reward=means.reward_mean, cost=means.cost_mean)
+        if one.family.item() == "Bernoulli"
+        else means
+    )

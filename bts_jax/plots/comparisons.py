@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bts_jax.plots import looks
-from bts_jax.plots.panels import COLUMN, PAGE, SMALL, check_width, curve, name_rows, row_height, shade, side_by_side, single
+from bts_jax.plots.panels import (
+    COLUMN,
+    PAGE,
+    SMALL,
+    check_width,
+    curve,
+    name_rows,
+    row_height,
+    shade,
+    side_by_side,
+    single,
+)
 from bts_jax.plots.samples import (
     allowing,
     among,
@@ -41,7 +52,8 @@ def difference(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Draws the regret of each policy minus that of `reference`: mean paired difference (common random numbers), interval.
+    """Draws the regret of each policy minus that of `reference`: mean paired difference (common
+    random numbers), interval.
 
     Args:
         reference: the policy to compare with, the line at 0.
@@ -70,13 +82,27 @@ def difference(
             if name != reference:
                 mean, low, high = difference_interval(values, base, level=level)
                 means.append(mean)
-                curve(axes, dataset.budget.values, mean, low, high, others[name], others[name]["label"], shade(len(others)))
+                curve(
+                    axes,
+                    dataset.budget.values,
+                    mean,
+                    low,
+                    high,
+                    others[name],
+                    others[name]["label"],
+                    shade(len(others)),
+                )
         rescale(axes, "linear" if scale == "linear" else "log-x")
         if scale == "log-log":
             largest = np.nanmax(np.abs(means), initial=1)
             both_ways(axes, "y", largest / 30, largest)
-    panels.legend(others.values(), f"mean paired difference and its {level:.0%} interval{allowing(groups)}, over "
-                  f"{sample_words(groups)}; above 0, {base_name} is better", caveats(dataset))
+    panels.legend(
+        others.values(),
+        f"mean paired difference and its {level:.0%} "
+        f"interval{allowing(groups)}, over "
+        f"{sample_words(groups)}; above 0, {base_name} is better",
+        caveats(dataset),
+    )
     return panels.figure
 
 
@@ -94,30 +120,47 @@ def relative(
 ) -> "Figure":
     """Draws regret as a multiple of that of the `reference`, at one budget, by default the largest.
 
-    For each policy, a marker shows the median of the ratio on each instance, and a line shows its quartiles. An open diamond
-    shows the ratio of the mean regrets, which a few instances may decide. The policy with the lowest median, averaged over the
-    panels, is on top. Instances on which the reference has no regret are left out.
+    For each policy, a marker shows the median of the ratio on each instance, and a line shows its
+    quartiles. An open diamond shows the ratio of the mean regrets, which a few instances may
+    decide. The policy with the lowest median, averaged over the panels, is on top. Instances on
+    which the reference has no regret are left out.
 
     Args:
-        metric, panel, axes, labels, styles, width: as for `regret`; if a panel has a single instance, its runs take the place
-            of the instances.
+        metric, panel, axes, labels, styles, width: as for `regret`; if a panel has a single
+            instance, its runs take the place of the instances.
 
     Example:
         >>> from bts_jax import Bernoulli, plots, sweep
         >>> bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
         >>> results = sweep(["kube", "uniform"], bandits, budgets=[10, 20], num_seeds=5)
-        >>> figure = plots.relative(results, "uniform", panel="all")  # figure.savefig("relative.pdf")
+        >>> # figure.savefig("relative.pdf")
+        >>> figure = plots.relative(results, "uniform", panel="all")
     """
     at = at_budget(dataset, budget)
     groups = grouped(at, metric, panel)
     among("reference", reference, *at.policy.values)
-    values_of = [{name: values[0] for name, values in by_policy(sample)} for sample in groups.values()]
-    multiple = [{name: multiples(values, each[reference]) for name, values in each.items()} for each in values_of]
-    medians = {name: np.mean([np.log(max(np.median(each[name]), 1e-9)) if len(each[name]) else 0 for each in multiple])
-               for name in multiple[0]}
+    values_of = [
+        {name: values[0] for name, values in by_policy(sample)} for sample in groups.values()
+    ]
+    multiple = [
+        {name: multiples(values, each[reference]) for name, values in each.items()}
+        for each in values_of
+    ]
+    medians = {
+        name: np.mean(
+            [
+                np.log(max(np.median(each[name]), 1e-9)) if len(each[name]) else 0
+                for each in multiple
+            ]
+        )
+        for name in multiple[0]
+    }
     names = sorted(medians, key=lambda name: medians[name])
     look = looks.chosen(names, styles, labels)
-    text = f"{words(metric)} as a multiple of that of {look[reference]['label']}, at budget {at.budget.item():,g}"
+    text = (
+        f"{words(metric)} as a multiple of that of {look[reference]['label']}, at budget "
+        f"{at.budget.item():,g}"
+    )
     panels = side_by_side(list(groups), text, "", axes, width, row_height(len(names)))
     for axes, each, sample in zip(panels.axes, multiple, values_of, strict=True):
         axes.axvline(1, color=look[reference]["color"], linewidth=0.8)
@@ -127,16 +170,34 @@ def relative(
             if not len(values):
                 continue
             low, median, high = np.maximum(np.quantile(values, [0.25, 0.5, 0.75]), 1e-3)
-            axes.plot([low, high], [row, row], color=style["color"], linewidth=2, alpha=0.4, solid_capstyle="butt")
+            axes.plot(
+                [low, high],
+                [row, row],
+                color=style["color"],
+                linewidth=2,
+                alpha=0.4,
+                solid_capstyle="butt",
+            )
             axes.plot(median, row, **{"markersize": 5, **style})
             mean = max(np.mean(sample[name]) / np.mean(sample[reference]), 1e-3)
             drawn += [low, high, mean]
-            axes.plot(mean, row, marker="D", markersize=3.5, color="black", markerfacecolor="none", linestyle="none",
-                      markeredgewidth=0.7)
+            axes.plot(
+                mean,
+                row,
+                marker="D",
+                markersize=3.5,
+                color="black",
+                markerfacecolor="none",
+                linestyle="none",
+                markeredgewidth=0.7,
+            )
         axes.set_xlim(min(drawn) / 1.2, max(drawn) * 1.2)
         ratios(axes, "x")
         name_rows(axes, [look[name]["label"] for name in names])
-    panels.note(f"median and quartiles over {sample_words(groups)}; open diamond: ratio of the means", caveats(at))
+    panels.note(
+        f"median and quartiles over {sample_words(groups)}; open diamond: ratio of the means",
+        caveats(at),
+    )
     return panels.figure
 
 
@@ -149,9 +210,11 @@ def dominance(
     labels: Mapping[str, str] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Draws the share of the instances on which the policy of a row has less mean regret than the policy of a column.
+    """Draws the share of the instances on which the policy of a row has less mean regret than the
+    policy of a column.
 
-    This is at one budget, by default the largest. Ties count half, and a policy with a missing run (NaN) loses.
+    This is at one budget, by default the largest. Ties count half, and a policy with a missing run
+    (NaN) loses.
 
     Args:
         metric, axes, labels, width: as for `regret`.
@@ -166,7 +229,10 @@ def dominance(
     values = measured(at, metric).mean("seed", skipna=False).values[:, :, 0]
     values = np.where(np.isnan(values), np.inf, values)
     share = ((values[:, None] < values) + 0.5 * (values[:, None] == values)).mean(-1)
-    names, count = [style["label"] for style in looks.chosen(at.policy.values, None, labels).values()], at.sizes["bandit"]
+    names, count = (
+        [style["label"] for style in looks.chosen(at.policy.values, None, labels).values()],
+        at.sizes["bandit"],
+    )
     width = check_width(width, axes, min(max(COLUMN, 1.4 + 0.42 * len(names)), PAGE))
     panels = single(axes, width, width)
     axes = panels.axes[0]
@@ -175,16 +241,29 @@ def dominance(
     for row in range(len(names)):
         for column in range(len(names)):
             if row != column:
-                axes.text(column, row, f"{off[row, column]:.0f}%", ha="center", va="center", fontsize=SMALL,
-                          color="white" if abs(off[row, column] - 50) > 27 else "black")
-    axes.set_xticks(range(len(names)), names, fontsize=SMALL, rotation=40, ha="right", rotation_mode="anchor")
+                axes.text(
+                    column,
+                    row,
+                    f"{off[row, column]:.0f}%",
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL,
+                    color="white" if abs(off[row, column] - 50) > 27 else "black",
+                )
+    axes.set_xticks(
+        range(len(names)), names, fontsize=SMALL, rotation=40, ha="right", rotation_mode="anchor"
+    )
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_ylabel("this policy …", **panels.text)
     axes.set_xlabel("… has less regret than this one", **panels.text)
-    panels.note(f"share of {counted(count, 'instance')}, by mean {words(metric)} over {counted(at.sizes['seed'], 'run')} "
-                f"each at budget {at.budget.item():,g}", caveats(at))
+    panels.note(
+        f"share of {counted(count, 'instance')}, by mean {words(metric)} over "
+        f"{counted(at.sizes['seed'], 'run')} "
+        f"each at budget {at.budget.item():,g}",
+        caveats(at),
+    )
     return panels.figure
 
 
@@ -200,11 +279,13 @@ def budget_to_reach(
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Draws the budget at which the mean regret of each policy reaches `amount`: the larger, the better.
+    """Draws the budget at which the mean regret of each policy reaches `amount`: the larger, the
+    better.
 
-    The mean is interpolated linearly between the budgets of the Dataset, and starts from 0. The bar goes from the budget at
-    which the upper limit of the mean's interval reaches `amount` to the budget at which the lower limit does. An arrow marks a
-    policy that does not reach it within the largest budget.
+    The mean is interpolated linearly between the budgets of the Dataset, and starts from 0. The bar
+    goes from the budget at which the upper limit of the mean's interval reaches `amount` to the
+    budget at which the lower limit does. An arrow marks a policy that does not reach it within the
+    largest budget.
 
     Args:
         metric, panel, level, axes, labels, styles, width: as for `regret`.
@@ -228,23 +309,42 @@ def budget_to_reach(
             color, marker = look[name]["color"], look[name]["marker"]
             mean, low, high = mean_interval(values, level=level)
             at, soonest, latest = (reaches(budgets, curve, amount) for curve in (mean, high, low))
-            soonest, latest = min(soonest, end), min(latest, end)  # NaN, if there is a single run, stays
-            axes.plot([soonest, latest], [place, place], color=color, linewidth=2.5, alpha=0.4, solid_capstyle="butt")
+            # NaN, if there is a single run, stays.
+            soonest, latest = min(soonest, end), min(latest, end)
+            axes.plot(
+                [soonest, latest],
+                [place, place],
+                color=color,
+                linewidth=2.5,
+                alpha=0.4,
+                solid_capstyle="butt",
+            )
             axes.plot(min(at, end), place, marker=marker, color=color, markersize=5)
             if np.isinf(at):
-                axes.annotate("", (end * 1.25, place), (end, place), clip_on=False,
-                              arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.1})
+                axes.annotate(
+                    "",
+                    (end * 1.25, place),
+                    (end, place),
+                    clip_on=False,
+                    arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.1},
+                )
             first = min(first, at, soonest) if np.isfinite(soonest) else min(first, at)
         axes.set_xlim(first / 1.3, end * 1.3)
         rescale(axes, "log-x")
         name_rows(axes, [style["label"] for style in look.values()])
-    panels.note(f"mean and its {level:.0%} interval{allowing(groups)}, over {sample_words(groups)}; an arrow: not reached at "
-                f"{end:,g}", caveats(dataset))
+    panels.note(
+        f"mean and its {level:.0%} interval{allowing(groups)}, over "
+        f"{sample_words(groups)}; an arrow: not reached at "
+        f"{end:,g}",
+        caveats(dataset),
+    )
     return panels.figure
 
 
 def reaches(budgets: np.ndarray, curve: np.ndarray, amount: float) -> float:
-    """The first budget at which the curve, linear from (0, 0) and between budgets, reaches `amount`; infinite if none does."""
+    """The first budget at which the curve, linear from (0, 0) and between budgets, reaches
+    `amount`; infinite if none does.
+    """
     if np.isnan(curve).any():
         return np.nan
     budgets, curve = np.append(0, budgets), np.append(0, curve)

@@ -33,12 +33,12 @@ class Blank(NamedTuple):
 class Panels:
     """The panels of a new figure, with legend and note above them, or the user's own axes.
 
-    If the last row is not full, legend and note are in its blank part instead. The figure grows with its legend, so that the
-    panels keep their size.
+    If the last row is not full, legend and note are in its blank part instead. The figure grows
+    with its legend, so that the panels keep their size.
 
-    The user's axes keep their fonts and frames, and their figure keeps its size. The first of them gets the legend. The note is
-    left to the caption of the figure, except for caveats that must not be hidden, such as truncated runs: these are added to
-    the titles.
+    The user's axes keep their fonts and frames, and their figure keeps its size. The first of them
+    gets the legend. The note is left to the caption of the figure, except for caveats that must not
+    be hidden, such as truncated runs: these are added to the titles.
     """
 
     figure: "Figure"
@@ -51,26 +51,46 @@ class Panels:
         """The font of titles and labels."""
         return {"fontsize": TEXT} if self.new else {}
 
-    def legend(self, look: Iterable[Mapping[str, Any]], note: str, caveats: str = "", markers: bool = True) -> None:
-        """Adds one legend for all panels, with the note as its title; in the user's axes, in the first of them."""
+    def legend(
+        self, look: Iterable[Mapping[str, Any]], note: str, caveats: str = "", markers: bool = True
+    ) -> None:
+        """Adds one legend for all panels, with the note as its title; in the user's axes, in the
+        first of them.
+        """
         from matplotlib.lines import Line2D
 
         look = list(look)
         size = {"linewidth": 1.1, "markersize": 4}
-        handles = [Line2D([], [], **{**size, **style, **({} if markers else {"marker": ""})}) for style in look]
+        handles = [
+            Line2D([], [], **{**size, **style, **({} if markers else {"marker": ""})})
+            for style in look
+        ]
         if not self.new:
             self.axes[0].legend(handles=handles, frameon=False, fontsize="small")
             self._warn(caveats)
             return
         names, width = [str(style["label"]) for style in look], self._width
-        fit = next((count for count in range(len(names), 1, -1) if _legend_width(names, count) < width), 1)
+        fit = next(
+            (count for count in range(len(names), 1, -1) if _legend_width(names, count) < width), 1
+        )
         rows = math.ceil(len(names) / fit)
         title = wrapped(width, note + caveats)
         self._grow(rows + title.count("\n") + 1)
-        where, place = (self.blank.part, "center") if self.blank else (self.figure, "outside upper center")
+        where, place = (
+            (self.blank.part, "center") if self.blank else (self.figure, "outside upper center")
+        )
         columns = math.ceil(len(names) / rows)  # rows of equal length, if there are several
-        where.legend(handles=handles, loc=place, ncols=columns, fontsize=SMALL, frameon=False, title=title,
-                     title_fontsize=SMALL, columnspacing=1.2, handlelength=2.6)
+        where.legend(
+            handles=handles,
+            loc=place,
+            ncols=columns,
+            fontsize=SMALL,
+            frameon=False,
+            title=title,
+            title_fontsize=SMALL,
+            columnspacing=1.2,
+            handlelength=2.6,
+        )
 
     def note(self, text: str, caveats: str = "") -> None:
         """Writes a note on what is drawn."""
@@ -89,7 +109,11 @@ class Panels:
 
     def _grow(self, lines: int) -> None:
         """Makes the figure higher if there is no room for a legend of so many lines."""
-        more = self.blank.rows * (LINE * (lines + 1) - self.blank.height) if self.blank else LINE * (lines - 3)
+        more = (
+            self.blank.rows * (LINE * (lines + 1) - self.blank.height)
+            if self.blank
+            else LINE * (lines - 3)
+        )
         self.figure.set_figheight(self.figure.get_figheight() + max(more, 0))
 
     def _warn(self, caveats: str) -> None:
@@ -98,13 +122,19 @@ class Panels:
 
 
 def side_by_side(
-    titles: Sequence[str], x: str, y: str, axes: Any = None, width: float | None = None, height: float | None = None
+    titles: Sequence[str],
+    x: str,
+    y: str,
+    axes: Any = None,
+    width: float | None = None,
+    height: float | None = None,
 ) -> Panels:
     """Panels with these titles, two side by side on a page, or in the user's axes.
 
     Args:
         x, y: the labels of their axes.
-        width: the width of a new figure, in inches; by default a column's for one panel, the page's for more.
+        width: the width of a new figure, in inches; by default a column's for one panel, the page's
+            for more.
         height: the height of a panel, in inches; the default suits the width.
     """
     width = check_width(width, axes, COLUMN if len(titles) == 1 else PAGE)
@@ -145,22 +175,36 @@ def single(axes: Any, width: float, height: float) -> Panels:
 def check_width(width: float | None, axes: Any, default: float) -> float:
     """Returns the width of a new figure, or raises a `ValueError`."""
     if width is not None and axes is not None:
-        raise ValueError(f"width = {width!r} is that of a new figure, and axes have a figure: leave one of the two out")
+        raise ValueError(
+            f"width = {width!r} is that of a new figure, and axes have a figure: "
+            f"leave one of the two out"
+        )
     if width is not None and not width > 0:
-        raise ValueError(f"width = {width!r} is not a width: give a positive number of inches, such as {COLUMN} or {PAGE:g}")
+        raise ValueError(
+            f"width = {width!r} is not a width: give a positive number of inches, "
+            f"such as {COLUMN} or {PAGE:g}"
+        )
     return default if width is None else width
 
 
 def theirs(axes: Any, count: int) -> Panels:
-    """Returns the user's axes as panels, or raises a `ValueError` unless there are `count` of them."""
+    """Returns the user's axes as panels, or raises a `ValueError` unless there are `count` of
+    them.
+    """
     from matplotlib.axes import Axes
 
     found = [axes] if isinstance(axes, Axes) else list(np.ravel(np.asarray(axes, object)))
     if not all(isinstance(each, Axes) for each in found):
-        raise ValueError(f"axes = {axes!r} are not axes: give one of matplotlib's Axes, or several as subplots returns them")
+        raise ValueError(
+            f"axes = {axes!r} are not axes: give one of matplotlib's Axes, or "
+            f"several as subplots returns them"
+        )
     if len(found) != count:
-        raise ValueError(f"axes has {len(found)}, and there {'is 1 panel' if count == 1 else f'are {count} panels'}: give one "
-                         "for each panel")
+        raise ValueError(
+            f"axes has {len(found)}, and there "
+            f"{'is 1 panel' if count == 1 else f'are {count} panels'}: give one "
+            "for each panel"
+        )
     figure = found[0].get_figure(root=True)
     if figure is None:
         raise ValueError(f"axes = {axes!r} were removed from their figure: give axes of a figure")
@@ -184,7 +228,9 @@ def curve(
     label: str,
     alpha: float = 0.15,
 ) -> None:
-    """Draws a line in a band. `style` has the properties of the line, and `alpha` is the opacity of the band."""
+    """Draws a line in a band. `style` has the properties of the line, and `alpha` is the opacity of
+    the band.
+    """
     axes.plot(x, mean, **{"linewidth": 1.1, "markersize": 3, **style, "label": label})
     axes.fill_between(x, low, high, color=style["color"], alpha=alpha, linewidth=0.5)
 
@@ -216,4 +262,6 @@ def wrapped(width: float, text: str) -> str:
     """Wraps text into lines of this width, in inches."""
     import textwrap
 
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, int(width * 17)))
+    return "\n".join(
+        line for part in text.split("\n") for line in textwrap.wrap(part, int(width * 17))
+    )

@@ -18,7 +18,10 @@ MOST_PANELS = 8  # four rows fill a page
 
 def among(name: str, value: Any, *known: str) -> None:
     if value not in known:
-        raise ValueError(f"{name} = {value!r} is not known: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+        raise ValueError(
+            f"{name} = {value!r} is not known: give "
+            f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        )
 
 
 def at_budget(dataset: "Dataset", budget: float | None) -> "Dataset":
@@ -28,7 +31,10 @@ def at_budget(dataset: "Dataset", budget: float | None) -> "Dataset":
     if budget is None:
         return dataset.isel(budget=[int(known.argmax())])
     if budget not in known:
-        raise ValueError(f"budget = {budget!r} is not in the dataset: give one of {', '.join(f'{b:g}' for b in known)}")
+        raise ValueError(
+            f"budget = {budget!r} is not in the dataset: give one of "
+            f"{', '.join(f'{b:g}' for b in known)}"
+        )
     return dataset.sel(budget=[budget])
 
 
@@ -44,19 +50,31 @@ def grouped(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
         titles = names
     else:
         if not {"family", "num_arms"} <= set(dataset.coords):
-            raise ValueError("panel = 'family' needs the coordinates family and num_arms, which dataset lacks: pass it "
-                             "as sweep returns it, or give 'bandit' or 'all'")
+            raise ValueError(
+                "panel = 'family' needs the coordinates family and num_arms, which "
+                "dataset lacks: pass it "
+                "as sweep returns it, or give 'bandit' or 'all'"
+            )
         titles = kinds(dataset)
     groups = split(values, titles)
     if len(groups) > MOST_PANELS:
-        raise ValueError(f"panel = {panel!r} makes {len(groups)} panels, and more than {MOST_PANELS} are not legible: select "
-                         "fewer bandits, or give 'family' or 'all'")
+        raise ValueError(
+            f"panel = {panel!r} makes {len(groups)} panels, and more than "
+            f"{MOST_PANELS} are not legible: select "
+            "fewer bandits, or give 'family' or 'all'"
+        )
     return groups
 
 
 def samples(values: "DataArray") -> Iterator[tuple[str, "DataArray"]]:
-    """Each policy's name and its sample: over the runs on a single instance, or over the instances. [budget, sample]"""
-    found = sampled(values.isel(bandit=0), "seed") if values.sizes["bandit"] == 1 else sampled(values, "bandit")
+    """Each policy's name and its sample: over the runs on a single instance, or over the instances.
+    [budget, sample]
+    """
+    found = (
+        sampled(values.isel(bandit=0), "seed")
+        if values.sizes["bandit"] == 1
+        else sampled(values, "bandit")
+    )
     for name in found.policy.values:
         yield str(name), found.sel(policy=name)
 
@@ -76,7 +94,11 @@ def sample_words(groups: dict[str, "DataArray"]) -> str:
     parts = []
     for values in groups.values():
         runs = counted(values.sizes["seed"], "run")
-        parts.append(runs if values.sizes["bandit"] == 1 else f"{counted(values.sizes['bandit'], 'instance')} of {runs} each")
+        parts.append(
+            runs
+            if values.sizes["bandit"] == 1
+            else f"{counted(values.sizes['bandit'], 'instance')} of {runs} each"
+        )
     return " or ".join(dict.fromkeys(parts))
 
 
@@ -87,18 +109,22 @@ def allowing(groups: dict[str, "DataArray"]) -> str:
 
 
 def caveats(dataset: "Dataset") -> str:
-    """Counts runs that hit the limit of rounds, and runs with missing or infinite regret. A figure never hides them."""
+    """Counts runs that hit the limit of rounds, and runs with missing or infinite regret. A figure
+    never hides them.
+    """
     truncated = int(dataset.truncated.sum()) if "truncated" in dataset else 0
     missing = int((~np.isfinite(dataset.regret)).sum())
     return (f"; {counted(truncated, 'run')} hit the limit of rounds" if truncated else "") + (
-        f"; {counted(missing, 'run')} without a finite regret" if missing else "")
+        f"; {counted(missing, 'run')} without a finite regret" if missing else ""
+    )
 
 
 def budget_words(dataset: "Dataset") -> str:
     """The label of an axis of budgets."""
     if "resource" in dataset.dims:
         return "budget of each resource (units of cost)"
-    return f"budget ({'multiples of the smallest expected cost' if is_relative(dataset) else 'units of cost'})"
+    unit = "multiples of the smallest expected cost" if is_relative(dataset) else "units of cost"
+    return f"budget ({unit})"
 
 
 def is_relative(dataset: "Dataset") -> bool:

@@ -11,12 +11,15 @@ from bts_jax import files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PIXELS = 1260  # the width of the narrowest PNG; a notebook may cut off some of the margin, and 1,200 are left
+# The width of the narrowest PNG; a notebook may cut off some of the margin, and 1,200 are left.
+PIXELS = 1260
 SCREEN = 150  # pixels per inch in a notebook
 
 
 def blank(width: float, height: float) -> "Figure":
-    """An empty figure that notebooks display, even if pyplot was not imported. Its PNGs are wide enough for any use."""
+    """An empty figure that notebooks display, even if pyplot was not imported. Its PNGs are wide
+    enough for any use.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=_dpi(width, 200))
@@ -36,8 +39,16 @@ def _png(figure: "Figure") -> bytes:
 
 
 def _bundle(figure: "Figure", **_: Any) -> tuple[dict, dict]:
-    """The PNG and its size on screen: that of print, instead of one screen pixel for each of its pixels."""
-    size = dict(zip(("width", "height"), (round(SCREEN * inches) for inches in figure.get_size_inches()), strict=True))
+    """The PNG and its size on screen: that of print, instead of one screen pixel for each of its
+    pixels.
+    """
+    size = dict(
+        zip(
+            ("width", "height"),
+            (round(SCREEN * inches) for inches in figure.get_size_inches()),
+            strict=True,
+        )
+    )
     return {"image/png": _png(figure)}, {"image/png": size}
 
 
@@ -45,7 +56,8 @@ def save(figure: "Figure", path: Path) -> None:
     """Writes a figure as PNG and as PDF: `path` with these suffixes."""
     write(figure, path.with_name(f"{path.name}.png"))
     layout = figure.get_layout_engine()
-    figure.set_layout_engine("none")  # the PDF has the layout of the PNG: to compute it takes half of the time
+    # The PDF has the layout of the PNG: to compute it takes half of the time.
+    figure.set_layout_engine("none")
     try:
         write(figure, path.with_name(f"{path.name}.pdf"))
     finally:
@@ -53,7 +65,9 @@ def save(figure: "Figure", path: Path) -> None:
 
 
 def write(figure: "Figure", path: Path) -> None:
-    """Writes a figure as PNG, PDF or SVG, by the suffix of `path`. A PNG has 300 dpi, or more if it is narrow."""
+    """Writes a figure as PNG, PDF or SVG, by the suffix of `path`. A PNG has 300 dpi, or more if it
+    is narrow.
+    """
     import matplotlib
 
     content = io.BytesIO()
@@ -63,8 +77,13 @@ def write(figure: "Figure", path: Path) -> None:
 
 
 def image_format(path: Path) -> str:
-    """Returns the format for the suffix of a file, or raises a `ValueError` that names the formats."""
+    """Returns the format for the suffix of a file, or raises a `ValueError` that names the
+    formats.
+    """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in ("png", "pdf", "svg"):
-        raise ValueError(f"out = {str(path)!r} is not the name of an image: give a name that ends in .png, .pdf or .svg")
+        raise ValueError(
+            f"out = {str(path)!r} is not the name of an image: give a name that "
+            f"ends in .png, .pdf or .svg"
+        )
     return suffix

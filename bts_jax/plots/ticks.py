@@ -1,4 +1,6 @@
-"""Ticks of logarithmic axes and their labels. Only this module of `plots` imports matplotlib at its top."""
+"""Ticks of logarithmic axes and their labels. Only this module of `plots` imports matplotlib at its
+top.
+"""
 
 import numpy as np
 from matplotlib.ticker import EngFormatter, Formatter, Locator, MaxNLocator
@@ -9,8 +11,8 @@ MOST = 9  # labels on an axis in a column of a paper
 class Logarithmic(Locator):
     """Places at least three and at most nine ticks, at round numbers.
 
-    These are 1, 2, 5, 10, 20 … if there is room for them, or else powers of ten. If the axis has less than three of them, ticks
-    are finer, up to evenly spaced numbers such as 0.95, 1, 1.05.
+    These are 1, 2, 5, 10, 20 … if there is room for them, or else powers of ten. If the axis has
+    less than three of them, ticks are finer, up to evenly spaced numbers such as 0.95, 1, 1.05.
     """
 
     def __call__(self) -> np.ndarray:
@@ -29,11 +31,17 @@ class Logarithmic(Locator):
         ticks = inside(np.outer(powers, [1, 2, 5]).ravel())
         if len(ticks) > MOST:
             ticks = inside(powers)
-            return ticks[(-first) % (step := -(-len(ticks) // MOST)) :: step] if len(ticks) > MOST else ticks
+            return (
+                ticks[(-first) % (step := -(-len(ticks) // MOST)) :: step]
+                if len(ticks) > MOST
+                else ticks
+            )
         if len(ticks) < 3:
             ticks = inside(np.outer(powers, [1, 1.5, 2, 3, 4, 5, 6, 8]).ravel())
         if len(ticks) < 3:
-            ticks = inside(np.asarray(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)))
+            ticks = inside(
+                np.asarray(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
+            )
         return ticks
 
 

@@ -1,7 +1,8 @@
 """Policies: one published algorithm, or one family of algorithms, per file.
 
-`POLICIES` lists those for one resource by name, and `KNAPSACK_POLICIES` those for several resources. To add a policy, copy the
-file that is most similar and add a line to `POLICIES` or `KNAPSACK_POLICIES`. The contract tests then include it.
+`POLICIES` lists those for one resource by name, and `KNAPSACK_POLICIES` those for several
+resources. To add a policy, copy the file that is most similar and add a line to `POLICIES` or
+`KNAPSACK_POLICIES`. The contract tests then include it.
 """
 
 from bts_jax.policies.baselines import Oracle, Uniform
@@ -66,7 +67,8 @@ POLICIES = {
     "uniform": Uniform,
 }
 
-# Policies for several resources. They also play with one, except the last three, which need time as a resource.
+# Policies for several resources. They also play with one, except the last three, which need time as
+# a resource.
 KNAPSACK_POLICIES = {
     "knapsack-bts": KnapsackBTS,
     "primal-dual-bwk": PrimalDualBwK,

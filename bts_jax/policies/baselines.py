@@ -12,11 +12,13 @@ from bts_jax.pytrees import pytree
 
 @pytree
 class Oracle:
-    """Always pulls the arm with the largest ratio of expected reward to expected cost. Regret is measured against it.
+    """Always pulls the arm with the largest ratio of expected reward to expected cost. Regret is
+    measured against it.
 
     Side information: the best arm.
 
-    Guarantee: expected reward within 2ρ* of the largest that any policy can have (Lemma 1 of Xia et al., IJCAI 2015).
+    Guarantee: expected reward within 2ρ* of the largest that any policy can have (Lemma 1 of Xia et
+    al., IJCAI 2015).
 
     Example:
         >>> Oracle()  # nothing to choose
@@ -31,7 +33,9 @@ class Oracle:
     def __call__(self, state: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return state, state
 
-    def update(self, state: jax.Array, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array) -> jax.Array:
+    def update(
+        self, state: jax.Array, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+    ) -> jax.Array:
         return state
 
 
@@ -41,7 +45,8 @@ class UniformState(NamedTuple):
 
 @pytree
 class Uniform:
-    """Pulls an arm chosen uniformly at random in every round. It shows the regret of a policy that learns nothing.
+    """Pulls an arm chosen uniformly at random in every round. It shows the regret of a policy that
+    learns nothing.
 
     Side information: none.
 
@@ -62,6 +67,11 @@ class Uniform:
         return random.below(key, state.arms.shape[0]), state
 
     def update(
-        self, state: UniformState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+        self,
+        state: UniformState,
+        arm: jax.Array,
+        reward: jax.Array,
+        cost: jax.Array,
+        key: jax.Array,
     ) -> UniformState:
         return state

@@ -1,4 +1,6 @@
-"""BTS: budgeted Thompson sampling, the paper's algorithm; and matched BTS, without its Bernoulli trials."""
+"""BTS: budgeted Thompson sampling, the paper's algorithm; and matched BTS, without its Bernoulli
+trials.
+"""
 
 from typing import Any, ClassVar
 
@@ -15,26 +17,27 @@ class BTS(LargestRatio):
 
         θ_i^r ~ Beta(S_i^r + α^r, F_i^r + β^r),   θ_i^c ~ Beta(S_i^c + α^c, F_i^c + β^c),
 
-    where S and F count the successes and failures of reward and cost so far. Pull the arm with the largest θ_i^r / θ_i^c. A
-    reward or cost in [0, 1] becomes a success with that probability. For Bernoulli arms this changes nothing, so one policy
-    works with all bandits.
+    where S and F count the successes and failures of reward and cost so far. Pull the arm with the
+    largest θ_i^r / θ_i^c. A reward or cost in [0, 1] becomes a success with that probability. For
+    Bernoulli arms this changes nothing, so one policy works with all bandits.
 
-    With other posteriors, the draws are from those. If costs are amounts of money, use `BTS(cost=Gamma())`: it does not depend
-    on the largest cost. The trials of the paper see only failures if most costs are far below the largest one.
+    With other posteriors, the draws are from those. If costs are amounts of money, use
+    `BTS(cost=Gamma())`: it does not depend on the largest cost. The trials of the paper see only
+    failures if most costs are far below the largest one.
 
     Reference: Xia et al., "Thompson Sampling for Budgeted Multi-Armed Bandits", IJCAI 2015.
 
     Side information: none, unless a posterior has it.
 
-    Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source) for `Beta(1, 1)`, the default. For other
-    posteriors we know of no guarantee.
+    Guarantee: regret O(ln B) on every fixed bandit (Theorem 1 of the source) for `Beta(1, 1)`, the
+    default. For other posteriors we know of no guarantee.
 
-    Deviations from the source: the posteriors are a choice; the source has `Beta(1, 1)`. The Beta draws are exact: rejection
-    sampling continues until a draw is accepted.
+    Deviations from the source: the posteriors are a choice; the source has `Beta(1, 1)`. The Beta
+    draws are exact: rejection sampling continues until a draw is accepted.
 
-    On a classical bandit, where every pull costs 1, this policy is not exactly classical Thompson sampling. It does not know
-    the costs, and its draws θ^c ~ Beta(n + 1, 1) make it explore somewhat more. `BTS(cost=Known())` knows the costs, and is
-    classical Thompson sampling there.
+    On a classical bandit, where every pull costs 1, this policy is not exactly classical Thompson
+    sampling. It does not know the costs, and its draws θ^c ~ Beta(n + 1, 1) make it explore
+    somewhat more. `BTS(cost=Known())` knows the costs, and is classical Thompson sampling there.
 
     Args:
         reward: the posterior of expected rewards; see `bts_jax.posteriors`.
@@ -51,8 +54,12 @@ class BTS(LargestRatio):
         Beta(alpha=1.0, beta=1.0)
     """
 
-    renamed: ClassVar[dict[str, str]] = {"reward_alpha": "reward.alpha", "reward_beta": "reward.beta",
-                                         "cost_alpha": "cost.alpha", "cost_beta": "cost.beta"}
+    renamed: ClassVar[dict[str, str]] = {
+        "reward_alpha": "reward.alpha",
+        "reward_beta": "reward.beta",
+        "cost_alpha": "cost.alpha",
+        "cost_beta": "cost.beta",
+    }
 
     before: ClassVar[dict[str, Any]] = {"reward": Beta(), "cost": Beta()}
 
@@ -64,11 +71,13 @@ class BTS(LargestRatio):
 class MatchedBTS(BTS):
     """Matched BTS: `BTS(reward=MatchedBeta(), cost=Gamma())`, under its own name. Ours.
 
-    The rule is that of `BTS`. In place of Bernoulli trials, the draws have the means and the variances of the Bayesian
-    bootstrap. So arms whose rewards and costs vary little are explored less, and costs may have any size.
+    The rule is that of `BTS`. In place of Bernoulli trials, the draws have the means and the
+    variances of the Bayesian bootstrap. So arms whose rewards and costs vary little are explored
+    less, and costs may have any size.
 
-    On random problems with costs in [0, 1] it has a smaller median regret than BTS. It has a smaller mean, too, but this is
-    undecided on ten Bernoulli arms (notebook 07). If costs are amounts of money, it has far less regret (notebook 10).
+    On random problems with costs in [0, 1] it has a smaller median regret than BTS. It has a
+    smaller mean, too, but this is undecided on ten Bernoulli arms (notebook 07). If costs are
+    amounts of money, it has far less regret (notebook 10).
 
     Reference: ours; see `MatchedBeta` and `Gamma` for the posteriors.
 

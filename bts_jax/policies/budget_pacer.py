@@ -53,13 +53,13 @@ class BudgetPacer:
     knows the price of each arm in advance and divides logarithms of prices by those of $0.0001 and
     $0.10 per 1,000 tokens, which are three decades apart. Here costs are learnt, and the three
     decades end at the largest average cost, so that the unit of money does not matter. a = η =
-    0.05 and λ_max = 5 are those of the source, as is λ_c = 0, its setting in studies of budgets (0.3
-    is the default of its program). α = 1 is what its program calls moderate exploration for a cold
-    start; its study without prior data has 0.05. On a table of prices of three language models,
-    α = 0.05 earns 3% more with one of seven budgets, and up to 7% less with five of them. Bounds
-    with α = 0.05 never pull an arm again that has earned little at first. A new arm of the source
-    is pulled 20 times first. Twenty pulls of the dearest of these models cost more than the three
-    smallest of the seven budgets.
+    0.05 and λ_max = 5 are those of the source, as is λ_c = 0, its setting in studies of budgets
+    (0.3 is the default of its program). α = 1 is what its program calls moderate exploration for a
+    cold start; its study without prior data has 0.05. On a table of prices of three language
+    models, α = 0.05 earns 3% more with one of seven budgets, and up to 7% less with five of them.
+    Bounds with α = 0.05 never pull an arm again that has earned little at first. A new arm of the
+    source is pulled 20 times first. Twenty pulls of the dearest of these models cost more than the
+    three smallest of the seven budgets.
 
     Args:
         exploration: α.

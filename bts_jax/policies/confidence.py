@@ -12,11 +12,12 @@ from bts_jax.typing import ArrayLike
 
 
 class Bounds(NamedTuple):
-    """The averages of the arms, and the bounds r̄ + φ(r̄, n) and c̄ − φ(c̄, n) with φ(x, n) = √(νx/n) + ν/n.
+    """The averages of the arms, and the bounds r̄ + φ(r̄, n) and c̄ − φ(c̄, n) with φ(x, n) =
+    √(νx/n) + ν/n.
 
-    The radius is that of Badanidiyuru, Kleinberg and Slivkins (FOCS 2013) and of Agrawal and Devanur (EC 2014). Their ν is of
-    the order log(dKT) with an open constant. Here ν = scale · log(dKB), where B is the smallest budget; that of time counts as
-    the number of rounds.
+    The radius is that of Badanidiyuru, Kleinberg and Slivkins (FOCS 2013) and of Agrawal and
+    Devanur (EC 2014). Their ν is of the order log(dKT) with an open constant. Here ν = scale ·
+    log(dKB), where B is the smallest budget; that of time counts as the number of rounds.
     """
 
     arms: ArmStatistics

@@ -20,14 +20,16 @@ class FractionalKUBE(IndexPolicy):
 
         (r̄_i + √(scale · ln t / n_i)) / μ_i^c.
 
-    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed Bandits", AAAI 2012.
+    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed
+    Bandits", AAAI 2012.
 
     Side information: the expected costs μ^c. (`KUBE` is the variant that estimates them.)
 
     Guarantee: regret O(ln B) in the source, for costs that are fixed and known.
 
-    Deviations from the source: the source assumes fixed costs. Here costs may be random, and the formula uses their means. An
-    arm that never costs anything has an infinite index and is pulled before the others (see `index.choose`).
+    Deviations from the source: the source assumes fixed costs. Here costs may be random, and the
+    formula uses their means. An arm that never costs anything has an infinite index and is pulled
+    before the others (see `index.choose`).
 
     Args:
         scale: the factor of the logarithm; 2 in the source.

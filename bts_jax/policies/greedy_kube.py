@@ -26,21 +26,23 @@ class GreedyKUBEState(NamedTuple):
 class GreedyKUBE:
     """KUBE as published (Tran-Thanh et al., AAAI 2012), for arms whose costs are known.
 
-    In round t, let u_i = r̄_i + √(scale · ln t / n_i). Fill the rest of the budget greedily: take the arm with the largest
-    u_i / μ_i^c as often as the rest of the budget allows, then the next one, and so on. This gives numbers of pulls m_i. Pull
-    arm i with probability m_i / Σ m.
+    In round t, let u_i = r̄_i + √(scale · ln t / n_i). Fill the rest of the budget greedily: take
+    the arm with the largest u_i / μ_i^c as often as the rest of the budget allows, then the next
+    one, and so on. This gives numbers of pulls m_i. Pull arm i with probability m_i / Σ m.
 
-    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed Bandits", AAAI 2012. The
-    greedy solution is the density-ordered greedy heuristic. `FractionalKUBE` is the source's simpler variant, which always
-    takes the first arm. `KUBE` is the variant of Xia et al. (IJCAI 2015), which estimates costs.
+    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed
+    Bandits", AAAI 2012. The greedy solution is the density-ordered greedy heuristic.
+    `FractionalKUBE` is the source's simpler variant, which always takes the first arm. `KUBE` is
+    the variant of Xia et al. (IJCAI 2015), which estimates costs.
 
     Side information: the budget, and the expected costs μ^c.
 
     Guarantee: regret O(ln B) in the source, for costs that are fixed and known.
 
-    Deviations from the source: the source assumes fixed costs. Here costs may be random, and the formula uses their means. An
-    arm that never costs anything is pulled before the others (see `index.choose`). If the rest of the budget is less than the
-    mean cost of every arm, the arm with the largest u_i / μ_i^c is pulled.
+    Deviations from the source: the source assumes fixed costs. Here costs may be random, and the
+    formula uses their means. An arm that never costs anything is pulled before the others (see
+    `index.choose`). If the rest of the budget is less than the mean cost of every arm, the arm with
+    the largest u_i / μ_i^c is pulled.
 
     Args:
         scale: the factor of the logarithm; 2 in the source.
@@ -58,8 +60,12 @@ class GreedyKUBE:
         checks.hyperparameter(self, "scale", 0, 1e6)
 
     def init(self, problem: Problem) -> GreedyKUBEState:
-        budget, cost = (jnp.asarray(problem.required(name), jnp.float32) for name in ("budget", "cost_mean"))
-        return GreedyKUBEState(ArmStatistics.zeros(problem.num_arms), cost, resources.Left.all(budget))
+        budget, cost = (
+            jnp.asarray(problem.required(name), jnp.float32) for name in ("budget", "cost_mean")
+        )
+        return GreedyKUBEState(
+            ArmStatistics.zeros(problem.num_arms), cost, resources.Left.all(budget)
+        )
 
     def __call__(self, state: GreedyKUBEState, key: jax.Array) -> tuple[jax.Array, GreedyKUBEState]:
         arms, cost = state.arms, state.cost
@@ -75,9 +81,18 @@ class GreedyKUBE:
 
         _, counts = lax.scan(take, jnp.maximum(state.left.amount, 0), order)
         drawn = order[resources.draw(random.bits(key)[0], counts)].astype(jnp.int32)
-        return jnp.where(first.any(), choose(jnp.where(first, jnp.inf, 0), arms.pulls), drawn), state
+        return jnp.where(
+            first.any(), choose(jnp.where(first, jnp.inf, 0), arms.pulls), drawn
+        ), state
 
     def update(
-        self, state: GreedyKUBEState, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+        self,
+        state: GreedyKUBEState,
+        arm: jax.Array,
+        reward: jax.Array,
+        cost: jax.Array,
+        key: jax.Array,
     ) -> GreedyKUBEState:
-        return state._replace(arms=state.arms.record(arm, reward, cost), left=state.left.after(cost))
+        return state._replace(
+            arms=state.arms.record(arm, reward, cost), left=state.left.after(cost)
+        )

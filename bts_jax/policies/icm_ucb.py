@@ -32,18 +32,19 @@ class IUCB(_Family):
 
         r̄_i / c̄_i + e_i,   e_i = α √(ln(t − 1) / n_i).
 
-    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing
+    2017.
 
     Side information: none.
 
-    Guarantee: the source states that regret is sublinear in B, and O(ln B) for a suitable α. We do not know whether the
-    default α is suitable.
+    Guarantee: the source states that regret is sublinear in B, and O(ln B) for a suitable α. We do
+    not know whether the default α is suitable.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
-    before the others (see `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is
+    infinite, and the arm is explored before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/4 in the source.
@@ -70,14 +71,15 @@ class CUCB(_Family):
 
         (r̄_i + e_i) / c̄_i,   e_i = α √(ln(t − 1) / n_i).
 
-    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing
+    2017.
 
     Side information: none.
 
     Guarantee: as for `IUCB`: regret is sublinear in B, and O(ln B) for a suitable α.
 
-    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
-    before the others (see `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i = 0. Here it is
+    infinite, and the arm is explored before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/8 in the source.
@@ -102,17 +104,18 @@ class MUCB(_Family):
 
         min{r̄_i + e_i, 1} / (c̄_i − e_i),   e_i = α √(ln(t − 1) / n_i).
 
-    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing
+    2017.
 
     Side information: none.
 
     Guarantee: as for `IUCB`: regret is sublinear in B, and O(ln B) for a suitable α.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source does not define the index for c̄_i ≤ e_i. Here it is infinite, and the arm is
-    explored before the others (see `index.choose`).
+    Deviations from the source: the source does not define the index for c̄_i ≤ e_i. Here it is
+    infinite, and the arm is explored before the others (see `index.choose`).
 
     Args:
         alpha: the factor α; 1/16 in the source.
@@ -134,21 +137,25 @@ class MUCB(_Family):
 
 @pytree
 class BGreedy(IndexPolicy):
-    """b-greedy (Xia et al., Neurocomputing 2017): sometimes pulls a random arm, otherwise the arm with the best averages.
+    """b-greedy (Xia et al., Neurocomputing 2017): sometimes pulls a random arm, otherwise the arm
+    with the best averages.
 
-    In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}. Otherwise pull
+    In round t, pull an arm chosen uniformly at random with probability min{1, scale · K / t}.
+    Otherwise pull
 
         argmax_i r̄_i / c̄_i.
 
-    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing 2017.
+    Reference: Xia et al., "Finite Budget Analysis of Multi-Armed Bandit Problems", Neurocomputing
+    2017.
 
     Side information: none.
 
-    Guarantee: the source states that regret is sublinear in B, and O(ln B) for suitable parameters. We do not know whether the
-    default scale is suitable.
+    Guarantee: the source states that regret is sublinear in B, and O(ln B) for suitable parameters.
+    We do not know whether the default scale is suitable.
 
-    Deviations from the source: the source leaves the following open. Here every arm is pulled once first. An arm with c̄_i = 0
-    has an infinite ratio and is explored before the others (see `index.choose`).
+    Deviations from the source: the source leaves the following open. Here every arm is pulled once
+    first. An arm with c̄_i = 0 has an infinite ratio and is explored before the others (see
+    `index.choose`).
 
     Args:
         scale: the factor of K/t; 1 in the source.

@@ -17,17 +17,26 @@ class ArmStatistics(NamedTuple):
     """
 
     pulls: jax.Array  # [K] int32
-    # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c); for covariances also of rc.
+    # Sums of rewards r [K] and costs c [K] or [K, d]; for variances also of r(1 − r) and c(1 − c);
+    # for covariances also of rc.
     totals: tuple[jax.Array, ...]
     rounds: jax.Array  # int32, total number of pulls; t − 1 in round t
     side_info: Any = ()  # what the index needs from the side information
 
     @classmethod
     def zeros(
-        cls, num_arms: int, variances: bool = False, resources: tuple[int, ...] = (), products: bool = False
+        cls,
+        num_arms: int,
+        variances: bool = False,
+        resources: tuple[int, ...] = (),
+        products: bool = False,
     ) -> "ArmStatistics":
-        """The statistics before the first pull. `resources` is (d,) if costs are vectors. `products` needs `variances`."""
-        shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1) + [(num_arms,)] * products
+        """The statistics before the first pull. `resources` is (d,) if costs are vectors.
+        `products` needs `variances`.
+        """
+        shapes = [(num_arms,), (num_arms, *resources)] * (2 if variances else 1) + [
+            (num_arms,)
+        ] * products
         return cls(jnp.zeros(num_arms, jnp.int32), tuple(map(jnp.zeros, shapes)), jnp.int32(0))
 
     @property
@@ -72,14 +81,17 @@ class ArmStatistics(NamedTuple):
         if len(self.totals) > 4:
             amounts.append(reward * cost)
 
-        totals = tuple(total.at[arm].add(amount) for total, amount in zip(self.totals, amounts, strict=True))
+        totals = tuple(
+            total.at[arm].add(amount) for total, amount in zip(self.totals, amounts, strict=True)
+        )
         return self._replace(pulls=self.pulls.at[arm].add(1), totals=totals, rounds=self.rounds + 1)
 
 
 class IndexPolicy:
     """A policy that pulls the arm with the largest index.
 
-    A subclass defines `index`. If it has side information (`requires`), it also defines `side_info`.
+    A subclass defines `index`. If it has side information (`requires`), it also defines
+    `side_info`.
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
@@ -102,7 +114,12 @@ class IndexPolicy:
         return choose(self.index(state), state.pulls), state
 
     def update(
-        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+        self,
+        state: ArmStatistics,
+        arm: jax.Array,
+        reward: jax.Array,
+        cost: jax.Array,
+        key: jax.Array,
     ) -> ArmStatistics:
         return state.record(arm, reward, cost)
 
@@ -123,7 +140,9 @@ class FloorPolicy(IndexPolicy):
 
     def side_info(self, problem: Problem) -> jax.Array:
         """λ"""
-        return jnp.asarray(problem.required("min_cost") if self.min_cost is None else self.min_cost, jnp.float32)
+        return jnp.asarray(
+            problem.required("min_cost") if self.min_cost is None else self.min_cost, jnp.float32
+        )
 
 
 def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
@@ -135,9 +154,13 @@ def over(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
 def choose(index: jax.Array, pulls: jax.Array) -> jax.Array:
     """Returns the arm with the largest index. Ties go to the arm with the lowest number.
 
-    Arms that were never pulled and arms with an infinite index are explored first; among these, the arm with the fewest pulls
-    is chosen. So every arm is pulled once, in the order of the arms' numbers, before any finite index is used.
+    Arms that were never pulled and arms with an infinite index are explored first; among these, the
+    arm with the fewest pulls is chosen. So every arm is pulled once, in the order of the arms'
+    numbers, before any finite index is used.
     """
     explore = (pulls == 0) | ~(index < jnp.inf)
-    first = jnp.float32(1e38) / (1 + pulls.astype(jnp.float32))  # larger for fewer pulls, and always above 10²⁸
-    return jnp.argmax(jnp.where(explore, first, jnp.minimum(index, jnp.float32(1e28)))).astype(jnp.int32)
+    # Larger for fewer pulls, and always above 10²⁸.
+    first = jnp.float32(1e38) / (1 + pulls.astype(jnp.float32))
+    return jnp.argmax(jnp.where(explore, first, jnp.minimum(index, jnp.float32(1e28)))).astype(
+        jnp.int32
+    )

@@ -89,7 +89,8 @@ class IRSFH(Thompson):
         checks.switch(self, "imagine_costs")
         if not hasattr(self.reward, "shapes"):
             raise ValueError(
-                f"reward of IRSFH is a {type(self.reward).__name__}: give a Beta posterior, because "
+                f"reward of IRSFH is a {type(self.reward).__name__}: give a Beta posterior, "
+                f"because "
                 "imagined rewards are successes and failures"
             )
 

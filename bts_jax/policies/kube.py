@@ -17,14 +17,16 @@ class KUBE(IndexPolicy):
 
         (r̄_i + √(scale · ln t / n_i)) / c̄_i.
 
-    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed Bandits", AAAI 2012.
+    Reference: Tran-Thanh et al., "Knapsack Based Optimal Policies for Budget-Limited Multi-Armed
+    Bandits", AAAI 2012.
 
     Side information: none.
 
-    Guarantee: none known to us for this variant. (The guarantee of the source is O(ln B), for costs that are fixed and known.)
+    Guarantee: none known to us for this variant. (The guarantee of the source is O(ln B), for costs
+    that are fixed and known.)
 
-    Deviations from the source: Xia et al. do not define the index for c̄_i = 0. Here it is infinite, and the arm is explored
-    before the others (see `index.choose`).
+    Deviations from the source: Xia et al. do not define the index for c̄_i = 0. Here it is
+    infinite, and the arm is explored before the others (see `index.choose`).
 
     Args:
         scale: the factor of the logarithm; 2 in the paper of Xia et al.

@@ -1,4 +1,6 @@
-"""ω-UCB, ω*-UCB and patient ω-UCB: optimistic reward over optimistic cost, with asymmetric confidence intervals."""
+"""ω-UCB, ω*-UCB and patient ω-UCB: optimistic reward over optimistic cost, with asymmetric
+confidence intervals.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -51,23 +53,29 @@ class _Omega(IndexPolicy):
 
 @pytree
 class OmegaUCB(_Omega):
-    """ω-UCB (Heyden et al., KDD 2024): optimistic reward over optimistic cost, with asymmetric confidence intervals.
+    """ω-UCB (Heyden et al., KDD 2024): optimistic reward over optimistic cost, with asymmetric
+    confidence intervals.
 
-    In round t, pull the arm with the largest ω₊(r̄_i) / ω₋(c̄_i), where ω₋ and ω₊ are the ends of Wilson's interval,
+    In round t, pull the arm with the largest ω₊(r̄_i) / ω₋(c̄_i), where ω₋ and ω₊ are the ends of
+    Wilson's interval,
 
-        ω_±(x̄) = Bq / 2A ± √((Bq / 2A)² − C / A),   A = n + z²,   Bq = 2n x̄ + z²,   C = n x̄²,   z = √(2ρ ln(t + 1)).
+        ω_±(x̄) = Bq / 2A ± √((Bq / 2A)² − C / A),   A = n + z²,   Bq = 2n x̄ + z²,   C = n x̄²,
+        z = √(2ρ ln(t + 1)).
 
-    Reference: Heyden et al., "Budgeted Multi-Armed Bandits with Asymmetric Confidence Intervals", KDD 2024.
+    Reference: Heyden et al., "Budgeted Multi-Armed Bandits with Asymmetric Confidence Intervals",
+    KDD 2024.
 
     Side information: none.
 
-    Guarantee: regret O(ln B) in the source for ρ ≥ 1. For the default ρ = 1/4 there is no logarithmic bound.
+    Guarantee: regret O(ln B) in the source for ρ ≥ 1. For the default ρ = 1/4 there is no
+    logarithmic bound.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source does not define the index for ω₋(c̄_i) = 0, where the arm has not cost anything yet.
-    Here it is infinite, and the arm is explored before the others (see `index.choose`).
+    Deviations from the source: the source does not define the index for ω₋(c̄_i) = 0, where the arm
+    has not cost anything yet. Here it is infinite, and the arm is explored before the others (see
+    `index.choose`).
 
     Args:
         rho: ρ > 0, which determines the width of the intervals; 1/4 and 1 in the source.
@@ -90,25 +98,30 @@ class OmegaUCB(_Omega):
 
 @pytree
 class OmegaStarUCB(_Omega):
-    """ω*-UCB (Heyden et al., KDD 2024): ω-UCB with narrower intervals where feedback varies less than Bernoulli feedback.
+    """ω*-UCB (Heyden et al., KDD 2024): ω-UCB with narrower intervals where feedback varies less
+    than Bernoulli feedback.
 
     As ω-UCB, but with η̂z² in place of z², where
 
         η̂ = min{1, s² / [n/(n − 1) · x̄(1 − x̄)]}   after 30 or more pulls of the arm, and 1 before,
 
-    and s² is the sample variance of the arm's rewards or of its costs. On Bernoulli arms η̂ = 1, and this is ω-UCB.
+    and s² is the sample variance of the arm's rewards or of its costs. On Bernoulli arms η̂ = 1,
+    and this is ω-UCB.
 
-    Reference: Heyden et al., "Budgeted Multi-Armed Bandits with Asymmetric Confidence Intervals", KDD 2024.
+    Reference: Heyden et al., "Budgeted Multi-Armed Bandits with Asymmetric Confidence Intervals",
+    KDD 2024.
 
     Side information: none.
 
-    Guarantee: that of ω-UCB on Bernoulli arms, where the two are the same: O(ln B) for ρ ≥ 1. None known to us on other arms.
+    Guarantee: that of ω-UCB on Bernoulli arms, where the two are the same: O(ln B) for ρ ≥ 1. None
+    known to us on other arms.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source leaves two cases open. Here η̂ = 1 where x̄ is 0 or 1. An arm with ω₋(c̄_i) = 0,
-    which has not cost anything yet, has an infinite index and is explored before the others (see `index.choose`).
+    Deviations from the source: the source leaves two cases open. Here η̂ = 1 where x̄ is 0 or 1. An
+    arm with ω₋(c̄_i) = 0, which has not cost anything yet, has an infinite index and is explored
+    before the others (see `index.choose`).
 
     Args:
         rho: ρ > 0, which determines the width of the intervals; 1/4 and 1 in the source.
@@ -125,10 +138,15 @@ class OmegaStarUCB(_Omega):
 
     def sides(self, state: ArmStatistics) -> tuple[Side, Side]:
         def side(x: jax.Array, rest: jax.Array) -> Side:
-            # s² (n − 1)/n = x̄(1 − x̄) − (the average of x(1 − x)). The average is 0 for Bernoulli feedback.
+            # s² (n − 1)/n = x̄(1 − x̄) − (the average of x(1 − x)). The average is 0 for Bernoulli
+            # feedback.
             variance = x * (1 - x)
             eta = jnp.where(variance > 0, 1 - rest / jnp.where(variance > 0, variance, 1), 1)
-            return Side(mean=x, variance=variance, scale=jnp.where(state.n >= 30, jnp.clip(eta, 0, 1), 1) / state.n)
+            return Side(
+                mean=x,
+                variance=variance,
+                scale=jnp.where(state.n >= 30, jnp.clip(eta, 0, 1), 1) / state.n,
+            )
 
         return side(state.reward_mean, state.reward_rest), side(state.cost_mean, state.cost_rest)
 
@@ -142,20 +160,23 @@ class PatientOmegaUCB(_Omega):
         η̂ = 1 − n / (n + doubt) · (1 − s² / [x̄(1 − x̄)]),
         ρ_i = ρ · (1 + (patience − 1) · spell / (C_i / η̂_i^c + spell)),
 
-    where s² is the variance of the arm's n rewards or costs so far, C_i is what was paid for the arm, and η̂_i^c is the η̂ of its
-    costs. Where x̄ is 0 or 1, η̂ = 1.
+    where s² is the variance of the arm's n rewards or costs so far, C_i is what was paid for the
+    arm, and η̂_i^c is the η̂ of its costs. Where x̄ is 0 or 1, η̂ = 1.
 
     The ideas:
 
-    - With ρ = 1/4, ω*-UCB explores less than any policy with a logarithmic regret must. Its median regret is small for this
-      reason, and its mean is large, because it loses some runs: a cheap arm has paid off early, and the best arm was given up
-      after a few pulls. Patience with an arm that is hardly known is cheap, and saves many of these runs. Afterwards the
-      intervals can be narrower than those of ω*-UCB.
-    - What is known about an arm grows with C_i / η̂, the number of Bernoulli costs that would say as much as its costs do. So
-      patience ends soon for arms whose costs vary little.
-    - Narrower intervals begin with the first pulls, and not after 30 of them. `doubt` pulls count as Bernoulli.
+    - With ρ = 1/4, ω*-UCB explores less than any policy with a logarithmic regret must. Its median
+      regret is small for this reason, and its mean is large, because it loses some runs: a cheap
+      arm has paid off early, and the best arm was given up after a few pulls. Patience with an arm
+      that is hardly known is cheap, and saves many of these runs. Afterwards the intervals can be
+      narrower than those of ω*-UCB.
+    - What is known about an arm grows with C_i / η̂, the number of Bernoulli costs that would say
+      as much as its costs do. So patience ends soon for arms whose costs vary little.
+    - Narrower intervals begin with the first pulls, and not after 30 of them. `doubt` pulls count
+      as Bernoulli.
 
-    Reference: ours, after Heyden et al., KDD 2024. The constants were chosen on random problems (notebook 07).
+    Reference: ours, after Heyden et al., KDD 2024. The constants were chosen on random problems
+    (notebook 07).
 
     Side information: none.
 

@@ -18,7 +18,8 @@ class PDBwK(IndexPolicy):
 
     Pull the arm with the largest
 
-        min{r̄_i + φ(r̄_i, n_i), 1} / max{c̄_i − φ(c̄_i, n_i), 0},   φ(x, n) = √(νx/n) + ν/n,   ν = scale · log(BK).
+        min{r̄_i + φ(r̄_i, n_i), 1} / max{c̄_i − φ(c̄_i, n_i), 0},   φ(x, n) = √(νx/n) + ν/n,
+        ν = scale · log(BK).
 
     Reference: Badanidiyuru et al., "Bandits with Knapsacks", FOCS 2013.
 
@@ -26,11 +27,11 @@ class PDBwK(IndexPolicy):
 
     Guarantee: none known to us for this variant.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: Xia et al. do not define the index if the denominator is 0. Here it is infinite, and the arm is
-    explored before the others (see `index.choose`).
+    Deviations from the source: Xia et al. do not define the index if the denominator is 0. Here it
+    is infinite, and the arm is explored before the others (see `index.choose`).
 
     Args:
         scale: the factor in ν; 0.25 in the paper of Xia et al.
@@ -50,7 +51,9 @@ class PDBwK(IndexPolicy):
 
     def side_info(self, problem: Problem) -> jax.Array:
         """ν"""
-        return jnp.maximum(self.scale * jnp.log(problem.required("budget") * problem.num_arms), 0).astype(jnp.float32)
+        return jnp.maximum(
+            self.scale * jnp.log(problem.required("budget") * problem.num_arms), 0
+        ).astype(jnp.float32)
 
     def index(self, state: ArmStatistics) -> jax.Array:
         """The index of each arm. [K]"""

@@ -19,23 +19,26 @@ class SoftElimination:
 
     Pull arm i with a probability proportional to
 
-        exp(−2 n_i δ_i² / scale²),   δ_i = ĉ_i (ρ̂* − ρ̂_i) / (ρ̂* + 1),   ρ̂_i = r̂_i / ĉ_i,   ρ̂* = max_j ρ̂_j.
+        exp(−2 n_i δ_i² / scale²),   δ_i = ĉ_i (ρ̂* − ρ̂_i) / (ρ̂* + 1),   ρ̂_i = r̂_i / ĉ_i,
+        ρ̂* = max_j ρ̂_j.
 
-    δ_i is the error that both estimates of arm i, reward and cost, must have for its ratio to be the best. It is δ_i(γ) of Xia
-    et al. (IJCAI 2015) at γ = 1.
+    δ_i is the error that both estimates of arm i, reward and cost, must have for its ratio to be
+    the best. It is δ_i(γ) of Xia et al. (IJCAI 2015) at γ = 1.
 
     Reference: Boutilier et al., "Differentiable Meta-Learning of Bandit Policies", NeurIPS 2020.
 
     Side information: none.
 
-    Guarantee: none known to us for budgets. (The guarantee of the source is for bandits without costs.)
+    Guarantee: none known to us for budgets. (The guarantee of the source is for bandits without
+    costs.)
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source has the gap between mean rewards in place of δ_i. The source pulls every arm once
-    first. Here the estimates have a uniform prior instead, r̂ = (Σ rewards + 1) / (n + 2) and ĉ in the same way. They are
-    never undefined or zero, and an arm that was never pulled has the same probability as the best arm.
+    Deviations from the source: the source has the gap between mean rewards in place of δ_i. The
+    source pulls every arm once first. Here the estimates have a uniform prior instead, r̂ = (Σ
+    rewards + 1) / (n + 2) and ĉ in the same way. They are never undefined or zero, and an arm that
+    was never pulled has the same probability as the best arm.
 
     Args:
         scale: the amount of exploration, from 0.001 to 1000; 1 in the source, before learning.
@@ -72,6 +75,11 @@ class SoftElimination:
         return -(gap * gap) * (2 / (self.scale * self.scale) * n)
 
     def update(
-        self, state: ArmStatistics, arm: jax.Array, reward: jax.Array, cost: jax.Array, key: jax.Array
+        self,
+        state: ArmStatistics,
+        arm: jax.Array,
+        reward: jax.Array,
+        cost: jax.Array,
+        key: jax.Array,
     ) -> ArmStatistics:
         return state.record(arm, reward, cost)

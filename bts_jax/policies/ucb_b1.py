@@ -35,11 +35,11 @@ class UCBB1(IndexPolicy):
     Side information: the variances and covariances, as hyperparameters. By default they are the
     largest variance of values in [0, 1], and 0: then the policy has none.
 
-    Guarantee: regret O(ln B) in the source, for α > 2, the source's test (`reward_test = 0`), M = 1,
-    and the true variances and covariances. For other settings we know of none.
+    Guarantee: regret O(ln B) in the source, for α > 2, the source's test (`reward_test = 0`), M =
+    1, and the true variances and covariances. For other settings we know of none.
 
-    Deviations from the source: the rule is taken from the public program dimassores/cbandits, which has
-    α = 2.1, λ = 1.28, and M = 0 unless told otherwise, which is for jointly normal rewards and
+    Deviations from the source: the rule is taken from the public program dimassores/cbandits, which
+    has α = 2.1, λ = 1.28, and M = 0 unless told otherwise, which is for jointly normal rewards and
     costs. Here α is 2.01 as in `UCBB2`, and an arm with c̄_i = 0 is explored first. The test of the
     reward is that of `UCBB2`, of which the program of Heyden et al. (KDD 2024) is the source. On 8
     random bandits with ten arms, with means from 0.1 to 0.9 and a budget of 30,000, it has 0.4
@@ -47,12 +47,14 @@ class UCBB1(IndexPolicy):
     default.
 
     Args:
-        reward_variance: V^r, from 0 to 1/4: one number for all arms, or a list with one for each. [K]
+        reward_variance: V^r, from 0 to 1/4: one number for all arms, or a list with one for each.
+            [K]
         cost_variance: V^c, in the same way. [K]
         covariance: of reward and cost, from −1/4 to 1/4, in the same way. [K]
         largest: M, from 0 to 1.
         alpha: α, which determines the confidence.
-        stability: λ > 1, which determines how precisely the cost must be known if `reward_test` is 0.
+        stability: λ > 1, which determines how precisely the cost must be known if `reward_test` is
+            0.
         reward_test: 1 to compare η_i with r̄_i, 0 to compare it with c̄_i (λ − 1)/λ.
 
     Example:
@@ -80,7 +82,9 @@ class UCBB1(IndexPolicy):
         checks.switch(self, "reward_test")
 
     def side_info(self, problem: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The variance of the reward that the cost does not predict, that of the cost, and ω. [K] each"""
+        """The variance of the reward that the cost does not predict, that of the cost, and ω. [K]
+        each
+        """
         checks.fits_arms(self, problem.num_arms)
         variance, cost_variance, covariance = (
             jnp.broadcast_to(jnp.asarray(value, jnp.float32), (problem.num_arms,))

@@ -37,8 +37,8 @@ class UCBB2C(IndexPolicy):
     an ω̄ that is an upper bound on the absolute values of all ω_i. For other settings we know of
     none.
 
-    Deviations from the source: the rule is taken from the public program dimassores/cbandits, which has
-    α = 2.1, λ = 1.28 and ω̄ = 2, and costs of at least a known amount. Here α is 2.01 as in
+    Deviations from the source: the rule is taken from the public program dimassores/cbandits, which
+    has α = 2.1, λ = 1.28 and ω̄ = 2, and costs of at least a known amount. Here α is 2.01 as in
     `UCBB2`, and an arm with c̄_i = 0 is explored first. The test of the reward is that of `UCBB2`,
     of which the program of Heyden et al. (KDD 2024) is the source. On 8 random bandits with ten
     arms, with means from 0.1 to 0.9 and a budget of 30,000, it has 0.4 times the regret of the
@@ -48,7 +48,8 @@ class UCBB2C(IndexPolicy):
 
     Args:
         alpha: α, which determines the confidence.
-        stability: λ > 1, which determines how precisely the cost must be known if `reward_test` is 0.
+        stability: λ > 1, which determines how precisely the cost must be known if `reward_test` is
+            0.
         reward_test: 1 to compare η_i with r̄_i, 0 to compare it with c̄_i (λ − 1)/λ.
         omega: ω̄, from 0 to 10⁶.
 

@@ -13,29 +13,36 @@ from bts_jax.typing import ArrayLike
 
 @pytree
 class UCBBV2(IndexPolicy):
-    """UCB-BV2 (Ding et al., AAAI 2013): an upper confidence bound for variable costs, with an estimated lower bound on them.
+    """UCB-BV2 (Ding et al., AAAI 2013): an upper confidence bound for variable costs, with an
+    estimated lower bound on them.
 
     In round t, pull the arm with the largest
 
-        r̄_i / c̄_i + (1/λ_t) · (1 + 1/(λ_t − e_i)) · e_i,   e_i = √(ln(t − 1) / n_i),   λ_t = min_j c̄_j.
+        r̄_i / c̄_i + (1/λ_t) · (1 + 1/(λ_t − e_i)) · e_i,   e_i = √(ln(t − 1) / n_i),
+        λ_t = min_j c̄_j.
 
-    Reference: Ding et al., "Multi-Armed Bandit with Budget Constraint and Variable Costs", AAAI 2013.
+    Reference: Ding et al., "Multi-Armed Bandit with Budget Constraint and Variable Costs", AAAI
+    2013.
 
-    Side information: none. This is UCB-BV1 with an estimate in place of the lower bound on the costs. (The introduction of Xia
-    et al. 2015 says that both need the smallest expected cost. This is true only for UCB-BV1.)
+    Side information: none. This is UCB-BV1 with an estimate in place of the lower bound on the
+    costs. (The introduction of Xia et al. 2015 says that both need the smallest expected cost. This
+    is true only for UCB-BV1.)
 
-    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence bound needs e_i < λ_t.
-    With `explore = 0`, the default, we know of no guarantee, and regret can be linear in B.
+    Guarantee: regret O(ln B) in the source, without side information. As for `UCBBV1`, a confidence
+    bound needs e_i < λ_t. With `explore = 0`, the default, we know of no guarantee, and regret can
+    be linear in B.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: public programs differ as for `UCBBV1`, with λ_t in place of λ. The default is the variant with
-    less regret: on 200 random bandits with ten arms `explore = 0` has less on nine of ten.
+    Deviations from the source: public programs differ as for `UCBBV1`, with λ_t in place of λ. The
+    default is the variant with less regret: on 200 random bandits with ten arms `explore = 0` has
+    less on nine of ten.
 
-    The source does not define the index for e_i = λ_t or c̄_i = 0. Here it is infinite, and the arm is explored before the
-    others (see `index.choose`). As long as some arm has not cost anything, λ_t = 0, and the bonus is not defined. With
-    `explore = 0` the arms that have not cost anything are pulled first. With `explore = 1` all arms are pulled in turn.
+    The source does not define the index for e_i = λ_t or c̄_i = 0. Here it is infinite, and the arm
+    is explored before the others (see `index.choose`). As long as some arm has not cost anything,
+    λ_t = 0, and the bonus is not defined. With `explore = 0` the arms that have not cost anything
+    are pulled first. With `explore = 1` all arms are pulled in turn.
 
     Args:
         explore: 1 to explore an arm with e_i ≥ λ_t before the others, 0 for the unchanged formula.

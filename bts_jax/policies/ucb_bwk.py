@@ -27,25 +27,27 @@ class UCBBwK:
 
         maximize Σ_i u_i x_i   subject to   Σ_i ℓ_ij x_i ≤ (1 − shrink) B_j,   x ≥ 0
 
-    with the upper confidence bounds u on the rewards and the lower confidence bounds ℓ on the costs of `PrimalDualBwK`. Pull
-    arm i with probability x_i / Σ x. Each arm is pulled once first.
+    with the upper confidence bounds u on the rewards and the lower confidence bounds ℓ on the costs
+    of `PrimalDualBwK`. Pull arm i with probability x_i / Σ x. Each arm is pulled once first.
 
     Reference: Agrawal and Devanur, "Bandits with Concave Rewards and Convex Knapsacks", EC 2014.
 
     Side information: the budgets. The time of a pull is known, if time is a resource.
 
-    Guarantee: none known to us for the default `shrink`. With the ν and the shrink of the source the regret is O(√(K OPT) +
-    OPT √(K/B)) up to logarithms.
+    Guarantee: none known to us for the default `shrink`. With the ν and the shrink of the source
+    the regret is O(√(K OPT) + OPT √(K/B)) up to logarithms.
 
-    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull, and explores too much or
-    too little if most costs are far below it.
+    Largest cost: the rule is made for costs in [0, 1]. It depends on the largest cost of one pull,
+    and explores too much or too little if most costs are far below it.
 
-    Deviations from the source: the source leaves constants open; here ν = scale · log(dKB), and the default factor was
-    chosen on the same problems as that of `PrimalDualBwK`. The source reduces all budgets except time
-    by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten arms and a budget of 1,000 this ε is about 1/2, and
-    half of the budget would be lost. Here `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls
-    no arm with probability 1 − Σ x; here such rounds are left out, and `WithNull` adds an arm that does nothing. Arms whose
-    bounds on all costs are 0 are pulled first, the one with the fewest pulls before the others.
+    Deviations from the source: the source leaves constants open; here ν = scale · log(dKB), and the
+    default factor was chosen on the same problems as that of `PrimalDualBwK`. The source reduces
+    all budgets except time by ε = √(νK/B) + log(T) νK/B, so that they last until the end. For ten
+    arms and a budget of 1,000 this ε is about 1/2, and half of the budget would be lost. Here
+    `shrink` is 0 by default, and a run ends when a budget is used up. The source pulls no arm with
+    probability 1 − Σ x; here such rounds are left out, and `WithNull` adds an arm that does
+    nothing. Arms whose bounds on all costs are 0 are pulled first, the one with the fewest pulls
+    before the others.
 
     Args:
         scale: the factor in ν.

@@ -15,15 +15,16 @@ SMALLEST = 1e-25  # so that the ratios of arms that cost nothing are finite, and
 
 @pytree
 class Known:
-    """Expected costs that are known, such as fixed prices. There is nothing to learn: every draw is the expected cost.
+    """Expected costs that are known, such as fixed prices. There is nothing to learn: every draw is
+    the expected cost.
 
-    Without numbers, the policy has the expected costs of the bandit as side information. For prices that are known only
-    roughly, use `Gamma(mean=prices, strength=...)`. If time is limited and an arm costs nothing, choose a policy that knows the
-    value of time, such as `TSUpdate`.
+    Without numbers, the policy has the expected costs of the bandit as side information. For prices
+    that are known only roughly, use `Gamma(mean=prices, strength=...)`. If time is limited and an
+    arm costs nothing, choose a policy that knows the value of time, such as `TSUpdate`.
 
     Args:
-        mean: the expected costs, in the unit of the amounts: a list with one for each arm, or one number for all; or `None`
-            for those of the bandit. [K]
+        mean: the expected costs, in the unit of the amounts: a list with one for each arm, or one
+            number for all; or `None` for those of the bandit. [K]
 
     Example:
         >>> from bts_jax import BTS, contract
@@ -49,11 +50,15 @@ class Known:
         if self.mean is None:
             return jnp.asarray(problem.required("cost_mean"), jnp.float32)
         checks.fits_arms(self, problem.num_arms)
-        mean = jnp.asarray(self.mean, jnp.float32) / (1.0 if problem.scale is None else problem.scale)
+        mean = jnp.asarray(self.mean, jnp.float32) / (
+            1.0 if problem.scale is None else problem.scale
+        )
         return jnp.broadcast_to(mean, (problem.num_arms,))
 
     def draw(self, state: jax.Array, key: jax.Array) -> jax.Array:
         return jnp.maximum(state, SMALLEST)
 
-    def record(self, state: jax.Array, arm: jax.Array, value: jax.Array, word: jax.Array) -> jax.Array:
+    def record(
+        self, state: jax.Array, arm: jax.Array, value: jax.Array, word: jax.Array
+    ) -> jax.Array:
         return state

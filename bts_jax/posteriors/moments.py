@@ -1,4 +1,6 @@
-"""The number, the mean and the variation of the values of each arm, from which several posteriors draw."""
+"""The number, the mean and the variation of the values of each arm, from which several posteriors
+draw.
+"""
 
 from typing import NamedTuple
 
@@ -7,10 +9,12 @@ import jax.numpy as jnp
 
 
 class Moments(NamedTuple):
-    """The first two moments of each arm's values, those of the prior included (Welford's algorithm).
+    """The first two moments of each arm's values, those of the prior included (Welford's
+    algorithm).
 
-    After many pulls, a step of the mean is smaller than its last bit. So what is lost by rounding is added to the next step
-    (Kahan's compensation). Without it, the mean of a million values is off by a hundred standard errors.
+    After many pulls, a step of the mean is smaller than its last bit. So what is lost by rounding
+    is added to the next step (Kahan's compensation). Without it, the mean of a million values is
+    off by a hundred standard errors.
     """
 
     count: jax.Array  # [K] float32, n
@@ -37,5 +41,7 @@ class Moments(NamedTuple):
 
     @property
     def variance(self) -> jax.Array:
-        """The variance of the mean under the Bayesian bootstrap (Rubin, 1981): M₂ / (n (n + 1)). [K]"""
+        """The variance of the mean under the Bayesian bootstrap (Rubin, 1981): M₂ / (n (n + 1)).
+        [K]
+        """
         return self.squares / (self.count * (self.count + 1))

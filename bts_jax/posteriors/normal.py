@@ -20,18 +20,22 @@ class Normal:
 
         θ ~ N(x̄, V / (n + 1)),   V = (variance + learn · Σ (x − x̄)²) / (1 + learn · n).
 
-    Before the first pull, x̄ is 1/2. V is the variance of one pull. With `learn = 0` it is always `variance`. Costs must be
+    Before the first pull, x̄ is 1/2. V is the variance of one pull. With `learn = 0` it is always
+    `variance`. Costs must be
     positive: with `positive = 1`, draws outside of (0, 1] are rejected.
 
-    Reference: the spread for `variance = 1` and `learn = 0` is that of Agrawal and Goyal, "Further Optimal Regret Bounds for
-    Thompson Sampling", AISTATS 2013. The rest is ours.
+    Reference: the spread for `variance = 1` and `learn = 0` is that of Agrawal and Goyal, "Further
+    Optimal Regret Bounds for Thompson Sampling", AISTATS 2013. The rest is ours.
 
-    The truncated draws are exact (see `bts_jax.random.rejection`). At least a third of the draws is accepted. After about ten
-    pulls of an arm nearly all are accepted. If its average is nearly 0 or nearly 1, half of them are.
+    The truncated draws are exact (see `bts_jax.random.rejection`). At least a third of the draws is
+    accepted. After about ten pulls of an arm nearly all are accepted. If its average is nearly 0 or
+    nearly 1, half of them are.
 
     Args:
-        variance: the prior variance of one pull, in (0, 1]: one number for all arms, or a list with one for each. [K]
-        learn: the weight of one observation in the variance, relative to the weight 1 of the prior; from 0 to 10⁶. [K]
+        variance: the prior variance of one pull, in (0, 1]: one number for all arms, or a list with
+            one for each. [K]
+        learn: the weight of one observation in the variance, relative to the weight 1 of the prior;
+            from 0 to 10⁶. [K]
         positive: 1 to reject draws outside of (0, 1], 0 to keep them.
 
     Example:
@@ -41,7 +45,10 @@ class Normal:
 
     bounded: ClassVar[bool] = True
     negative: ClassVar[bool] = True  # draws may be negative, and have no logarithm then
-    learnable: ClassVar[dict[str, tuple[float, float]]] = {"variance": (0.01, 1.0), "learn": (0.001, 10.0)}
+    learnable: ClassVar[dict[str, tuple[float, float]]] = {
+        "variance": (0.01, 1.0),
+        "learn": (0.001, 10.0),
+    }
 
     variance: ArrayLike = 0.25
     learn: ArrayLike = 0.3
@@ -64,13 +71,17 @@ class Normal:
     def spread(self, state: Moments) -> jax.Array:
         """The standard deviations of the arms' normal distributions. [K]"""
         learn = jnp.asarray(self.learn, jnp.float32)
-        variance = (jnp.asarray(self.variance, jnp.float32) + learn * state.squares) / (1 + learn * state.count)
+        variance = (jnp.asarray(self.variance, jnp.float32) + learn * state.squares) / (
+            1 + learn * state.count
+        )
         # Never 0: with an average of 0, no draw would be accepted.
         return jnp.sqrt(jnp.maximum(variance / (state.count + 1), jnp.float32(1e-30)))
 
     def record(self, state: Moments, arm: jax.Array, value: jax.Array, word: jax.Array) -> Moments:
         first = state.count[arm] == 0  # 1/2 stands for no average
-        return state._replace(mean=state.mean.at[arm].set(jnp.where(first, value, state.mean[arm]))).record(arm, value)
+        return state._replace(
+            mean=state.mean.at[arm].set(jnp.where(first, value, state.mean[arm]))
+        ).record(arm, value)
 
 
 def propose(

@@ -13,16 +13,19 @@ from bts_jax.pytrees import pytree
 class Revenue:
     """Rewards that are revenues at known prices. Once the costs are known, so are the rewards.
 
-    In a shop (`Pricing`) the costs of a round are the units that were sold, and its reward is what they were sold for. Whoever
-    sets the prices knows them. So only the demand is to be learnt, and the expected reward of an arm is drawn as
+    In a shop (`Pricing`) the costs of a round are the units that were sold, and its reward is what
+    they were sold for. Whoever sets the prices knows them. So only the demand is to be learnt, and
+    the expected reward of an arm is drawn as
 
         θ_i^r = Σ_j p_ij θ_ij^c,
 
-    where p_ij is the revenue of arm i per unit of resource j, and θ^c the draws of the expected costs. Ferreira, Simchi-Levi
-    and Wang (Operations Research 2018) know the prices: their policy is `TSUpdate(reward=Revenue(), cost=Beta())`.
+    where p_ij is the revenue of arm i per unit of resource j, and θ^c the draws of the expected
+    costs. Ferreira, Simchi-Levi and Wang (Operations Research 2018) know the prices: their policy
+    is `TSUpdate(reward=Revenue(), cost=Beta())`.
 
-    It is a posterior of rewards, for bandits that have `revenue`: `Pricing`, and `Timed` or `WithNull` with a `Pricing` inside.
-    `Gamma` needs a prior mean: with its default prior, an arm that was never pulled would cost nothing, and so sell nothing.
+    It is a posterior of rewards, for bandits that have `revenue`: `Pricing`, and `Timed` or
+    `WithNull` with a `Pricing` inside. `Gamma` needs a prior mean: with its default prior, an arm
+    that was never pulled would cost nothing, and so sell nothing.
 
     Example:
         >>> from bts_jax import TSUpdate, contract
@@ -43,5 +46,7 @@ class Revenue:
         """The expected rewards for these expected costs. [K]. `costs`: [d, K], without time"""
         return (state * costs).sum(0)
 
-    def record(self, state: jax.Array, arm: jax.Array, value: jax.Array, word: jax.Array) -> jax.Array:
+    def record(
+        self, state: jax.Array, arm: jax.Array, value: jax.Array, word: jax.Array
+    ) -> jax.Array:
         return state

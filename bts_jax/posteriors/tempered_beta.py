@@ -13,13 +13,15 @@ from bts_jax.typing import ArrayLike
 
 @pytree
 class TemperedBeta(Beta):
-    """`Beta` with the likelihood raised to a power κ_t, which may depend on the number t of pulls of all arms.
+    """`Beta` with the likelihood raised to a power κ_t, which may depend on the number t of pulls
+    of all arms.
 
     After S successes and F failures of an arm, its mean is drawn from
 
         θ ~ Beta(κ_t S + α, κ_t F + β),   κ_t = 1 + (κ − 1) (1 + t/h)^(−d).
 
-    With κ > 1 the posterior is sharper than the Bayesian posterior, and with κ < 1 flatter. With d = 0 the power is constant.
+    With κ > 1 the posterior is sharper than the Bayesian posterior, and with κ < 1 flatter. With d
+    = 0 the power is constant.
 
     Reference: ours.
 
@@ -34,7 +36,9 @@ class TemperedBeta(Beta):
         TemperedBeta(alpha=1.0, beta=1.0, sharpness=3.0, horizon=1000.0, decay=0.0)
     """
 
-    learnable: ClassVar[dict[str, tuple[float, float]]] = Beta.learnable | {"sharpness": (0.05, 50.0)}
+    learnable: ClassVar[dict[str, tuple[float, float]]] = Beta.learnable | {
+        "sharpness": (0.05, 50.0)
+    }
 
     sharpness: ArrayLike = 1.0
     horizon: ArrayLike = 1000.0
@@ -46,7 +50,10 @@ class TemperedBeta(Beta):
 
     def power(self, rounds: ArrayLike) -> jax.Array:
         """Returns κ_t after `rounds` pulls."""
-        sharpness, decay = jnp.asarray(self.sharpness, jnp.float32), jnp.asarray(self.decay, jnp.float32)
+        sharpness, decay = (
+            jnp.asarray(self.sharpness, jnp.float32),
+            jnp.asarray(self.decay, jnp.float32),
+        )
         share = jnp.exp(-decay * jnp.log1p(jnp.asarray(rounds).astype(jnp.float32) / self.horizon))
         # For d = 0 it is κ itself: for κ below ½ the sum is rounded.
         return jnp.where(decay == 0, sharpness, 1 + (sharpness - 1) * share)
@@ -54,8 +61,10 @@ class TemperedBeta(Beta):
     def shapes(self, state: BetaState) -> tuple[jax.Array, jax.Array]:
         power = self.power(state.pulls.sum())
         failures = state.pulls - state.successes
-        return (power * state.successes.astype(jnp.float32) + jnp.asarray(self.alpha, jnp.float32),
-                power * failures.astype(jnp.float32) + jnp.asarray(self.beta, jnp.float32))
+        return (
+            power * state.successes.astype(jnp.float32) + jnp.asarray(self.alpha, jnp.float32),
+            power * failures.astype(jnp.float32) + jnp.asarray(self.beta, jnp.float32),
+        )
 
 
 def check_power(owner: Any) -> None:

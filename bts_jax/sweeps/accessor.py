@@ -1,7 +1,8 @@
 """The accessor `results.bts`, with the specification that a Dataset of a sweep was computed from.
 
-The specification has all policies and bandits with all of their numbers, and may be long. The attributes of the Dataset have it
-as a text with a short `repr`, so that a printed Dataset fits on a screen.
+The specification has all policies and bandits with all of their numbers, and may be long. The
+attributes of the Dataset have it as a text with a short `repr`, so that a printed Dataset fits on a
+screen.
 """
 
 from typing import Any
@@ -20,7 +21,10 @@ class Specification(str):
     def __repr__(self) -> str:
         try:
             found = specification.parse(str.__str__(self))
-            return f"of policies ({len(found['policies'])}) and bandits ({len(found['bandits'])}); see .bts.specification"
+            return (
+                f"of policies ({len(found['policies'])}) and bandits ({len(found['bandits'])}); "
+                f"see .bts.specification"
+            )
         except (ValueError, KeyError, TypeError):
             return str.__repr__(self)
 
@@ -42,8 +46,12 @@ class Accessor:
 
     @property
     def specification(self) -> dict[str, Any]:
-        """The specification as a dict: the policies, bandits, budgets and seeds that were played, with all of their numbers."""
+        """The specification as a dict: the policies, bandits, budgets and seeds that were played,
+        with all of their numbers.
+        """
         text = self._dataset.attrs.get("specification")
         if not isinstance(text, str):
-            raise ValueError("this Dataset has no specification: use one that sweep or open_results returned")
+            raise ValueError(
+                "this Dataset has no specification: use one that sweep or open_results returned"
+            )
         return specification.parse(str.__str__(text))

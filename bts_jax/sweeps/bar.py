@@ -13,7 +13,9 @@ from bts_jax.sweeps.results import Chunk, Results
 
 
 class Bar:
-    """A progress bar that counts pulls. Their total is an estimate, which every finished chunk improves."""
+    """A progress bar that counts pulls. Their total is an estimate, which every finished chunk
+    improves.
+    """
 
     def __init__(self, grid: Grid, bar: Any = None):
         self.grid, self.bar = grid, progress.bar(True) if bar is None else bar
@@ -35,22 +37,33 @@ class Bar:
         self.bar.refresh()
 
     def advance(self, chunks: list[Chunk], rounds: list[np.ndarray]) -> None:
-        """Replaces the expected pulls of chunks by the pulls that they made. `rounds`: for each chunk [bandit, budget, seed]"""
+        """Replaces the expected pulls of chunks by the pulls that they made. `rounds`: for each
+        chunk [bandit, budget, seed]
+        """
         for chunk, of_chunk in zip(chunks, rounds, strict=True):
-            made = int((of_chunk if self.grid.requires_budget(chunk) else of_chunk[:, -1]).sum(dtype=np.int64))
+            made = int(
+                (of_chunk if self.grid.requires_budget(chunk) else of_chunk[:, -1]).sum(
+                    dtype=np.int64
+                )
+            )
             self.bar.total += made - self._expected(chunk)
             self.bar.update(made)
         self.bar.refresh()
 
     def _expected(self, chunk: Chunk) -> int:
-        return int(len(self.results.gap(chunk).seeds) * self.grid.expected_pulls(chunk, self.results.bandits(chunk)))
+        return int(
+            len(self.results.gap(chunk).seeds)
+            * self.grid.expected_pulls(chunk, self.results.bandits(chunk))
+        )
 
 
 @contextmanager
 def progress_bar(grid: Grid, quiet: bool) -> Iterator[Bar]:
     """Shows the progress of a sweep; see `bts_jax.progress`."""
     everywhere = range(len(grid.bandits))
-    pulls = (grid.expected_pulls(Chunk(policy, 0, 0), everywhere) for policy in range(len(grid.policies)))
+    pulls = (
+        grid.expected_pulls(Chunk(policy, 0, 0), everywhere) for policy in range(len(grid.policies))
+    )
     total = sum(int(grid.num_seeds * expected) for expected in pulls)
     with progress.bar(quiet, total=total, unit="pull", unit_scale=True, desc="starting") as bar:
         yield Bar(grid, bar)
@@ -63,7 +76,9 @@ class StoreBar:
         self.results, self.bar, self._next = results, bar, 0.0
 
     def show(self, label: str) -> None:
-        """Shows the label, and counts the chunks unless they were just counted: counting many chunks takes long."""
+        """Shows the label, and counts the chunks unless they were just counted: counting many
+        chunks takes long.
+        """
         begun = time.monotonic()
         self.bar.set_description(label, refresh=False)
         if begun >= self._next and not self.bar.disable:
@@ -74,5 +89,7 @@ class StoreBar:
 
 @contextmanager
 def store_bar(results: Results, quiet: bool) -> Iterator[StoreBar]:
-    with progress.bar(quiet, total=len(results.chunks), initial=results.saved(), unit="chunk", desc="starting") as bar:
+    with progress.bar(
+        quiet, total=len(results.chunks), initial=results.saved(), unit="chunk", desc="starting"
+    ) as bar:
         yield StoreBar(results, bar)

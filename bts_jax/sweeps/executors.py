@@ -1,8 +1,10 @@
-"""Plays the chunks of a sweep with the workers of an executor: a process pool, a Dask cluster, jobs of SLURM, an MPI pool.
+"""Plays the chunks of a sweep with the workers of an executor: a process pool, a Dask cluster, jobs
+of SLURM, an MPI pool.
 
-An executor is any object with `submit(function, *arguments)`, which returns an object with `result()`. Nothing else is needed.
-If the returned object has `done()` and `cancel()`, these are used, too. Chunks are submitted as tasks of about a minute. A task
-that fails, or whose worker dies, is submitted again. Workers save the results in the store.
+An executor is any object with `submit(function, *arguments)`, which returns an object with
+`result()`. Nothing else is needed. If the returned object has `done()` and `cancel()`, these are
+used, too. Chunks are submitted as tasks of about a minute. A task that fails, or whose worker dies,
+is submitted again. Workers save the results in the store.
 """
 
 import asyncio
@@ -47,7 +49,9 @@ class TasksFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Worker:
-    """The first worker of an executor. All workers must be of its kind. It takes the place of a device in a `Grid`."""
+    """The first worker of an executor. All workers must be of its kind. It takes the place of a
+    device in a `Grid`.
+    """
 
     platform: str
     device_kind: str
@@ -55,24 +59,40 @@ class Worker:
 
 
 def check(executor: Any, out: Any, task_seconds: Any, **others: Any) -> float:
-    """Returns how many seconds a task takes, or raises a `ValueError` if the arguments cannot be combined."""
+    """Returns how many seconds a task takes, or raises a `ValueError` if the arguments cannot be
+    combined.
+    """
     if not callable(getattr(executor, "submit", None)):
-        raise ValueError(f"executor = {executor!r} has no method submit: give a process pool, a dask.distributed.Client, or "
-                         "another object with submit(function, *arguments)")
+        raise ValueError(
+            f"executor = {executor!r} has no method submit: give a process pool, a "
+            f"dask.distributed.Client, or "
+            "another object with submit(function, *arguments)"
+        )
     if out is None:
-        raise ValueError("out = None, but the workers of an executor save their results in a store: give as out a folder "
-                         "that all workers share")
+        raise ValueError(
+            "out = None, but the workers of an executor save their results in a "
+            "store: give as out a folder "
+            "that all workers share"
+        )
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} = {value!r} does not go with executor: leave it out, each worker chooses its own")
-    seconds = float(checks.numbers("task_seconds", task_seconds, "give a positive number of seconds"))
-    checks.require("task_seconds", seconds, 0 < seconds < float("inf"), "give a positive number of seconds")
+            raise ValueError(
+                f"{name} = {value!r} does not go with executor: leave it out, each "
+                f"worker chooses its own"
+            )
+    seconds = float(
+        checks.numbers("task_seconds", task_seconds, "give a positive number of seconds")
+    )
+    checks.require(
+        "task_seconds", seconds, 0 < seconds < float("inf"), "give a positive number of seconds"
+    )
     return seconds
 
 
 def first_worker(executor: Any) -> Worker:
     """Asks the first available worker for its versions and devices."""
-    future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))  # Dask runs equal calls once
+    # Dask runs equal calls once.
+    future = executor.submit(worker.describe, uuid.uuid4().hex, _workers(executor))
     try:
         while _can_be_asked(future) and not future.done():
             time.sleep(0.02)
@@ -81,12 +101,18 @@ def first_worker(executor: Any) -> Worker:
         _cancel(future)
         if not isinstance(error, NOT_DONE):
             raise
-        raise TasksFailed(f"the executor's first worker failed ({_in_words(error)}): give workers bts_jax, and start "
-                          "them by spawn, never by fork") from error
+        raise TasksFailed(
+            f"the executor's first worker failed ({_in_words(error)}): give "
+            f"workers bts_jax, and start "
+            "them by spawn, never by fork"
+        ) from error
     for name, here in (("bts_jax", __version__), ("jax", jax.__version__)):
         if found[name] != here:
-            raise ValueError(f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: install the same "
-                             "versions on all machines")
+            raise ValueError(
+                f"worker {found['worker']} has {name} {found[name]}, and here it is "
+                f"{here}: install the same "
+                "versions on all machines"
+            )
     return Worker(found["platform"], found["device"], found["devices"])
 
 
@@ -96,43 +122,73 @@ def _workers(executor: Any) -> int:
 
 
 def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, worker.Classes]:
-    """The user-defined classes in a grid. A worker creates their instances from the specification."""
+    """The user-defined classes in a grid. A worker creates their instances from the
+    specification.
+    """
     found = []
-    for kind, things, registry in (("policies", grid.policies, ALL_POLICIES), ("bandits", grid.bandits, BANDITS)):
+    for kind, things, registry in (
+        ("policies", grid.policies, ALL_POLICIES),
+        ("bandits", grid.bandits, BANDITS),
+    ):
         own: dict[str, type] = {}
         for name, thing in things.items():
             if thing is None or is_ours(thing, registry):
                 continue
             made, where = type(thing), f"{kind}[{name!r}]"
             if own.setdefault(made.__name__, made) is not made:
-                raise ValueError(f"{where} is a {made.__name__}, and another class has the same name: rename one of the two, "
-                                 "since the store identifies classes by name")
+                raise ValueError(
+                    f"{where} is a {made.__name__}, and another class has the same "
+                    f"name: rename one of the two, "
+                    "since the store identifies classes by name"
+                )
             try:
                 remade(where, described[kind][name], registry, own)
             except ValueError as error:
-                raise ValueError(f"{where} cannot be recreated by a worker, from its class and the numbers in the store "
-                                 f"({str(error).partition(': go on')[0]}): leave executor out, or use shards") from None
+                raise ValueError(
+                    f"{where} cannot be recreated by a worker, from its class and "
+                    f"the numbers in the store "
+                    f"({str(error).partition(': go on')[0]}): leave executor out, "
+                    f"or use shards"
+                ) from None
         found.append(tuple((name, _whereabouts(made)) for name, made in own.items()))
     return found[0], found[1]
 
 
 def _whereabouts(made: type) -> Any:
-    """Where a worker finds a class: its module and the folder of the module. A class without a module is sent by value."""
+    """Where a worker finds a class: its module and the folder of the module. A class without a
+    module is sent by value.
+    """
     module = sys.modules.get(made.__module__)
     file = getattr(module, "__file__", None)
-    if made.__module__ == "__main__" or file is None or getattr(module, made.__qualname__, None) is not made:
+    if (
+        made.__module__ == "__main__"
+        or file is None
+        or getattr(module, made.__qualname__, None) is not made
+    ):
         return made
-    folder = Path(file).resolve().parents[made.__module__.count(".") + Path(file).name.startswith("__init__.")]
+    folder = (
+        Path(file)
+        .resolve()
+        .parents[made.__module__.count(".") + Path(file).name.startswith("__init__.")]
+    )
     return f"{made.__module__}:{made.__qualname__}", str(folder)
 
 
 def play_elsewhere(
-    executor: Any, grid: Grid, results: Results, todo: list[Chunk], seconds: float, devices: int, bar: StoreBar
+    executor: Any,
+    grid: Grid,
+    results: Results,
+    todo: list[Chunk],
+    seconds: float,
+    devices: int,
+    bar: StoreBar,
 ) -> tuple[Counts, int]:
-    """Plays chunks with the workers of an executor. Returns the counts of invalid and truncated runs, and of chunks played.
+    """Plays chunks with the workers of an executor. Returns the counts of invalid and truncated
+    runs, and of chunks played.
 
-    Raises a `ValueError` if a worker refuses a task. Raises a `RuntimeError` if a task fails repeatedly, after all other tasks
-    have ended. In any case, tasks that have not started are cancelled.
+    Raises a `ValueError` if a worker refuses a task. Raises a `RuntimeError` if a task fails
+    repeatedly, after all other tasks have ended. In any case, tasks that have not started are
+    cancelled.
     """
     divided, widest = tasks(grid, results, todo, seconds, devices)
     asked = None
@@ -140,11 +196,16 @@ def play_elsewhere(
         asked = _named(grid.policies), _named(grid.bandits)
     own = own_classes(grid, results.specification)
     store = str(results.path)
-    made = results.attributes["created"], seal_of(results.attributes, results.chunk_size, results.group)
+    made = (
+        results.attributes["created"],
+        seal_of(results.attributes, results.chunk_size, results.group),
+    )
 
     def order(chunks: list[Chunk]) -> worker.Order:
         places = [(chunk.policy, chunk.bandit, chunk.part) for chunk in chunks]
-        return worker.Order(uuid.uuid4().hex, store, made, places, widest, asked, own, PATIENCE, _workers(executor))
+        return worker.Order(
+            uuid.uuid4().hex, store, made, places, widest, asked, own, PATIENCE, _workers(executor)
+        )
 
     pending: dict[Any, _Task] = {}  # by the identity of the future, which need not be hashable
     _under_way.append(pending)
@@ -170,7 +231,8 @@ def play_elsewhere(
             ended = _done(pending)
             for place, task in ended:
                 del pending[place]
-                Path(store, f".{task.order.name}").unlink(missing_ok=True)  # left over if the worker was killed
+                # Left over if the worker was killed.
+                Path(store, f".{task.order.name}").unlink(missing_ok=True)
                 try:
                     report = task.future.result()
                     if "failed" in report:
@@ -183,8 +245,11 @@ def play_elsewhere(
                         submit(task)
                     continue
                 if "refused" in report:
-                    raise ValueError(f"worker {report['worker']} refuses to play: {report['refused']}. Fix that worker, and "
-                                     "start the same sweep again; complete chunks are kept")
+                    raise ValueError(
+                        f"worker {report['worker']} refuses to play: "
+                        f"{report['refused']}. Fix that worker, and "
+                        "start the same sweep again; complete chunks are kept"
+                    )
                 for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
                     counter.update({tuple(key): number for key, number in more})
                 played += report["played"]
@@ -203,10 +268,15 @@ def play_elsewhere(
         task, error = failed[0]
         policy, bandit = results.names(task.chunks[0])
         chunks = sum(len(task.chunks) for task, _ in failed)
-        raise TasksFailed(f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or when it was "
-                          f"submitted, with {counted(chunks, 'chunk')}; the first has policy {shown(policy)} on bandit "
-                          f"{shown(bandit)} ({_in_words(error)}). All else is saved in {str(results.path)!r}: start the same "
-                          "sweep again") from error
+        raise TasksFailed(
+            f"{counted(len(failed), 'task')} of {len(divided)} failed, each "
+            f"{AGAIN + 1} times or when it was "
+            f"submitted, with {counted(chunks, 'chunk')}; the first has policy "
+            f"{shown(policy)} on bandit "
+            f"{shown(bandit)} ({_in_words(error)}). All else is saved in "
+            f"{str(results.path)!r}: start the same "
+            "sweep again"
+        ) from error
     return counts, played
 
 
@@ -214,7 +284,10 @@ _under_way: list[dict[Any, "_Task"]] = []
 
 
 def cancel_all() -> None:
-    """Cancels all tasks that have not started, in all sweeps of this process. Called before a signal ends the process."""
+    """Cancels all tasks that have not started, in all sweeps of this process. Called before a
+    signal ends the process.
+    """
+
     def cancel() -> None:
         for task in [task for pending in _under_way for task in list(pending.values())]:
             _cancel(task.future)
@@ -239,7 +312,9 @@ class _Task:
 
 @contextlib.contextmanager
 def _submitted_together(executor: Any) -> Iterator[None]:
-    """Submits the tasks of the block as one job array, if the executor is one of submitit. Others have no `batch`."""
+    """Submits the tasks of the block as one job array, if the executor is one of submitit. Others
+    have no `batch`.
+    """
     if not callable(getattr(executor, "batch", None)):
         yield
         return
@@ -247,14 +322,23 @@ def _submitted_together(executor: Any) -> Iterator[None]:
         with executor.batch():
             yield
     except Exception as error:
-        raise TasksFailed(f"the executor does not accept the tasks ({_in_words(error)}): fix this, and start the same sweep "
-                          "again") from error
+        raise TasksFailed(
+            f"the executor does not accept the tasks ({_in_words(error)}): fix "
+            f"this, and start the same sweep "
+            "again"
+        ) from error
 
 
 def _done(pending: dict[Any, _Task]) -> list[tuple[Any, _Task]]:
-    """The tasks that have ended. If no future has `done()`, only the first task: the caller then waits for its result."""
+    """The tasks that have ended. If no future has `done()`, only the first task: the caller then
+    waits for its result.
+    """
     if any(_can_be_asked(task.future) for task in pending.values()):
-        return [(place, task) for place, task in pending.items() if _can_be_asked(task.future) and task.future.done()]
+        return [
+            (place, task)
+            for place, task in pending.items()
+            if _can_be_asked(task.future) and task.future.done()
+        ]
     return list(pending.items())[:1]
 
 
@@ -270,13 +354,17 @@ def _cancel(future: Any) -> None:
 
 
 def _state(store: str, pending: dict[Any, _Task], failed: list[Any]) -> str:
-    """How many tasks are waiting, running and failed. While a worker runs a task, a file in the store marks it."""
+    """How many tasks are waiting, running and failed. While a worker runs a task, a file in the
+    store marks it.
+    """
     marks = set(os.listdir(store))
     running = sum(f".{task.order.name}" in marks for task in pending.values())
     return f"tasks: {len(pending) - running} waiting, {running} running, {len(failed)} failed"
 
 
 def _in_words(error: BaseException) -> str:
-    """An exception in one line: the first and last line of its message. For a job, the last line has the reason or the logs."""
+    """An exception in one line: the first and last line of its message. For a job, the last line
+    has the reason or the logs.
+    """
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return f"{type(error).__name__}: {' ... '.join([*lines[:1], *lines[1:][-1:]])}"[:500]

@@ -20,16 +20,19 @@ _held: list[Any] = []  # locked files, for as long as this process lives
 
 
 def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
-    """Restricts this process to its part of a machine that several workers use. If JAX has started, nothing changes.
+    """Restricts this process to its part of a machine that several workers use. If JAX has started,
+    nothing changes.
 
     Args:
-        at_least: the least number of workers on this machine. Some of them may not have started yet.
+        at_least: the least number of workers on this machine. Some of them may not have started
+            yet.
         one_gpu: take a single GPU even if no other worker is found.
 
-    Workers are processes with the same parent and the same command, apart from the numbers in it. Examples are the processes of
-    a process pool, of a Dask worker, of `srun` and of `mpirun`. Workers that may use the same cores divide them. If several
-    GPUs are visible, each worker takes one of them. If workers share a GPU, JAX does not preallocate its memory. Compiled
-    programs are cached, see `bts_jax.enable_cache`. Environment variables that the user has set are respected.
+    Workers are processes with the same parent and the same command, apart from the numbers in it.
+    Examples are the processes of a process pool, of a Dask worker, of `srun` and of `mpirun`.
+    Workers that may use the same cores divide them. If several GPUs are visible, each worker takes
+    one of them. If workers share a GPU, JAX does not preallocate its memory. Compiled programs are
+    cached, see `bts_jax.enable_cache`. Environment variables that the user has set are respected.
     """
     if has_started():
         return
@@ -46,7 +49,9 @@ def share_machine(at_least: int = 1, one_gpu: bool = False) -> None:
 
 
 def workers_here(proc: str | os.PathLike = "/proc", process: str | None = None) -> tuple[int, int]:
-    """The number of workers on this machine, with this one, and the number of those that may use the same cores as this one."""
+    """The number of workers on this machine, with this one, and the number of those that may use
+    the same cores as this one.
+    """
     try:
         *mine, my_cores = _process(Path(proc), process or str(os.getpid()))
         names = [name for name in os.listdir(proc) if name.isdecimal()]
@@ -74,13 +79,20 @@ def visible_gpus(dev: str | os.PathLike = "/dev") -> list[str]:
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
     try:
-        return [str(number) for number in range(sum(bool(re.fullmatch("nvidia[0-9]+", name)) for name in os.listdir(dev)))]
+        return [
+            str(number)
+            for number in range(
+                sum(bool(re.fullmatch("nvidia[0-9]+", name)) for name in os.listdir(dev))
+            )
+        ]
     except OSError:
         return []
 
 
 def claimed(gpus: list[str], folder: Path | None = None) -> str:
-    """Reserves the first GPU that no other worker of this user has reserved. If there is none, chooses one to share."""
+    """Reserves the first GPU that no other worker of this user has reserved. If there is none,
+    chooses one to share.
+    """
     folder = folder or private_folder()
     for gpu in gpus if folder is not None else ():
         with contextlib.suppress(ImportError, OSError):

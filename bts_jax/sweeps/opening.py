@@ -44,22 +44,25 @@ TRIES = 5  # readings of a store that other processes enlarge at the same time
 
 
 def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
-    """Reads the results in a store, as the Dataset that `sweep` returns. The sweep may still be running.
+    """Reads the results in a store, as the Dataset that `sweep` returns. The sweep may still be
+    running.
 
-    Where results are missing or damaged, regret is NaN, and the attribute `state` says how much is missing. Nothing is written.
-    If a process was killed while it enlarged the store, the results are those before; the next `sweep` repairs the store.
+    Where results are missing or damaged, regret is NaN, and the attribute `state` says how much is
+    missing. Nothing is written. If a process was killed while it enlarged the store, the results
+    are those before; the next `sweep` repairs the store.
 
     Args:
         path: the folder of the store.
-        lazy: read the arrays chunk by chunk when they are used, so that results larger than memory can be reduced. This needs
-            dask. The checksums of the chunks are then not verified.
+        lazy: read the arrays chunk by chunk when they are used, so that results larger than memory
+            can be reduced. This needs dask. The checksums of the chunks are then not verified.
 
     Example:
         >>> import tempfile
         >>> from bts_jax import Bernoulli, sweep
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     bandits = {"two": Bernoulli(reward=[0.9, 0.5], cost=[0.5, 0.5])}
-        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], num_seeds=5, out=f"{folder}/runs.zarr")
+        ...     results = sweep(["uniform"], bandits, budgets=[10, 20], num_seeds=5,
+        ...     out=f"{folder}/runs.zarr")
         ...     again = open_results(f"{folder}/runs.zarr")
         >>> again.attrs["state"], again.identical(results)
         ('complete', True)
@@ -71,12 +74,18 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
     if importlib.util.find_spec("dask") is None:
         raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
     if results.moving or (results.sources and results.saved() < len(results.chunks)):
-        raise ValueError(f"the store {str(path)!r} has grown and is not complete: start its sweep again, or leave lazy out")
+        raise ValueError(
+            f"the store {str(path)!r} has grown and is not complete: start its "
+            f"sweep again, or leave lazy out"
+        )
     try:
         return results.lazy()
     except (KeyError, OSError, ValueError) as error:
-        raise ValueError(f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep again to repair "
-                         "it, or leave lazy out") from None
+        raise ValueError(
+            f"the store {str(path)!r} cannot be read chunk by chunk ({error}): "
+            f"start its sweep again to repair "
+            "it, or leave lazy out"
+        ) from None
 
 
 def _read(path: Path) -> xr.Dataset:
@@ -90,7 +99,9 @@ def _read(path: Path) -> xr.Dataset:
             if more and not os.path.lexists(path / "zarr.json") and os.path.lexists(path / FOLDER):
                 continue  # it has lost its root since it was looked for
             raise
-        if not more or all(one.is_current() for one in (results, *(source.theirs for source in results.sources))):
+        if not more or all(
+            one.is_current() for one in (results, *(source.theirs for source in results.sources))
+        ):
             break
     return dataset
 
@@ -104,12 +115,14 @@ def begin(
     regroup: Callable[[dict[str, Any], int], int] = lambda _, __: 1,
     asked: dict[str, Any] | None = None,
 ) -> Results:
-    """Prepares results to be filled in: in memory only, or in the store at `path`, which is created or resumed.
+    """Prepares results to be filled in: in memory only, or in the store at `path`, which is created
+    or resumed.
 
-    A store that has less than the sweep asks for grows; see `growth`. A store with a conflicting grid is refused, and left
-    unchanged. Finds which chunks the store has, among all chunks or among `mine`. A resumed store keeps its own `chunk_size`
-    and `group`. A store that grows gets groups of `regroup(specification, chunk_size)` bandits. `asked` is the
-    specification in `attributes`, if it is at hand: to parse it may take seconds.
+    A store that has less than the sweep asks for grows; see `growth`. A store with a conflicting
+    grid is refused, and left unchanged. Finds which chunks the store has, among all chunks or among
+    `mine`. A resumed store keeps its own `chunk_size` and `group`. A store that grows gets groups
+    of `regroup(specification, chunk_size)` bandits. `asked` is the specification in `attributes`,
+    if it is at hand: to parse it may take seconds.
     """
     if path is None:
         return Results(attributes, chunk_size, group=group)
@@ -136,12 +149,18 @@ def begin(
             root = recovered(path, holding=True)  # another process may have enlarged it first
             whole, _ = _union(path, root, described)
             if json.dumps(whole) != json.dumps(root.specification):
-                seeds = chunk_size_of(root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size)
-                bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))  # no group mixes old and new ones
+                seeds = chunk_size_of(
+                    root.specification["seeds"], whole["seeds"], root.chunk_size, chunk_size
+                )
+                # No group mixes old and new ones.
+                bandits = math.gcd(regroup(whole, seeds), len(root.specification["bandits"]))
                 root = grow(path, root, whole, seeds, bandits)
     for name in changed:
-        warnings.warn(f"the code of {name} has changed since the store {str(path)!r} was written: its runs are played again",
-                      stacklevel=4)
+        warnings.warn(
+            f"the code of {name} has changed since the store {str(path)!r} was "
+            f"written: its runs are played again",
+            stacklevel=4,
+        )
     results = with_sources(path, root)
     if not _same(attributes, root) and json.dumps(root.specification) != json.dumps(described):
         results.ask(attributes)
@@ -161,7 +180,8 @@ def begin(
 def _rebuild(
     path: Path, attributes: dict[str, Any], chunk_size: int, group: int, described: dict[str, Any]
 ) -> bool:
-    """Writes a damaged root anew, if a chunk of the store proves that it was the root of this sweep.
+    """Writes a damaged root anew, if a chunk of the store proves that it was the root of this
+    sweep.
 
     The checksum of a chunk depends on the root, so that no other sweep has such a chunk.
     """
@@ -182,16 +202,22 @@ def _rebuild(
 
 
 def _chunks_on_disk(path: Path) -> tuple[Any, Any]:
-    """How many seeds and bandits a chunk of a store has, by the metadata of an array. Nothing of this has been checked."""
+    """How many seeds and bandits a chunk of a store has, by the metadata of an array. Nothing of
+    this has been checked.
+    """
     try:
-        _, bandits, _, seeds = json.loads(read(path, "regret/zarr.json", 10**5))["chunk_grid"]["configuration"]["chunk_shape"]
+        _, bandits, _, seeds = json.loads(read(path, "regret/zarr.json", 10**5))["chunk_grid"][
+            "configuration"
+        ]["chunk_shape"]
         return seeds, bandits
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 1, 1
 
 
 def _same(attributes: dict[str, Any], root: Root) -> bool:
-    """Whether a store has exactly the requested sweep. The texts are compared: to write a long specification takes seconds."""
+    """Whether a store has exactly the requested sweep. The texts are compared: to write a long
+    specification takes seconds.
+    """
     return attributes["specification"] == root.attributes["specification"]
 
 
@@ -201,8 +227,11 @@ def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str,
         specification.words_of(whole["bandits"])
         return whole, changed
     except Conflict as error:
-        raise ValueError(f"the store {str(path)!r} belongs to another grid and is left unchanged ({error}): name another "
-                         "folder as out, or read it with bts_jax.open_results") from None
+        raise ValueError(
+            f"the store {str(path)!r} belongs to another grid and is left unchanged "
+            f"({error}): name another "
+            "folder as out, or read it with bts_jax.open_results"
+        ) from None
 
 
 def read_specification(path: str | os.PathLike) -> dict[str, Any]:

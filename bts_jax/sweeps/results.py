@@ -1,15 +1,17 @@
 """The labelled result of a grid, in memory and on disk.
 
-A grid is computed in chunks. A chunk is one policy on a group of consecutive bandits, with a range of seeds and all budgets.
-Usually a group is one bandit. If there are many bandits with few seeds each, a group has several, so that the store has fewer
-and larger files. All groups have the same number of bandits, and a store keeps that number.
+A grid is computed in chunks. A chunk is one policy on a group of consecutive bandits, with a range
+of seeds and all budgets. Usually a group is one bandit. If there are many bandits with few seeds
+each, a group has several, so that the store has fewer and larger files. All groups have the same
+number of bandits, and a store keeps that number.
 
-On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. This module writes and reads the files of a chunk
-itself, by zarr's rules: they are many and small, and zarr is slow with such files. Every file is replaced as a whole. A chunk
-counts as saved once its checksum is there. The checksum is written last. It covers all values of the chunk and what the
-chunk is: its sweep, policy, bandits and seeds. So chunks that are missing, damaged or copied from elsewhere are detected, and
-computed again. The root of the store holds the specification. Everything but the numbers follows from it, and is written again
-if it is lost.
+On disk the grid is one zarr store, which `xarray.open_zarr` reads, too. This module writes and
+reads the files of a chunk itself, by zarr's rules: they are many and small, and zarr is slow with
+such files. Every file is replaced as a whole. A chunk counts as saved once its checksum is there.
+The checksum is written last. It covers all values of the chunk and what the chunk is: its sweep,
+policy, bandits and seeds. So chunks that are missing, damaged or copied from elsewhere are
+detected, and computed again. The root of the store holds the specification. Everything but the
+numbers follows from it, and is written again if it is lost.
 """
 
 import contextlib
@@ -61,7 +63,7 @@ class Chunk(NamedTuple):
     """A part of the grid that is computed and saved as a whole."""
 
     policy: int
-    bandit: int  # the index of the group of bandits, which is that of the bandit if a group is one bandit
+    bandit: int  # the index of the group of bandits; a group may be one bandit
     part: int  # the index of the range of seeds
 
 
@@ -73,20 +75,35 @@ class Results:
         chunk_size: how many seeds a chunk has; the last range may have fewer.
         path: the folder of the store, which exists; without it, results are in memory.
         group: how many consecutive bandits a chunk has; it divides the number of bandits.
-        labels: the coordinates, if they are known already: a long specification takes seconds to parse.
+        labels: the coordinates, if they are known already: a long specification takes seconds to
+            parse.
         described: the parsed specification, if it is known already.
-        moving: the folder in which those arrays still are that an interrupted growth has not moved to `path`.
+        moving: the folder in which those arrays still are that an interrupted growth has not moved
+            to `path`.
 
-    A sweep may ask for a part of what the store has (`ask`). The store may have sources, its earlier grids: their runs are
-    copied instead of played (`growth`).
+    A sweep may ask for a part of what the store has (`ask`). The store may have sources, its
+    earlier grids: their runs are copied instead of played (`growth`).
     """
 
     def __init__(
-        self, attributes: dict[str, Any], chunk_size: int, path: Path | None = None, group: int = 1,
-        labels: dict[str, tuple] | None = None, described: dict[str, Any] | None = None, moving: Path | None = None,
+        self,
+        attributes: dict[str, Any],
+        chunk_size: int,
+        path: Path | None = None,
+        group: int = 1,
+        labels: dict[str, tuple] | None = None,
+        described: dict[str, Any] | None = None,
+        moving: Path | None = None,
     ):
-        self.attributes, self.chunk_size, self.path, self.group = attributes, chunk_size, path, group
-        self.specification = specification.parse(attributes["specification"]) if described is None else described
+        self.attributes, self.chunk_size, self.path, self.group = (
+            attributes,
+            chunk_size,
+            path,
+            group,
+        )
+        self.specification = (
+            specification.parse(attributes["specification"]) if described is None else described
+        )
         self.labels = labels_of(self.specification) if labels is None else labels
         self.sizes = axis_sizes(self.labels, chunk_size, group)
         self.done = np.zeros([self.sizes[axis] for axis in ("policy", "group", "range")], bool)
@@ -113,14 +130,22 @@ class Results:
         return [chunk for chunk in self.chunks if not self.done[chunk]]
 
     def ask(self, attributes: dict[str, Any]) -> None:
-        """Restricts the results to those of a sweep with these attributes, which is a part of the grid."""
-        self._part = Part(self.specification, attributes, specification.parse(attributes["specification"]))
+        """Restricts the results to those of a sweep with these attributes, which is a part of the
+        grid.
+        """
+        self._part = Part(
+            self.specification, attributes, specification.parse(attributes["specification"])
+        )
         self.asked[:] = False
         groups = sorted({place // self.group for place in self._part.bandits})
-        self.asked[np.ix_(self._part.policies, groups, range(-(-self._part.seeds // self.chunk_size)))] = True
+        self.asked[
+            np.ix_(self._part.policies, groups, range(-(-self._part.seeds // self.chunk_size)))
+        ] = True
 
     def asks_for_whole_groups(self) -> bool:
-        return self.group == 1 or self._part is None or len(self._part.bandits) == self.sizes["bandit"]
+        return (
+            self.group == 1 or self._part is None or len(self._part.bandits) == self.sizes["bandit"]
+        )
 
     def names(self, chunk: Chunk) -> tuple[str, str]:
         """The policy of a chunk, and its first bandit."""
@@ -130,10 +155,16 @@ class Results:
     def add_source(self, results: "Results", within: "Results | None" = None) -> None:
         self.sources.append(Source(self, results, within))
 
-    def known(self, chunk: Chunk, sources: "list[Source] | None" = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The values of a chunk that the sources have, as for `put`, and a mask of these values [bandit, budget, seed]."""
+    def known(
+        self, chunk: Chunk, sources: "list[Source] | None" = None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The values of a chunk that the sources have, as for `put`, and a mask of these values
+        [bandit, budget, seed].
+        """
         seeds = self.seeds(chunk)
-        values = {name: self._blank_block(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+        values = {
+            name: self._blank_block(name)[:, :, : seeds.stop - seeds.start] for name in VARIABLES
+        }
         mask = np.zeros(values["rounds"].shape, bool)
         for source in self.sources if sources is None else sources:
             source.copy(chunk, values, mask)
@@ -151,8 +182,11 @@ class Results:
     def check_current(self) -> None:
         """Raises a `ValueError` if another process has given the store another grid."""
         if not self.is_current():
-            raise ValueError(f"the store {str(self.path)!r} has got another grid from another process: start the same "
-                             "sweep again, to continue with that grid")
+            raise ValueError(
+                f"the store {str(self.path)!r} has got another grid from another "
+                f"process: start the same "
+                "sweep again, to continue with that grid"
+            )
 
     def adopt(self, chunk: Chunk) -> bool:
         """Saves a chunk if the sources have all of it. Returns whether they do."""
@@ -170,7 +204,9 @@ class Results:
             return Gap(seeds, tuple(range(self.sizes["budget"])))
         if chunk not in self._gaps:
             missing = ~self.known(chunk)[1]
-            self._gaps[chunk] = Gap(seeds[missing.any((0, 1))], tuple(map(int, np.flatnonzero(missing.any((0, 2))))))
+            self._gaps[chunk] = Gap(
+                seeds[missing.any((0, 1))], tuple(map(int, np.flatnonzero(missing.any((0, 2)))))
+            )
         return self._gaps[chunk]
 
     def put_gap(self, chunk: Chunk, gap: "Gap", values: dict[str, np.ndarray]) -> None:
@@ -183,35 +219,55 @@ class Results:
         if not mask[rest].all():  # another process has completed the store, and removed the sources
             saved = self.read(chunk)
             if saved is None:
-                raise ValueError(f"the store {str(self.path)!r} was changed by another process: start the same sweep again")
+                raise ValueError(
+                    f"the store {str(self.path)!r} was changed by another process: "
+                    f"start the same sweep again"
+                )
             return self._keep(chunk, saved, self._kept)
         for name, value in values.items():
-            whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(chunk).start] = value
+            whole[name][:, np.array(gap.budgets)[:, None], gap.seeds - self.seeds(chunk).start] = (
+                value
+            )
         return self.put(chunk, whole)
 
     @property
     def runs(self) -> int:
-        """The number of runs of a chunk with each budget. A chunk of the last range of seeds may have fewer."""
+        """The number of runs of a chunk with each budget. A chunk of the last range of seeds may
+        have fewer.
+        """
         return self.group * self.chunk_size
 
     def bandits(self, chunk: Chunk) -> range:
         return range(chunk.bandit * self.group, (chunk.bandit + 1) * self.group)
 
     def seeds(self, chunk: Chunk) -> slice:
-        return slice(chunk.part * self.chunk_size, min((chunk.part + 1) * self.chunk_size, self.sizes["seed"]))
+        return slice(
+            chunk.part * self.chunk_size,
+            min((chunk.part + 1) * self.chunk_size, self.sizes["seed"]),
+        )
 
     def put(self, chunk: Chunk, values: dict[str, np.ndarray]) -> None:
-        """Saves the results of a chunk, every array [bandit, budget, seed], [..., arm] or [..., resource].
+        """Saves the results of a chunk, every array [bandit, budget, seed], [..., arm] or [...,
+        resource].
 
         The axis `bandit` may be left out if a group is one bandit.
         """
-        values = {name: np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in VARIABLES.items()}
+        values = {
+            name: np.ascontiguousarray(values[name], dtype)
+            for name, (dtype, _) in VARIABLES.items()
+        }
         if self.group == 1:
-            values = {name: value if value.ndim == len(axes_of(name, self.sizes)) - 1 else value[None]
-                      for name, value in values.items()}
+            values = {
+                name: value if value.ndim == len(axes_of(name, self.sizes)) - 1 else value[None]
+                for name, value in values.items()
+            }
         # NaN has many bit patterns, and the store returns one of them.
-        values = {name: np.where(value == value, value, value.dtype.type(fill)) if value.dtype.kind == "f" else value
-                  for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)}
+        values = {
+            name: np.where(value == value, value, value.dtype.type(fill))
+            if value.dtype.kind == "f"
+            else value
+            for (name, value), (_, fill) in zip(values.items(), VARIABLES.values(), strict=True)
+        }
         if self.path is not None:
             self.check_current()
             try:
@@ -222,8 +278,11 @@ class Results:
                 raise unwritable(self.path, error) from error
         self._keep(chunk, values, self._kept)
 
-    def load(self, into: dict[str, np.ndarray] | None = None, chunks: list[Chunk] | None = None) -> None:
-        """Finds the chunks that the store has, complete and undamaged. Reads them into the arrays `into`, if given.
+    def load(
+        self, into: dict[str, np.ndarray] | None = None, chunks: list[Chunk] | None = None
+    ) -> None:
+        """Finds the chunks that the store has, complete and undamaged. Reads them into the arrays
+        `into`, if given.
 
         If `chunks` are given, only these are read, and the others count as missing.
         """
@@ -251,11 +310,16 @@ class Results:
         return any(self.read(chunk) is not None for chunk in self._there())
 
     def read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
-        """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource]. None unless complete and undamaged."""
+        """Reads a chunk: arrays [bandit, budget, seed], [..., arm] or [..., resource]. None unless
+        complete and undamaged.
+        """
         seeds = self.seeds(chunk)
         with contextlib.suppress(Exception):  # a decoder may raise anything if a file is damaged
             checksum = self._read("checksum", chunk).item()
-            values = {name: self._read(name, chunk)[:, :, : seeds.stop - seeds.start] for name in VARIABLES}
+            values = {
+                name: self._read(name, chunk)[:, :, : seeds.stop - seeds.start]
+                for name in VARIABLES
+            }
             if checksum == self._checksum(chunk, values):
                 return values
         return None
@@ -268,7 +332,12 @@ class Results:
                 total = zlib.crc32(values[name].tobytes(), total)
             return total
         policies, bandits = self._names
-        identity = [self._seal, policies[chunk.policy], [bandits[place] for place in self.bandits(chunk)], int(chunk.part)]
+        identity = [
+            self._seal,
+            policies[chunk.policy],
+            [bandits[place] for place in self.bandits(chunk)],
+            int(chunk.part),
+        ]
         digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8)
         for name in VARIABLES:
             digest.update(values[name].tobytes())
@@ -293,20 +362,28 @@ class Results:
             set_aside(file, file.is_dir())
             file.unlink(missing_ok=True)  # as in zarr, a missing file means empty
         else:
-            replace(path, f"{name}/{self._file(name, chunk)}", ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))))
+            replace(
+                path,
+                f"{name}/{self._file(name, chunk)}",
+                ZSTD.encode(block.astype(block.dtype.newbyteorder("<"))),
+            )
 
     def _read(self, name: str, chunk: Chunk) -> np.ndarray:
         """Reads such a file. The last range of seeds is padded to the length of the others."""
         block = self._blank_block(name)
         with contextlib.suppress(FileNotFoundError):
-            content = self._content(f"{name}/{self._file(name, chunk)}", block.nbytes + block.nbytes // 64 + 1024)
+            content = self._content(
+                f"{name}/{self._file(name, chunk)}", block.nbytes + block.nbytes // 64 + 1024
+            )
             little = block.astype(block.dtype.newbyteorder("<"))
             ZSTD.decode(content, out=little)  # a longer frame is refused before it takes memory
             block = little.astype(block.dtype, copy=False)
         return block
 
     def _content(self, name: str, most: int) -> bytes:
-        """Reads a file of the store. A growth that is under way moves whole arrays from one folder to the other."""
+        """Reads a file of the store. A growth that is under way moves whole arrays from one folder
+        to the other.
+        """
         if self.moving is not None:
             with contextlib.suppress(FileNotFoundError):
                 return read(self.moving, name, most)
@@ -317,32 +394,60 @@ class Results:
         return np.full(chunk_shape(name, self.sizes, self.chunk_size, self.group)[1:], fill, dtype)
 
     def dataset(self) -> xr.Dataset:
-        """The Dataset of the results so far. Where a chunk is missing, it has NaN, or 0 for whole numbers."""
+        """The Dataset of the results so far. Where a chunk is missing, it has NaN, or 0 for whole
+        numbers.
+        """
         arrays = self._kept
         if arrays is None:
             self.load(arrays := self._blank())
         labels, attributes = self.labels, self.attributes
         if self._part is not None:
-            arrays, labels, attributes = self._part.of(arrays), self._part.labels, {**attributes, **self._part.attributes}
-        variables = {name: (axes_of(name, labels), array, {"long_name": EXPLAINED[name]}) for name, array in arrays.items()}
-        return xr.Dataset(variables, labels, _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))))
+            arrays, labels, attributes = (
+                self._part.of(arrays),
+                self._part.labels,
+                {**attributes, **self._part.attributes},
+            )
+        variables = {
+            name: (axes_of(name, labels), array, {"long_name": EXPLAINED[name]})
+            for name, array in arrays.items()
+        }
+        return xr.Dataset(
+            variables,
+            labels,
+            _shown(attributes, self._state(int((self.asked & ~self._covered).sum()))),
+        )
 
     def lazy(self) -> xr.Dataset:
-        """The Dataset as in `dataset`, with arrays that are read when they are used. Of the files only the kind is checked."""
+        """The Dataset as in `dataset`, with arrays that are read when they are used. Of the files
+        only the kind is checked.
+        """
         for name in VARIABLES:
             if not all(entry.is_file(follow_symlinks=False) for entry in self._entries(name)):
                 raise ValueError(f"{name} has a link or another file that is not a regular one")
         stored = xr.open_zarr(self.path, consolidated=False, chunks={})
-        variables = {name: (axes_of(name, self.sizes), stored[name].data, {"long_name": EXPLAINED[name]}) for name in VARIABLES}
-        return xr.Dataset(variables, self.labels, _shown(self.attributes, self._state(self.done.size - self.saved())))
+        variables = {
+            name: (axes_of(name, self.sizes), stored[name].data, {"long_name": EXPLAINED[name]})
+            for name in VARIABLES
+        }
+        return xr.Dataset(
+            variables,
+            self.labels,
+            _shown(self.attributes, self._state(self.done.size - self.saved())),
+        )
 
     def _state(self, missing: int) -> str:
         total = int(self.asked.sum())
         what = "not complete" if self.sources else "missing"
-        return f"incomplete: {missing} of {total} chunks are {what} (regret NaN)" if missing else "complete"
+        return (
+            f"incomplete: {missing} of {total} chunks are {what} (regret NaN)"
+            if missing
+            else "complete"
+        )
 
     def saved(self) -> int:
-        """How many of the requested chunks the store has, by its list of files. Damaged ones count, too."""
+        """How many of the requested chunks the store has, by its list of files. Damaged ones count,
+        too.
+        """
         if self.path is None:
             return int(self.done[self.asked].sum())
         return sum(bool(self.asked[chunk]) for chunk in self._there())
@@ -363,31 +468,49 @@ class Results:
                     yield from entries
 
     def check_size(self) -> None:
-        """Raises if the results would take much more memory than the files of the store can contain."""
+        """Raises if the results would take much more memory than the files of the store can
+        contain.
+        """
         runs = math.prod(self.sizes[axis] for axis in AXES)
-        needed = runs * specification.bytes_of_a_run(self.sizes["arm"], self.sizes.get("resource", 1))
+        needed = runs * specification.bytes_of_a_run(
+            self.sizes["arm"], self.sizes.get("resource", 1)
+        )
         if needed <= FREE:
             return
-        found = sum(on_disk(Path(entry)) for name in VARIABLES for entry in self._entries(name) if entry.name.startswith("c."))
+        found = sum(
+            on_disk(Path(entry))
+            for name in VARIABLES
+            for entry in self._entries(name)
+            if entry.name.startswith("c.")
+        )
         if needed > FREE + EXPANSION * found:
-            raise ValueError(f"the results in {str(self.path)!r} would take {needed:,} bytes of memory, and its files have "
-                             f"{found:,} bytes: read it in parts, with xarray.open_zarr")
+            raise ValueError(
+                f"the results in {str(self.path)!r} would take {needed:,} bytes of "
+                f"memory, and its files have "
+                f"{found:,} bytes: read it in parts, with xarray.open_zarr"
+            )
 
     def _blank(self) -> dict[str, np.ndarray]:
-        return {name: np.full([self.sizes[axis] for axis in axes_of(name, self.sizes)], fill, dtype)
-                for name, (dtype, fill) in VARIABLES.items()}
+        return {
+            name: np.full([self.sizes[axis] for axis in axes_of(name, self.sizes)], fill, dtype)
+            for name, (dtype, fill) in VARIABLES.items()
+        }
 
     def _place(self, chunk: Chunk) -> tuple:
         bandits = self.bandits(chunk)
         return chunk.policy, slice(bandits.start, bandits.stop), slice(None), self.seeds(chunk)
 
-    def _keep(self, chunk: Chunk, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None) -> None:
+    def _keep(
+        self, chunk: Chunk, values: dict[str, np.ndarray], into: dict[str, np.ndarray] | None
+    ) -> None:
         for name, array in (into or {}).items():
             array[self._place(chunk)] = values[name]
         self.done[chunk] = True
 
     def chunk_files(self) -> Iterator[tuple[str, Path]]:
-        """All files with numbers, each with the name of its array. Links and the like are left out."""
+        """All files with numbers, each with the name of its array. Links and the like are left
+        out.
+        """
         for name in STORED:
             for entry in self._entries(name):
                 if entry.name.startswith("c.") and entry.is_file(follow_symlinks=False):
@@ -395,7 +518,13 @@ class Results:
 
     def _file(self, name: str, chunk: Chunk) -> str:
         """The name of the file that has the part of an array that belongs to this chunk."""
-        at = {"policy": chunk.policy, "bandit": chunk.bandit, "group": chunk.bandit, "seed": chunk.part, "range": chunk.part}
+        at = {
+            "policy": chunk.policy,
+            "bandit": chunk.bandit,
+            "group": chunk.bandit,
+            "seed": chunk.part,
+            "range": chunk.part,
+        }
         return ".".join(map(str, ("c", *(at.get(axis, 0) for axis in axes_of(name, self.sizes)))))
 
 
@@ -410,7 +539,12 @@ def _stamp(path: Path | None) -> tuple[int, ...] | None:
 
 def _shown(attributes: dict[str, Any], state: str) -> dict[str, Any]:
     note = {"note": OLD} if format_of(attributes) == 1 else {}
-    return {**attributes, "specification": Specification(attributes["specification"]), "state": state, **note}
+    return {
+        **attributes,
+        "specification": Specification(attributes["specification"]),
+        "state": state,
+        **note,
+    }
 
 
 class Gap(NamedTuple):
@@ -423,21 +557,28 @@ class Gap(NamedTuple):
 class Part:
     """The part of a grid that a sweep asks for."""
 
-    def __init__(self, whole: dict[str, Any], attributes: dict[str, Any], described: dict[str, Any]):
+    def __init__(
+        self, whole: dict[str, Any], attributes: dict[str, Any], described: dict[str, Any]
+    ):
         self.policies, self.bandits, self.budgets = (
             [place[name] for name in described[axis]]
-            for axis in ("policies", "bandits", "budgets") for place in [{name: i for i, name in enumerate(whole[axis])}]
+            for axis in ("policies", "bandits", "budgets")
+            for place in [{name: i for i, name in enumerate(whole[axis])}]
         )
         self.seeds, self.labels = described["seeds"], labels_of(described)
         self.attributes = {name: value for name, value in attributes.items() if name != "created"}
 
     def of(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         chosen = np.ix_(self.policies, self.bandits, self.budgets, range(self.seeds))
-        return {name: narrowed(name, array[chosen], self.labels, 4) for name, array in arrays.items()}
+        return {
+            name: narrowed(name, array[chosen], self.labels, 4) for name, array in arrays.items()
+        }
 
 
 def narrowed(name: str, array: np.ndarray, labels: dict[str, tuple], axes: int) -> np.ndarray:
-    """An array of a larger grid without the arms and resources that this grid lacks. They are after the first `axes` axes."""
+    """An array of a larger grid without the arms and resources that this grid lacks. They are after
+    the first `axes` axes.
+    """
     if name == "pulls":
         return array[..., : len(labels["arm"][1])]
     if name == "cost" and array.ndim > axes:
@@ -453,11 +594,17 @@ class Source:
         self._mine = mine
         ours, other = mine.specification, theirs.specification
         self._policies, self._bandits = (
-            [place[name] if name in place and other[axis][name] == entry else None for name, entry in ours[axis].items()]
-            for axis in ("policies", "bandits") for place in [{name: i for i, name in enumerate(other[axis])}]
+            [
+                place[name] if name in place and other[axis][name] == entry else None
+                for name, entry in ours[axis].items()
+            ]
+            for axis in ("policies", "bandits")
+            for place in [{name: i for i, name in enumerate(other[axis])}]
         )
         place = {budget: i for i, budget in enumerate(other["budgets"])}
-        self._budgets = np.array([(i, place[budget]) for i, budget in enumerate(ours["budgets"]) if budget in place], int)
+        self._budgets = np.array(
+            [(i, place[budget]) for i, budget in enumerate(ours["budgets"]) if budget in place], int
+        )
         self._last: tuple[Any, Any] = (None, None)
 
     def copy(self, chunk: Chunk, values: dict[str, np.ndarray], mask: np.ndarray) -> None:
@@ -470,17 +617,24 @@ class Source:
             if bandit is None:
                 continue
             group, line = divmod(bandit, theirs.group)
-            for part in range(seeds.start // theirs.chunk_size, -(-min(seeds.stop, theirs.sizes["seed"]) // theirs.chunk_size)):
+            for part in range(
+                seeds.start // theirs.chunk_size,
+                -(-min(seeds.stop, theirs.sizes["seed"]) // theirs.chunk_size),
+            ):
                 there = Chunk(policy, group, part)
                 found, span = self._read(there), theirs.seeds(there)
                 if found is None:
                     continue
                 low, high = max(seeds.start, span.start), min(seeds.stop, span.stop)
-                here, away = slice(low - seeds.start, high - seeds.start), slice(low - span.start, high - span.start)
+                here, away = (
+                    slice(low - seeds.start, high - seeds.start),
+                    slice(low - span.start, high - span.start),
+                )
                 for name, value in values.items():
                     known = narrowed(name, found[name][line][of, away], self._mine.labels, 2)
                     more = known.shape[2:]
-                    if not more and value.ndim > 3:  # a cost without resources in a grid that has some
+                    # A cost without resources in a grid that has some.
+                    if not more and value.ndim > 3:
                         known, more = known[..., None], (1,)
                     value[row][(to, here, *map(slice, more))] = known
                 mask[row][to, here] = True
@@ -494,7 +648,9 @@ class Source:
 
 def opened(path: Path, root: Root, moving: Path | None = None) -> Results:
     labels = labels_of(root.specification)
-    return Results(root.attributes, root.chunk_size, path, root.group, labels, root.specification, moving)
+    return Results(
+        root.attributes, root.chunk_size, path, root.group, labels, root.specification, moving
+    )
 
 
 def now() -> str:

@@ -1,8 +1,9 @@
 """A worker of an executor: plays chunks of a sweep and saves them in the store.
 
-A task names the store and a list of chunks. The worker reads the specification in the store and creates policies and bandits
-from it. A user-defined class is named by its module, or sent by value if it has none. A worker refuses a task if it would not
-play the same runs: if its versions, its platform or the user's code differ.
+A task names the store and a list of chunks. The worker reads the specification in the store and
+creates policies and bandits from it. A user-defined class is named by its module, or sent by value
+if it has none. A worker refuses a task if it would not play the same runs: if its versions, its
+platform or the user's code differ.
 """
 
 import multiprocessing
@@ -30,7 +31,8 @@ from bts_jax.sweeps.schedule import sizes
 from bts_jax.sweeps.specification import arguments, code_of
 from bts_jax.sweeps.store import Root, differences_in_words, read_root, seal_of
 
-Classes = tuple[tuple[str, Any], ...]  # by name: each a class, or its place: ("my_module:MyPolicy", folder)
+# By name: each a class, or its place: ("my_module:MyPolicy", folder).
+Classes = tuple[tuple[str, Any], ...]
 
 
 class Order(NamedTuple):
@@ -41,7 +43,9 @@ class Order(NamedTuple):
     made: tuple[str, int]  # when the store was created, and the checksum of its root
     chunks: list[tuple[int, int, int]]
     widest: int  # how many chunks of a policy a task has at most
-    asked: tuple[list[str], list[str]] | None  # names of policies and bandits, if the store has more
+    asked: (
+        tuple[list[str], list[str]] | None
+    )  # names of policies and bandits, if the store has more
     own: tuple[Classes, Classes]  # user-defined policies and bandits
     patience: float  # seconds to wait until the store is visible
     workers: int  # the least number of workers on each machine
@@ -55,23 +59,33 @@ class Refusal(Exception):
 
 
 def describe(_: str, workers: int = 1) -> dict[str, Any]:
-    """Describes this worker. `workers`: the least number on this machine. The first argument makes each call unique."""
+    """Describes this worker. `workers`: the least number on this machine. The first argument makes
+    each call unique.
+    """
     with _LOCK:
         check_fork()
         _follow_parent()
         share_machine(workers, one_gpu=True)
         devices = jax.local_devices()
-    return {"worker": _name(), "bts_jax": __version__, "jax": jax.__version__, "platform": devices[0].platform,
-            "device": devices[0].device_kind, "devices": len(devices)}
+    return {
+        "worker": _name(),
+        "bts_jax": __version__,
+        "jax": jax.__version__,
+        "platform": devices[0].platform,
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+    }
 
 
 def work(order: tuple[Any, ...]) -> dict[str, Any]:
-    """Plays the chunks of an order that are not in the store yet. Returns how many, and counts of invalid and truncated runs.
+    """Plays the chunks of an order that are not in the store yet. Returns how many, and counts of
+    invalid and truncated runs.
 
     Errors are returned as text: not every exception can be sent to another process.
     """
     order = Order(*order)
-    mark = Path(order.store, f".{order.name}")  # exists while the task runs; if this process is killed, it is removed later
+    # Exists while the task runs; if this process is killed, it is removed later.
+    mark = Path(order.store, f".{order.name}")
     try:
         with _LOCK:
             check_fork()
@@ -80,24 +94,34 @@ def work(order: tuple[Any, ...]) -> dict[str, Any]:
             results, grid, devices, most = _opened(order)
         _touch(mark)
         chunks = [Chunk(*place) for place in order.chunks]
-        todo = [chunk for chunk in chunks if results.read(chunk) is None and not results.adopt(chunk)]
+        todo = [
+            chunk for chunk in chunks if results.read(chunk) is None and not results.adopt(chunk)
+        ]
         counts = play_chunks(grid, results, todo, devices, most, widest=order.widest)
     except Refusal as refusal:
         return {"worker": _name(), "refused": str(refusal)}
     except (Exception, SystemExit) as error:
         notes = " ".join(getattr(error, "__notes__", ()))
-        return {"worker": _name(), "failed": f"{type(error).__name__}: {str(error) or 'no message'} {notes}".strip()}
+        return {
+            "worker": _name(),
+            "failed": f"{type(error).__name__}: {str(error) or 'no message'} {notes}".strip(),
+        }
     finally:
         mark.unlink(missing_ok=True)
-    return {"worker": _name(), "played": len(todo), "lost": list(counts.lost.items()),
-            "cut": list(counts.cut.items())}
+    return {
+        "worker": _name(),
+        "played": len(todo),
+        "lost": list(counts.lost.items()),
+        "cut": list(counts.cut.items()),
+    }
 
 
 _followed: list[Any] = []  # the process that started this one, if it is watched
 
 
 def _follow_parent() -> None:
-    """Ends this process when the process that started it is gone. A worker of a process pool would otherwise wait forever.
+    """Ends this process when the process that started it is gone. A worker of a process pool would
+    otherwise wait forever.
 
     Other executors end their workers themselves.
     """
@@ -124,11 +148,14 @@ def _touch(mark: Path) -> None:
         raise Refusal(f"it cannot write to {str(mark.parent)!r} ({error.strerror})") from None
 
 
-_stores: dict[Any, tuple[Results, Grid, list[Any], int]] = {}  # the last store that this process has worked on
+# The last store that this process has worked on.
+_stores: dict[Any, tuple[Results, Grid, list[Any], int]] = {}
 
 
 def _opened(order: Order) -> tuple[Results, Grid, list[Any], int]:
-    """The results in the store, their grid, the devices to play it on, and how many seeds a call has."""
+    """The results in the store, their grid, the devices to play it on, and how many seeds a call
+    has.
+    """
     key = order.store, order.made, str(order.asked), order.own
     if key not in _stores or not _stores[key][0].is_current():
         _stores.clear()
@@ -143,23 +170,42 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
     for place, kind in enumerate(("policies", "bandits")):
         names = described[kind] if order.asked is None else order.asked[place]
         described[kind] = {name: dict(described[kind][name]) for name in names}
-    here = {"bts_jax": __version__, "jax": jax.__version__, "platform": jax.local_devices()[0].platform}
+    here = {
+        "bts_jax": __version__,
+        "jax": jax.__version__,
+        "platform": jax.local_devices()[0].platform,
+    }
     there = {name: described[name] for name in here}
     if here != there:
-        raise Refusal(f"it is another kind of worker than the first ({differences_in_words(there, here, 'there', 'here')})")
+        raise Refusal(
+            f"it is another kind of worker than the first "
+            f"({differences_in_words(there, here, 'there', 'here')})"
+        )
     with on_the_host():
         try:
-            own = tuple({name: made if isinstance(made, type) else _found(*made) for name, made in kind} for kind in order.own)
+            own = tuple(
+                {name: made if isinstance(made, type) else _found(*made) for name, made in kind}
+                for kind in order.own
+            )
             what = arguments(described, ALL_POLICIES, BANDITS, own)  # type: ignore
         except ValueError as error:
             raise Refusal(f"it cannot make what the store describes ({error})") from None
-        asked = Grid(what["policies"], what["bandits"], what["budgets"], what["num_seeds"], what["seed"],
-                     what["relative_to_min_cost"], max_rounds=what["max_rounds"], rounds=what.get("rounds"))
+        asked = Grid(
+            what["policies"],
+            what["bandits"],
+            what["budgets"],
+            what["num_seeds"],
+            what["seed"],
+            what["relative_to_min_cost"],
+            max_rounds=what["max_rounds"],
+            rounds=what.get("rounds"),
+        )
         made = asked.specification
     for kind, sent in zip(("policies", "bandits"), order.own, strict=True):
         by_value = {name for name, one in sent if isinstance(one, type)}
         for name, entry in made[kind].items():
-            if "code" not in entry and entry["class"] in by_value:  # it was sent by value, without a file
+            # It was sent by value, without a file.
+            if "code" not in entry and entry["class"] in by_value:
                 described[kind][name].pop("code", None)
         if made[kind] != described[kind]:
             differences = differences_in_words(described[kind], made[kind], "in the store", "here")
@@ -173,11 +219,16 @@ _loaded: dict[type, str] = {}  # the code of classes when this process imported 
 
 
 def _found(text: str, folder: str) -> type:
-    """Imports the class by that name. Refuses if its file has changed since this process imported it."""
+    """Imports the class by that name. Refuses if its file has changed since this process imported
+    it.
+    """
     made = classes.find(text, folder=folder, where="a class")
     code = code_of(made)
     if _loaded.setdefault(made, code) != code:
-        raise Refusal(f"it has imported {text} before the file changed; restart the workers, in Dask by client.restart()")
+        raise Refusal(
+            f"it has imported {text} before the file changed; restart the workers, in "
+            f"Dask by client.restart()"
+        )
     return made
 
 
@@ -187,7 +238,10 @@ def _seen(order: Order, path: Path) -> Root:
     while True:
         try:
             root = read_root(path)
-            if (root.attributes["created"], seal_of(root.attributes, root.chunk_size, root.group)) == order.made:
+            if (
+                root.attributes["created"],
+                seal_of(root.attributes, root.chunk_size, root.group),
+            ) == order.made:
                 return root
             reason = f"the store at {str(path)!r} is another one there"
             if root.attributes["created"] == order.made[0]:
@@ -195,6 +249,9 @@ def _seen(order: Order, path: Path) -> Root:
         except ValueError as error:
             reason = str(error)
         if time.monotonic() > until:
-            raise Refusal(f"it does not see the store of this sweep after {order.patience:g} s ({reason}); the store must be "
-                          "in a folder that all workers share, under the same path")
+            raise Refusal(
+                f"it does not see the store of this sweep after {order.patience:g} s "
+                f"({reason}); the store must be "
+                "in a folder that all workers share, under the same path"
+            )
         time.sleep(0.2)

@@ -1,1 +1,3 @@
-"""Compiling: programs and their registry, compiler options, the cache on disk, and threads that compile ahead."""
+"""Compiling: programs and their registry, compiler options, the cache on disk, and threads that
+compile ahead.
+"""

@@ -14,18 +14,23 @@ from bts_jax import text
 from bts_jax.engine.compile.options import ways
 
 _LOG = logging.getLogger("bts_jax")
-PROGRAM_BYTES = 16 * 2**20  # about the memory of a program: 8 to 20 MiB on a CPU (jaxlib 0.10.2 and 0.11.2)
+# About the memory of a program: 8 to 20 MiB on a CPU (jaxlib 0.10.2 and 0.11.2).
+PROGRAM_BYTES = 16 * 2**20
 
 
 class Program:
-    """A function of arrays of fixed shapes. It is first lowered, that is, traced, and then compiled.
+    """A function of arrays of fixed shapes. It is first lowered, that is, traced, and then
+    compiled.
 
-    If the compiler fails, or the program fails at its launch, it is compiled in the next of several ways (`options.ways`). A
-    log line reports the failure. Threads may use a program at the same time.
+    If the compiler fails, or the program fails at its launch, it is compiled in the next of several
+    ways (`options.ways`). A log line reports the failure. Threads may use a program at the same
+    time.
     """
 
     def __init__(self, function: Callable, devices: tuple, quickly: bool = False):
-        """`quickly`: whether to compile quickly on a CPU, if that changes no bit. `function` may be divided among devices."""
+        """`quickly`: whether to compile quickly on a CPU, if that changes no bit. `function` may be
+        divided among devices.
+        """
         self.devices, self.quickly, self.lock = devices, quickly, RLock()
         one = SingleDeviceSharding(devices[0]) if len(devices) == 1 else None
         self.function: Any = jax.jit(function, in_shardings=one)
@@ -59,7 +64,8 @@ class Program:
         while True:
             compiled = self.compiled or self.lower(*arguments).compile()
             try:
-                return jax.block_until_ready(compiled(*arguments))  # waiting raises the error of a failed launch
+                # Waiting raises the error of a failed launch.
+                return jax.block_until_ready(compiled(*arguments))
             except jax.errors.JaxRuntimeError as error:
                 with self.lock:
                     if compiled is self.compiled:  # otherwise another thread has given up this way
@@ -85,14 +91,16 @@ class Program:
 class Registry:
     """Stores the `most` most recently used programs. Others are dropped, also from JAX's caches.
 
-    Each compiled program takes about 170 memory maps. Linux allows a process 65,530 of them (`vm.max_map_count`). Beyond that,
-    LLVM ends the process. It also takes about `PROGRAM_BYTES` of memory, mostly for what JAX caches while it traces. Only
-    `jax.clear_caches` frees this memory, together with everything else. So it is called after every `most` dropped programs.
+    Each compiled program takes about 170 memory maps. Linux allows a process 65,530 of them
+    (`vm.max_map_count`). Beyond that, LLVM ends the process. It also takes about `PROGRAM_BYTES` of
+    memory, mostly for what JAX caches while it traces. Only `jax.clear_caches` frees this memory,
+    together with everything else. So it is called after every `most` dropped programs.
     """
 
     def __init__(self, most: int):
         self.most, self.kept, self.lock, self.dropped = most, OrderedDict(), Lock(), 0
-        self.work: Counter[Hashable] = Counter()  # of all batches of a kind so far, see `batch.lay_out`
+        # Of all batches of a kind so far, see `batch.lay_out`.
+        self.work: Counter[Hashable] = Counter()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
         with self.lock:
@@ -118,9 +126,12 @@ class Registry:
 
 
 def most_programs() -> int:
-    """How many programs a process stores: up to 128, and no more than fit into an eighth of the machine's memory."""
+    """How many programs a process stores: up to 128, and no more than fit into an eighth of the
+    machine's memory.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(max(memory // 8 // PROGRAM_BYTES, 32), 128)  # 24 may be compiled ahead of their use, see `threads`
+    # 24 may be compiled ahead of their use, see `threads`.
+    return min(max(memory // 8 // PROGRAM_BYTES, 32), 128)
 
 
 PROGRAMS = Registry(most_programs())

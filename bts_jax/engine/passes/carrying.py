@@ -1,13 +1,15 @@
 """Carries values from one step of the loop to the next.
 
-These passes find values that a step computes at its beginning, from the outputs of the previous step. The previous step
-computes them instead, and the loop carries them. Two kinds of values are worth it:
+These passes find values that a step computes at its beginning, from the outputs of the previous
+step. The previous step computes them instead, and the loop carries them. Two kinds of values are
+worth it:
 
-- *Numbers ahead* (`compute_ahead`, for GPUs): random words that all arms share, such as those of `jax.random.split(key)`. They
-  depend only on scalars of the run, and are computed together with the other scalars at the end of the previous step. This
-  saves a kernel.
-- *Rows* (`cache_rows`, for CPUs), the arm cache: values that are computed arm by arm from the statistics of the arms, such as
-  means and their reciprocal roots. They change only for the pulled arm (`armwise`), and are recomputed only for that arm.
+- *Numbers ahead* (`compute_ahead`, for GPUs): random words that all arms share, such as those of
+  `jax.random.split(key)`. They depend only on scalars of the run, and are computed together with
+  the other scalars at the end of the previous step. This saves a kernel.
+- *Rows* (`cache_rows`, for CPUs), the arm cache: values that are computed arm by arm from the
+  statistics of the arms, such as means and their reciprocal roots. They change only for the pulled
+  arm (`armwise`), and are recomputed only for that arm.
 """
 
 import math
@@ -17,7 +19,16 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from bts_jax.engine.jaxprs import ELEMENTWISE, Builder, is_hash, is_small, new_atom, read, simplified, variables
+from bts_jax.engine.jaxprs import (
+    ELEMENTWISE,
+    Builder,
+    is_hash,
+    is_small,
+    new_atom,
+    read,
+    simplified,
+    variables,
+)
 from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, Changes, plain_index
 from bts_jax.engine.passes.storing import weight_of
 from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Literal, Var
@@ -28,7 +39,9 @@ MIN_WEIGHT = 8  # the smallest weight of a value that is cached: a division
 
 
 class Carried(NamedTuple):
-    """A step with additional inputs, the carried values, and additional outputs, the carried values for the next step."""
+    """A step with additional inputs, the carried values, and additional outputs, the carried values
+    for the next step.
+    """
 
     step: Any  # closed jaxpr
     first: Any  # closed jaxpr that computes the carried values from the other inputs of the step
@@ -37,7 +50,8 @@ class Carried(NamedTuple):
 def compute_ahead(closed: Closed, parts: int) -> Carried:
     """Carries the random words that depend only on scalars, and that are used with arrays.
 
-    The first `parts` inputs of a step are the same in all steps. Its outputs are the other inputs of the next step.
+    The first `parts` inputs of a step are the same in all steps. Its outputs are the other inputs
+    of the next step.
     """
     jaxpr = closed.jaxpr
     chosen = _words_ahead(jaxpr, parts)
@@ -45,17 +59,21 @@ def compute_ahead(closed: Closed, parts: int) -> Carried:
 
     def carried(builder: Builder, env: dict) -> list:
         outputs = [new_atom(atom, env) for atom in jaxpr.outvars]
-        inputs = [env[var] if number[var] < parts else outputs[number[var] - parts] for var in jaxpr.invars]
+        inputs = [
+            env[var] if number[var] < parts else outputs[number[var] - parts]
+            for var in jaxpr.invars
+        ]
         return _wanted(builder, closed, inputs, chosen)
 
     return _carried(closed, chosen, carried)
 
 
 def _words_ahead(jaxpr: Jaxpr, parts: int) -> list:
-    """The scalars that depend only on a hash and on other scalars, and that operations with array results use.
+    """The scalars that depend only on a hash and on other scalars, and that operations with array
+    results use.
 
-    They do not depend on flags of the state, such as whether a run waits: those also change between blocks (`Step.changed`).
-    So do its goal and its limit, but no hash is computed from those.
+    They do not depend on flags of the state, such as whether a run waits: those also change between
+    blocks (`Step.changed`). So do its goal and its limit, but no hash is computed from those.
     """
     numbers, hashed = set(jaxpr.constvars), set()
     numbers.update(var for var in jaxpr.invars if is_small(var) and var.aval.dtype != bool)
@@ -64,7 +82,11 @@ def _words_ahead(jaxpr: Jaxpr, parts: int) -> list:
         used = variables(equation.invars)
         if not moving.isdisjoint(used):
             moving.update(equation.outvars)
-        if all(map(is_small, equation.outvars)) and numbers.issuperset(used) and not equation.effects:
+        if (
+            all(map(is_small, equation.outvars))
+            and numbers.issuperset(used)
+            and not equation.effects
+        ):
             numbers.update(equation.outvars)
             if is_hash(equation) or not hashed.isdisjoint(used):
                 hashed.update(equation.outvars)
@@ -74,7 +96,9 @@ def _words_ahead(jaxpr: Jaxpr, parts: int) -> list:
 
 
 def cache_rows(closed: Closed, parts: int) -> Carried:
-    """Carries values that change only for the pulled arm, if that is worth it; as `compute_ahead`."""
+    """Carries values that change only for the pulled arm, if that is worth it; as
+    `compute_ahead`.
+    """
     jaxpr = closed.jaxpr
     changes = Changes(jaxpr, parts, len(jaxpr.invars) - parts)
     chosen = _worth_caching(changes)
@@ -87,7 +111,8 @@ def cache_rows(closed: Closed, parts: int) -> Carried:
             arrays = dict(zip(env, values, strict=True))
             rows, index = _Rows(changes, arrays), arrays[changes.index]
             caches = [_set(arrays[var], index, rows.of(var)) for var in chosen]
-            # An array of the state is written after its row was read. So XLA updates it in place, and does not copy it.
+            # An array of the state is written after its row was read. So XLA updates it in place,
+            # and does not copy it.
             written.extend((old, new) for old, new in rows.updated.items() if old in rows.rows)
             return caches, [_set(arrays[old], index, rows.of(old)) for old, _ in written]
 
@@ -100,22 +125,34 @@ def cache_rows(closed: Closed, parts: int) -> Carried:
 
 
 def _worth_caching(changes: Changes) -> list:
-    """The variables to cache: those that an operation uses that is not arm by arm, and that are expensive enough to compute."""
+    """The variables to cache: those that an operation uses that is not arm by arm, and that are
+    expensive enough to compute.
+    """
     jaxpr, chosen = changes.jaxpr, []
     if changes.index is None:
         return chosen
-    armwise = {var for equation in jaxpr.eqns for var in equation.outvars if changes.of(var) == ARMWISE}
-    used = {var for equation in jaxpr.eqns if armwise.isdisjoint(equation.outvars) for var in variables(equation.invars)}
+    armwise = {
+        var for equation in jaxpr.eqns for var in equation.outvars if changes.of(var) == ARMWISE
+    }
+    used = {
+        var
+        for equation in jaxpr.eqns
+        if armwise.isdisjoint(equation.outvars)
+        for var in variables(equation.invars)
+    }
     used.update(variables(jaxpr.outvars))
     cones: dict[Any, frozenset] = {}
-    whole = sum(weight_of(equation) for equation in jaxpr.eqns if not all(map(is_small, equation.outvars)))
+    whole = sum(
+        weight_of(equation) for equation in jaxpr.eqns if not all(map(is_small, equation.outvars))
+    )
     for i, equation in enumerate(jaxpr.eqns):
         if armwise.isdisjoint(equation.outvars):
             continue
         cone = frozenset([i]).union(*(cones.get(var, ()) for var in variables(equation.invars)))
         for var in equation.outvars:
             weight = sum(weight_of(jaxpr.eqns[j]) for j in cone)
-            # A small part of a long computation costs little, because a core executes several instructions at a time.
+            # A small part of a long computation costs little, because a core executes several
+            # instructions at a time.
             cost = CACHE * max(1, whole / (10 * weight)) if weight else math.inf
             large = weight >= MIN_WEIGHT and (weight - LOAD) * changes.entries > cost
             if var in used and var.aval.dtype.itemsize == 4 and large:
@@ -134,9 +171,14 @@ class _Rows:
         jaxpr = changes.jaxpr
         self.maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         state = jaxpr.invars[len(jaxpr.invars) - len(jaxpr.outvars) :]
-        self.updated = {old: new for old, new in zip(state, jaxpr.outvars, strict=True) if changes.of(old) == ARMWISE}
+        self.updated = {
+            old: new
+            for old, new in zip(state, jaxpr.outvars, strict=True)
+            if changes.of(old) == ARMWISE
+        }
         self.rows: dict[Any, Any] = {}
-        # The index before the mask of `masking`: the index with which the policy itself reads these arrays.
+        # The index before the mask of `masking`: the index with which the policy itself reads these
+        # arrays.
         plain = plain_index(changes.index, changes.entries, self.maker)
         self.index = env[changes.index][0] if plain is None else env[plain]
 
@@ -149,7 +191,11 @@ class _Rows:
     def _computed(self, var: Var) -> Any:
         equation = self.maker.get(var)
         if equation is None:
-            return self._scattered(self.updated[var], var) if self.changes.of(var) == ARMWISE else self._taken(self.env[var])
+            return (
+                self._scattered(self.updated[var], var)
+                if self.changes.of(var) == ARMWISE
+                else self._taken(self.env[var])
+            )
         if self.changes.of(var) == CONSTANT and not _is_like_a_row(equation):
             return self._taken(self.env[var])
         inputs = [self._operand(atom, equation) for atom in equation.invars]
@@ -160,7 +206,10 @@ class _Rows:
     def _operand(self, atom: Atom, equation: Equation) -> Any:
         if isinstance(atom, Literal) or not atom.aval.shape:
             return read(atom, self.env)
-        makes_rows = equation.primitive.name == "broadcast_in_dim" and 0 not in equation.params["broadcast_dimensions"]
+        makes_rows = (
+            equation.primitive.name == "broadcast_in_dim"
+            and 0 not in equation.params["broadcast_dimensions"]
+        )
         return self.env[atom] if makes_rows else self.of(atom)
 
     def _scattered(self, new: Any, old: Any) -> Any:
@@ -190,7 +239,11 @@ def _is_like_a_row(equation: Equation) -> bool:
 def _for_one_row(equation: Equation) -> dict:
     """The parameters of an operation if its arrays have one row."""
     params, name = dict(equation.params), equation.primitive.name
-    for key in {"broadcast_in_dim": ["shape"], "slice": ["limit_indices"], "reshape": ["new_sizes"]}.get(name, []):
+    for key in {
+        "broadcast_in_dim": ["shape"],
+        "slice": ["limit_indices"],
+        "reshape": ["new_sizes"],
+    }.get(name, []):
         params[key] = (1, *params[key][1:])
     return params
 
@@ -201,12 +254,16 @@ def _set(cache: Any, index: Any, row: Any) -> Any:
 
 
 def _carried(closed: Closed, chosen: list, carried: Callable[[Builder, dict], list]) -> Carried:
-    """A step with the chosen variables as inputs. `carried` computes their next values from the values of this step."""
+    """A step with the chosen variables as inputs. `carried` computes their next values from the
+    values of this step.
+    """
     jaxpr, builder, given = closed.jaxpr, Builder(), [Var(var.aval) for var in chosen]
     env = builder.start(closed, jaxpr.invars) | dict(zip(chosen, given, strict=True))
     for equation in jaxpr.eqns:
         outputs = builder.copy(equation, [new_atom(atom, env) for atom in equation.invars])
-        env.update((var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in env)
+        env.update(
+            (var, x) for var, x in zip(equation.outvars, outputs, strict=True) if var not in env
+        )
     last = carried(builder, env)
     outputs = [*(new_atom(atom, env) for atom in jaxpr.outvars), *last]
     step = builder.closed(jaxpr, [*jaxpr.invars, *given], outputs)

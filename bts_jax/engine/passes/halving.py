@@ -1,8 +1,9 @@
 """Splits a step in two halves, for loops on a GPU.
 
-The first half computes the scalars of a run, such as the pulled arm and the outcome. The second half computes the arrays that
-depend on these scalars and on which no scalar depends, such as the statistics of the arms. In a loop of `begin(end(begun))`, a
-GPU needs only one kernel for the last arrays of a step and the first arrays of the next.
+The first half computes the scalars of a run, such as the pulled arm and the outcome. The second
+half computes the arrays that depend on these scalars and on which no scalar depends, such as the
+statistics of the arms. In a loop of `begin(end(begun))`, a GPU needs only one kernel for the last
+arrays of a step and the first arrays of the next.
 
 The loop carries a step whose first half is done.
 """
@@ -16,7 +17,9 @@ COMPARISONS = "eq ne lt le gt ge".split()
 
 
 class Halves(NamedTuple):
-    """The operations of the first half, those of the second half, and the variables to pass from the first to the second."""
+    """The operations of the first half, those of the second half, and the variables to pass from
+    the first to the second.
+    """
 
     first: list
     last: list
@@ -26,11 +29,17 @@ class Halves(NamedTuple):
 def halves(jaxpr: Jaxpr, parts: int) -> Halves:
     """Splits a step. The first `parts` inputs of the jaxpr are available in both halves."""
     first, last = _halves(jaxpr)
-    at_hand = {*jaxpr.constvars, *jaxpr.invars[:parts], *(var for one in last for var in one.outvars)}
-    wanted = dict.fromkeys([*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))])
+    at_hand = {
+        *jaxpr.constvars,
+        *jaxpr.invars[:parts],
+        *(var for one in last for var in one.outvars),
+    }
+    wanted = dict.fromkeys(
+        [*variables(jaxpr.outvars), *(var for one in last for var in variables(one.invars))]
+    )
     passed = [var for var in wanted if var not in at_hand]
-    # Two kinds of values are not passed, but computed again: those without inputs, and the results of one comparison of values
-    # that are passed anyway.
+    # Two kinds of values are not passed, but computed again: those without inputs, and the results
+    # of one comparison of values that are passed anyway.
     at_hand.update(passed)
 
     def cheap(equation: Equation) -> bool:
@@ -39,19 +48,33 @@ def halves(jaxpr: Jaxpr, parts: int) -> Halves:
         return not is_small(equation.outvars[0]) and at_hand.issuperset(variables(equation.invars))
 
     again = [one for one in first if one.outvars and one.outvars[0] in passed and cheap(one)]
-    return Halves(first, again + last, [var for var in passed if not any(var is one.outvars[0] for one in again)])
+    return Halves(
+        first,
+        again + last,
+        [var for var in passed if not any(var is one.outvars[0] for one in again)],
+    )
 
 
 def _halves(jaxpr: Jaxpr) -> tuple[list, list]:
-    dependent, late = set(), set()  # scalars that depend on arrays; arrays that depend on such scalars
+    # Scalars that depend on arrays; arrays that depend on such scalars.
+    dependent, late = set(), set()
     for equation in jaxpr.eqns:
         used = variables(equation.invars)
         if _makes_numbers(equation):
-            dependent.update(equation.outvars if any(var in dependent or not is_small(var) for var in used) else ())
+            dependent.update(
+                equation.outvars
+                if any(var in dependent or not is_small(var) for var in used)
+                else ()
+            )
         elif any(var in dependent or var in late for var in used):
             late.update(equation.outvars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-    needed = [var for equation in jaxpr.eqns if _makes_numbers(equation) for var in variables(equation.invars)]
+    needed = [
+        var
+        for equation in jaxpr.eqns
+        if _makes_numbers(equation)
+        for var in variables(equation.invars)
+    ]
     while needed:  # to compute a scalar
         var = needed.pop()
         if var in late:
@@ -59,7 +82,8 @@ def _halves(jaxpr: Jaxpr) -> tuple[list, list]:
             needed += variables(maker[var].invars)
     kept = set(variables(jaxpr.outvars))  # variables that must exist after the first half
     for equation in reversed(jaxpr.eqns):
-        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):  # used only in the second half
+        # Used only in the second half.
+        if equation.primitive.name in MOVES and kept.isdisjoint(equation.outvars):
             late.update(equation.outvars)
         elif late.isdisjoint(equation.outvars):
             kept.update(variables(equation.invars))

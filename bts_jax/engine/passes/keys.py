@@ -1,8 +1,8 @@
 """Replaces keys by the words that they consist of.
 
-A typed key is a wrapper of two 32-bit words. This pass replaces the operations on keys (`split`, `fold_in`, `bits`, indexing)
-by operations on the words. They give the same bits as JAX. Then other passes and the vectorisation see plain integers, and
-each hash is one operation.
+A typed key is a wrapper of two 32-bit words. This pass replaces the operations on keys (`split`,
+`fold_in`, `bits`, indexing) by operations on the words. They give the same bits as JAX. Then other
+passes and the vectorisation see plain integers, and each hash is one operation.
 """
 
 import math
@@ -19,7 +19,10 @@ from bts_jax.jax_internals import Closed, Equation, Jaxpr, jaxprs_in_params
 
 IMPL = "threefry2x32"
 # Operations on an array of keys that are the same operation on each of the two words.
-EACH = "broadcast_in_dim concatenate copy dynamic_slice gather reshape rev select_n slice squeeze stack transpose".split()
+EACH = """
+    broadcast_in_dim concatenate copy dynamic_slice gather reshape rev select_n slice squeeze
+    stack transpose
+    """.split()
 FEW = [(count,) for count in range(1, 5)]  # shapes whose entries are hashed separately
 
 
@@ -34,18 +37,24 @@ class _SplitKeys(NamedTuple):
 
 
 def depend_on_the_batch(jaxpr: Jaxpr) -> bool:
-    """Whether random numbers in a jaxpr depend on the shape of the batch, as those of XLA's own generator do (keys `rbg`)."""
+    """Whether random numbers in a jaxpr depend on the shape of the batch, as those of XLA's own
+    generator do (keys `rbg`).
+    """
     for equation in jaxpr.eqns:
         if equation.primitive.name in ("rng_bit_generator", "rng_uniform"):
             return True
         draws = equation.primitive.name in ("random_bits", "random_split", "random_fold_in")
         if draws and "rbg" in str(equation.invars[0].aval.dtype):
             return True
-    return any(depend_on_the_batch(body) for one in jaxpr.eqns for body in jaxprs_in_params(one.params))
+    return any(
+        depend_on_the_batch(body) for one in jaxpr.eqns for body in jaxprs_in_params(one.params)
+    )
 
 
 def write_out_keys(closed: Closed) -> Closed:
-    """The same closed jaxpr, with operations on the words of keys instead of operations on keys wherever possible."""
+    """The same closed jaxpr, with operations on the words of keys instead of operations on keys
+    wherever possible.
+    """
 
     builder = Builder()
 
@@ -58,7 +67,9 @@ def write_out_keys(closed: Closed) -> Closed:
         return equation.primitive.name == "random_wrap" and equation.params["impl"].name == IMPL
 
     outputs = builder.inline(closed, closed.jaxpr.invars, apply, is_exact)
-    outputs = [builder.trace(_SplitKeys.typed, x) if isinstance(x, _SplitKeys) else x for x in outputs]
+    outputs = [
+        builder.trace(_SplitKeys.typed, x) if isinstance(x, _SplitKeys) else x for x in outputs
+    ]
     return builder.closed(closed.jaxpr, closed.jaxpr.invars, outputs)
 
 
@@ -79,13 +90,27 @@ def _written_out(equation: Equation, inputs: Sequence) -> Sequence:
     if name == "random_fold_in" and isinstance(keys, _SplitKeys):
         data = inputs[1].astype(jnp.uint32)
         return [_SplitKeys(*random.jax_hash(keys.first, keys.second, jnp.zeros_like(data), data))]
-    if name in EACH and all(isinstance(x, _SplitKeys) == jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
-                            for x, atom in zip(inputs, equation.invars, strict=True)):
-        return [_SplitKeys(*(
-            equation.primitive.bind(*(x[i] if isinstance(x, _SplitKeys) else x for x in inputs), **params) for i in range(2)
-        ))]
+    if name in EACH and all(
+        isinstance(x, _SplitKeys) == jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
+        for x, atom in zip(inputs, equation.invars, strict=True)
+    ):
+        return [
+            _SplitKeys(
+                *(
+                    equation.primitive.bind(
+                        *(x[i] if isinstance(x, _SplitKeys) else x for x in inputs), **params
+                    )
+                    for i in range(2)
+                )
+            )
+        ]
     if name == "unstack" and isinstance(keys, _SplitKeys):
-        return [_SplitKeys(*words) for words in zip(*(equation.primitive.bind(word, **params) for word in keys), strict=True)]
+        return [
+            _SplitKeys(*words)
+            for words in zip(
+                *(equation.primitive.bind(word, **params) for word in keys), strict=True
+            )
+        ]
     typed = [x.typed() if isinstance(x, _SplitKeys) else x for x in inputs]
     outputs = equation.primitive.bind(*typed, **params)
     return outputs if equation.primitive.multiple_results else [outputs]
@@ -96,7 +121,10 @@ def _few(keys: _SplitKeys, shape: tuple[int, ...]) -> list[jax.Array]:
 
     With an array of positions, a GPU would compute the whole preceding step once per position.
     """
-    words = [random.jax_hash(keys.first, keys.second, jnp.uint32(0), jnp.uint32(i)) for i in range(shape[0])]
+    words = [
+        random.jax_hash(keys.first, keys.second, jnp.uint32(0), jnp.uint32(i))
+        for i in range(shape[0])
+    ]
     return [jnp.stack(word) for word in zip(*words, strict=True)]
 
 
@@ -104,5 +132,9 @@ def _hashes(keys: _SplitKeys, shape: tuple[int, ...]) -> random.Words:
     """JAX's hash of each key and of the positions in an array of this shape."""
     place = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     full = (*keys.first.shape, *shape)
-    first, second = (jnp.broadcast_to(word.reshape(*word.shape, *[1] * len(shape)), full) for word in keys)
-    return random.jax_hash(first, second, jnp.zeros(full, jnp.uint32), jnp.broadcast_to(place, full))
+    first, second = (
+        jnp.broadcast_to(word.reshape(*word.shape, *[1] * len(shape)), full) for word in keys
+    )
+    return random.jax_hash(
+        first, second, jnp.zeros(full, jnp.uint32), jnp.broadcast_to(place, full)
+    )

@@ -1,8 +1,9 @@
 """Leaves the state of some lanes unchanged, without a copy.
 
-If a lane waits, or if its draws are not complete, its state must not change: `where(counts, updated, state)`. With an update
-such as `x.at[arm].add(1)`, this is a scatter and a copy of the whole array. This pass makes the scatter write nothing instead:
-in the lanes that keep their state, its index is out of range.
+If a lane waits, or if its draws are not complete, its state must not change: `where(counts,
+updated, state)`. With an update such as `x.at[arm].add(1)`, this is a scatter and a copy of the
+whole array. This pass makes the scatter write nothing instead: in the lanes that keep their state,
+its index is out of range.
 """
 
 from typing import Any
@@ -15,21 +16,30 @@ from bts_jax.jax_internals import Atom, Closed, Equation, Var
 
 
 def mask_scatters(closed: Closed) -> Closed:
-    """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes if the condition is true."""
+    """The same closed jaxpr, with `where(condition, x.at[i].add(y), x)` as a scatter that writes if
+    the condition is true.
+    """
     jaxpr, builder = closed.jaxpr, Builder()
     env = builder.start(closed, jaxpr.invars)
     maker = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-    scattered: dict[Any, tuple] = {}  # variable: its equation, the variable scattered into, index and update
+    # Variable: its equation, the variable scattered into, index and update.
+    scattered: dict[Any, tuple] = {}
 
     def masked(condition: Any, new: Any, old: Any) -> Any:
-        """`new` where the condition is true, else `old`. `None` if `new` is not the result of scatters into `old`."""
+        """`new` where the condition is true, else `old`. `None` if `new` is not the result of
+        scatters into `old`.
+        """
         if new is old:
             return env[old]
         if new not in scattered:
             return None
         equation, operand, index, update = scattered[new]
         base = masked(condition, operand, old)
-        return None if base is None else builder.copy(equation, [base, masked_index(condition, equation, index), update])[0]
+        return (
+            None
+            if base is None
+            else builder.copy(equation, [base, masked_index(condition, equation, index), update])[0]
+        )
 
     def masked_index(condition: Any, equation: Equation, index: Any) -> Any:
         def choose(condition: jax.Array, index: jax.Array) -> jax.Array:
@@ -42,7 +52,8 @@ def mask_scatters(closed: Closed) -> Closed:
         inputs = [new_atom(atom, env) for atom in equation.invars]
         outputs = None
         key = equation.outvars[0] if equation.outvars else None
-        if is_one_entry(equation) and inputs[1].aval.dtype.itemsize >= 4:  # so that an index out of range exists
+        # So that an index out of range exists.
+        if is_one_entry(equation) and inputs[1].aval.dtype.itemsize >= 4:
             scattered[key] = equation, equation.invars[0], *inputs[1:]
         elif equation.primitive.name == "select_n" and len(inputs) == 3:
             condition = _number(equation.invars[0], maker)
@@ -51,10 +62,17 @@ def mask_scatters(closed: Closed) -> Closed:
                 _, old, new = equation.invars
                 value = masked(condition, new, old)
                 outputs = None if value is None else [value]
-                if value is not None and new in scattered and scattered[new][1] is old:  # one scatter, to be masked again
+                # One scatter, to be masked again.
+                if value is not None and new in scattered and scattered[new][1] is old:
                     scatter, _, index, update = scattered[new]
                     scattered[key] = scatter, old, masked_index(condition, scatter, index), update
-        env.update(zip(equation.outvars, builder.copy(equation, inputs) if outputs is None else outputs, strict=True))
+        env.update(
+            zip(
+                equation.outvars,
+                builder.copy(equation, inputs) if outputs is None else outputs,
+                strict=True,
+            )
+        )
     return builder.closed(jaxpr, jaxpr.invars, [new_atom(atom, env) for atom in jaxpr.outvars])
 
 
@@ -63,6 +81,10 @@ def _number(var: Atom, maker: dict) -> Atom | None:
     if isinstance(var, Var) and not getattr(var.aval, "shape", None):
         return var
     equation = maker.get(var) if isinstance(var, Var) else None
-    if equation is not None and equation.primitive is lax.broadcast_in_dim_p and not equation.invars[0].aval.ndim:
+    if (
+        equation is not None
+        and equation.primitive is lax.broadcast_in_dim_p
+        and not equation.invars[0].aval.ndim
+    ):
         return equation.invars[0]
     return None

@@ -1,13 +1,13 @@
 """Adds floats in an order that does not depend on the batch.
 
-Float addition is not associative. XLA chooses the order of a matrix product or a sum by its shape, and the batch is part of
-the shape. So the last bit of a score depends on the number of runs in a loop, and a decision may depend on that bit.
-`in_fixed_order` rewrites a jaxpr so that each such sum is a sequence of elementwise additions. Their order depends only on the
-number of terms.
+Float addition is not associative. XLA chooses the order of a matrix product or a sum by its shape,
+and the batch is part of the shape. So the last bit of a score depends on the number of runs in a
+loop, and a decision may depend on that bit. `in_fixed_order` rewrites a jaxpr so that each such sum
+is a sequence of elementwise additions. Their order depends only on the number of terms.
 
-Matrix factorizations (`cholesky`, `lu`, `qr`, `eigh`, `svd`) are not rewritten, because LAPACK and cuSOLVER process each
-matrix of a batch separately. `LEFT_TO_XLA` lists the other operations that add floats and are not rewritten. `check_policy`
-reports them.
+Matrix factorizations (`cholesky`, `lu`, `qr`, `eigh`, `svd`) are not rewritten, because LAPACK and
+cuSOLVER process each matrix of a batch separately. `LEFT_TO_XLA` lists the other operations that
+add floats and are not rewritten. `check_policy` reports them.
 """
 
 import math
@@ -23,15 +23,18 @@ from bts_jax.engine.jaxprs import bind, is_exact, is_float, retrace
 from bts_jax.engine.passes.rounding import round_product
 from bts_jax.jax_internals import Closed, Equation, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
-# The number of terms of a matrix product that are added as a tree. Trees are added one after the other. 4 and 8 terms are
-# equally fast. With all 16 terms in one tree, a 16 × 16 product takes twice as long on an Arm core (jaxlib 0.10.2).
+# The number of terms of a matrix product that are added as a tree. Trees are added one after the
+# other. 4 and 8 terms are equally fast. With all 16 terms in one tree, a 16 × 16 product takes
+# twice as long on an Arm core (jaxlib 0.10.2).
 GROUP = 8
-# A larger matrix product loops over its terms. These are the largest numbers of products and of terms in one iteration.
+# A larger matrix product loops over its terms. These are the largest numbers of products and of
+# terms in one iteration.
 MOST_PRODUCTS, MOST_TERMS = 2**16, 256
-WRITTEN_OUT = 32  # The largest number of unknowns of a triangular system that is solved without a loop.
+# The largest number of unknowns of a triangular system that is solved without a loop.
+WRITTEN_OUT = 32
 LEFT_TO_XLA = """
-    conv_general_dilated fft ragged_dot ragged_dot_general reduce reduce_window reduce_window_sum select_and_scatter_add
-    tridiagonal_solve
+    conv_general_dilated fft ragged_dot ragged_dot_general reduce reduce_window reduce_window_sum
+    select_and_scatter_add tridiagonal_solve
     """.split()
 
 
@@ -39,16 +42,18 @@ Rules = dict[str, Callable]  # by the name of a primitive
 
 
 def in_fixed_order(closed: Closed) -> Closed:
-    """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums is returned unchanged."""
+    """The same closed jaxpr, with every sum of floats in a fixed order. A jaxpr without such sums
+    is returned unchanged.
+    """
     return _rewritten(RULES, closed, is_exact)
 
 
 def without_reductions(closed: Closed) -> Closed:
     """`in_fixed_order`, which also writes out maxima and minima of floats.
 
-    Maxima and minima are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) passes large reductions to another
-    library, together with the operations around them, and the `exp` of that library has other bits. A softmax in
-    `test_engine.py` tests this.
+    Maxima and minima are exact in any order. But XLA's CPU compiler (jaxlib 0.10.2) passes large
+    reductions to another library, together with the operations around them, and the `exp` of that
+    library has other bits. A softmax in `test_engine.py` tests this.
     """
     return _rewritten(RULES | EXTREMES, closed, is_exact)
 
@@ -56,20 +61,32 @@ def without_reductions(closed: Closed) -> Closed:
 def left_to_xla(jaxpr: Jaxpr) -> set[str]:
     """The operations of a jaxpr that add floats in an order that XLA chooses."""
     found = {equation.primitive.name for equation in jaxpr.eqns if _is_left(equation)}
-    return found.union(*(left_to_xla(inner) for one in jaxpr.eqns for inner in jaxprs_in_params(one.params)))
+    return found.union(
+        *(left_to_xla(inner) for one in jaxpr.eqns for inner in jaxprs_in_params(one.params))
+    )
 
 
 def _is_left(equation: Equation) -> bool:
-    name, dtype = equation.primitive.name, getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None
+    name, dtype = (
+        equation.primitive.name,
+        getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None,
+    )
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
         return False
     if name == "scatter-add":  # several entries may be added to one, on a GPU in any order
-        return not equation.params["unique_indices"] and math.prod(equation.invars[1].aval.shape[:-1]) > 1
+        return (
+            not equation.params["unique_indices"]
+            and math.prod(equation.invars[1].aval.shape[:-1]) > 1
+        )
     return name in LEFT_TO_XLA or (name in RULES and jnp.issubdtype(dtype, jnp.complexfloating))
 
 
-def _rewritten(rules: Rules, closed: Closed, opaque: Callable[[Any], bool] = lambda _: False) -> Any:
-    """The same closed jaxpr, with rules applied to some operations. A jaxpr without these operations is returned unchanged."""
+def _rewritten(
+    rules: Rules, closed: Closed, opaque: Callable[[Any], bool] = lambda _: False
+) -> Any:
+    """The same closed jaxpr, with rules applied to some operations. A jaxpr without these
+    operations is returned unchanged.
+    """
     if not any(_applies(rules, equation) for equation in closed.jaxpr.eqns):
         return closed
     return retrace(closed, partial(_applies, rules), partial(_apply, rules), opaque)
@@ -79,12 +96,20 @@ def _applies(rules: Rules, equation: Equation) -> bool:
     """Whether there is a rule for an operation or for an operation in its body."""
     if _rule(rules, equation) is not None:
         return True
-    return any(_applies(rules, one) for body in jaxprs_in_params(equation.params) for one in body.eqns)
+    return any(
+        _applies(rules, one) for body in jaxprs_in_params(equation.params) for one in body.eqns
+    )
 
 
 def _rule(rules: Rules, equation: Equation) -> Callable | None:
-    """The rule that computes an operation in a fixed order, if it reduces floats. Integers are exact in any order."""
-    return rules.get(equation.primitive.name) if equation.outvars and is_float(equation.outvars[0]) else None
+    """The rule that computes an operation in a fixed order, if it reduces floats. Integers are
+    exact in any order.
+    """
+    return (
+        rules.get(equation.primitive.name)
+        if equation.outvars and is_float(equation.outvars[0])
+        else None
+    )
 
 
 def _apply(rules: Rules, equation: Equation, inputs: Sequence) -> Sequence:
@@ -111,7 +136,9 @@ def over_last_axis(x: jax.Array) -> jax.Array:
 
 
 def _tree(combine: Callable, terms: jax.Array) -> jax.Array:
-    """Combines the terms along the first axis in pairs, then pairs of pairs, and so on. Each level is one operation."""
+    """Combines the terms along the first axis in pairs, then pairs of pairs, and so on. Each level
+    is one operation.
+    """
     while (count := len(terms)) > 1:
         half = count // 2
         pairs = combine(terms[:half], terms[half : 2 * half])
@@ -124,7 +151,9 @@ def _sum_type(dtype: Any) -> Any:
     return jnp.float32 if jnp.dtype(dtype).itemsize < 4 else dtype
 
 
-def _reduce(combine: Callable, empty: float, x: jax.Array, axes: Sequence[int], **_: Any) -> jax.Array:
+def _reduce(
+    combine: Callable, empty: float, x: jax.Array, axes: Sequence[int], **_: Any
+) -> jax.Array:
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [x.shape[axis] for axis in kept]
     if 0 in x.shape:
@@ -138,13 +167,21 @@ def _cumulate(combine: Callable, x: jax.Array, axis: int, reverse: bool) -> jax.
 
 
 def _dot_general(
-    left: jax.Array, right: jax.Array, dimension_numbers: Any, preferred_element_type: Any = None, **_: Any
+    left: jax.Array,
+    right: jax.Array,
+    dimension_numbers: Any,
+    preferred_element_type: Any = None,
+    **_: Any,
 ) -> jax.Array:
     (left_summed, right_summed), (left_batch, right_batch) = dimension_numbers
     dtype = preferred_element_type or jnp.result_type(left, right)
 
-    def arranged(x: jax.Array, summed: Sequence[int], batch: Sequence[int], before: int, after: int) -> jax.Array:
-        """`x` as [terms, *batch, *own], with axes of length 1 `before` or `after` its own, for the other operand's axes."""
+    def arranged(
+        x: jax.Array, summed: Sequence[int], batch: Sequence[int], before: int, after: int
+    ) -> jax.Array:
+        """`x` as [terms, *batch, *own], with axes of length 1 `before` or `after` its own, for the
+        other operand's axes.
+        """
         own = [axis for axis in range(x.ndim) if axis not in (*summed, *batch)]
         shape = [x.shape[axis] for axis in batch], [x.shape[axis] for axis in own]
         terms = math.prod(x.shape[axis] for axis in summed)
@@ -153,7 +190,10 @@ def _dot_general(
 
     others = len(left_summed) + len(left_batch)
     left_own, right_own = left.ndim - others, right.ndim - others
-    left, right = arranged(left, left_summed, left_batch, 0, right_own), arranged(right, right_summed, right_batch, left_own, 0)
+    left, right = (
+        arranged(left, left_summed, left_batch, 0, right_own),
+        arranged(right, right_summed, right_batch, left_own, 0),
+    )
     return _sum_of_products(left, right).astype(dtype)
 
 
@@ -184,7 +224,14 @@ def _sum_of_products(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _triangular_solve(
-    a: jax.Array, b: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
+    a: jax.Array,
+    b: jax.Array,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    unit_diagonal: bool,
+    **_: Any,
 ) -> jax.Array:
     """Solves for one unknown after the other, and subtracts each from all remaining equations."""
     if turned := left_side == transpose_a:  # x a = b is aᵀ xᵀ = bᵀ
@@ -203,7 +250,11 @@ def _triangular_solve(
         left = place > i if lower else place < i
         return jnp.where(place == i, row, jnp.where(left, x - round_product(column * row), x))
 
-    solve = lax.fori_loop if size > WRITTEN_OUT else lambda _, stop, step, x: reduce(lambda x, i: step(i, x), range(stop), x)
+    solve = (
+        lax.fori_loop
+        if size > WRITTEN_OUT
+        else lambda _, stop, step, x: reduce(lambda x, i: step(i, x), range(stop), x)
+    )
     x = solve(0, size, eliminate, b)
     return x if left_side else jnp.swapaxes(x, -1, -2)
 
