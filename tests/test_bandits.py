@@ -10,12 +10,12 @@ from functools import cache, partial
 import jax
 import numpy as np
 import pytest
-from bts_jax.engine.programs import QUICKLY, known
 from common import INSTANCES, assert_same_bits, keys, take
 from scipy import stats
 
 import bts_jax as bj
 from bts_jax.bandits.multinomial import WRITTEN_OUT, _draw
+from bts_jax.engine.compile.options import QUICKLY, known
 from bts_jax.sweeps import gridfile, run
 from bts_jax.sweeps.specification import entry_of, remade
 

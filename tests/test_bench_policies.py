@@ -63,9 +63,10 @@ def test_rows_compare_at_the_same_budget(sizes, monkeypatch):
     monkeypatch.setattr(bench, "simulate_batch", play)
     monkeypatch.setattr(
         bench,
-        "lay_out",
-        lambda policy, bandit, budget, keys, quickly: (bandit.num_arms, len(keys), budget),
+        "of_batch",
+        lambda policy, bandit, budget, keys, *_: (bandit.num_arms, len(keys), budget),
     )
+    monkeypatch.setattr(bench, "lay_out", lambda given, quickly: given)
     monkeypatch.setattr(
         bench, "lower", lambda batches: Mock(compile=lambda: compiled.extend(batches))
     )

@@ -12,10 +12,10 @@ import zlib
 
 import jax
 import pytest
-from bts_jax.engine.programs import most_programs
 
 from bts_jax import cli, enable_cache, files
 from bts_jax.engine.compile import cache
+from bts_jax.engine.compile.programs import most_programs
 
 # Three programs, and what JAX did for them: how many it read, and how many it compiled.
 PROGRAMS = """

@@ -87,7 +87,7 @@ NUMBERS = {
 DRAWS = {
     "gamma": lambda key, x, y: random.gamma(key, shape_of(x)),
     "beta": lambda key, x, y: random.beta(key, shape_of(x), shape_of(y)),
-    "jax gamma": lambda key, x, y: jax.random.gamma(key, shape_of(x)),
+    "jax gamma": lambda key, x, y: jax.random.gamma(key, shape_of(x) - 0.4),
 }
 READS = ["f", "n", "s", "m0", "m1", "m2", "arms", "scale", "shift"]
 # XLA simplifies (x * 0.1) * 3, (x / y) / z and exp(x) * exp(y). This changes bits in the same way
@@ -105,7 +105,7 @@ def scalar(x):
 
 
 def shape_of(x):
-    return jnp.clip(jnp.abs(x), 0.1, 20.0)
+    return jnp.clip(jnp.abs(x), 0.5, 20.0)  # smaller shapes are for `jax.random.gamma` alone
 
 
 class Scope:
@@ -427,7 +427,7 @@ def written_out(function):
 
     def called(*arguments):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        outputs = jaxpr_as_fun(write_out_functions(closed, "cpu"))(*jax.tree.leaves(arguments))
+        outputs = jaxpr_as_fun(write_out_functions(closed))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
     return called

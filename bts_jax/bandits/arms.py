@@ -1,6 +1,7 @@
 """Base class of all families of arms: the ratio, the best arm, and the checks of the parameters."""
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import jax
@@ -183,6 +184,11 @@ def largest_of(table: jax.Array) -> jax.Array:
     """The largest number of a table, or 1 if all are 0. `table`: [K, N] -> []"""
     largest = table.max((-2, -1))
     return jnp.where(largest > 0, largest, 1)
+
+
+def added(terms: jax.Array) -> jax.Array:
+    """The sum over the last axis, term by term: a bandit alone and in a batch has the same bits."""
+    return reduce(jnp.add, [terms[..., j] for j in range(terms.shape[-1])])
 
 
 def check_correlation(value: Any) -> None:

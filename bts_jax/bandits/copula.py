@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, random
-from bts_jax.bandits.arms import Arms, check_correlation, check_num_arms, largest_of
+from bts_jax.bandits.arms import Arms, added, check_correlation, check_num_arms, largest_of
 from bts_jax.bandits.beta import Beta
 from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
@@ -92,11 +92,11 @@ class Copula(Arms):
 
     @property
     def reward_mean(self) -> jax.Array:
-        return jnp.asarray(self.reward).mean(-1)
+        return added(jnp.asarray(self.reward)) / jnp.shape(self.reward)[-1]
 
     @property
     def cost_mean(self) -> jax.Array:
-        return jnp.asarray(self.cost).mean(-1)
+        return added(jnp.asarray(self.cost)) / jnp.shape(self.cost)[-1]
 
     def pull(self, key: jax.Array, arm: jax.Array) -> tuple[jax.Array, jax.Array]:
         one, other = random.normal_pair(random.bits(key))

@@ -314,12 +314,11 @@ def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
     # Values are added as integers, in multiples of 2⁻²³ of the scale: a float32 sum of half a
     # million rows is inexact.
-    parts = jnp.where(there, jnp.round(values / scale[..., None, None] * 2**23), 0).astype(
-        jnp.int32
-    )
+    per_unit = 2**23 / scale
+    parts = jnp.where(there, jnp.round(values * per_unit[..., None, None]), 0).astype(jnp.int32)
     high, low = (parts >> 12).sum(-1, dtype=jnp.int32), (parts & 0xFFF).sum(-1, dtype=jnp.int32)
     total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
-    return total * 2**-23 / rows.astype(jnp.float32) * scale[..., None]
+    return total / (rows.astype(jnp.float32) * per_unit[..., None])
 
 
 def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:

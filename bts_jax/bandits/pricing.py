@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bts_jax import checks, random
-from bts_jax.bandits.arms import Arms, check_num_arms
+from bts_jax.bandits.arms import Arms, added, check_num_arms
 from bts_jax.bandits.bernoulli import trial
 from bts_jax.contract import LARGEST_SCALE, SMALLEST_SCALE
 from bts_jax.pytrees import pytree
@@ -92,7 +92,7 @@ class Pricing(Arms):
     @property
     def reward_scale(self) -> jax.Array:
         """The largest revenue of one round, or 1 if all prices are 0."""
-        largest = jnp.asarray(self.prices).sum(-1).max(-1)
+        largest = added(jnp.asarray(self.prices)).max(-1)
         return jnp.where(largest > 0, largest, 1)
 
     @property
@@ -102,7 +102,7 @@ class Pricing(Arms):
 
     @property
     def reward_mean(self) -> jax.Array:
-        return (jnp.asarray(self.prices) * jnp.asarray(self.demand)).sum(-1)
+        return added(jnp.asarray(self.prices) * jnp.asarray(self.demand))
 
     @property
     def cost_mean(self) -> jax.Array:

@@ -127,9 +127,10 @@ class Gamma:
             strength: the largest number of amounts that the log of an arm counts for.
 
         Example:
-            >>> Gamma.from_log({"b": [0.02, 0.02, 0.02], "a": [1, 3]}, arms=["a", "b"], strength=2)
-            Gamma(mean=(2.0, 0.02), strength=(2.0, 2.0), variation=(0.707107, 0.433013),
-            sharpness=1.0)
+            >>> log = {"b": [0.02, 0.02, 0.02], "a": [1, 3]}
+            >>> prior = Gamma.from_log(log, arms=["a", "b"], strength=2)
+            >>> prior.mean, prior.strength, prior.variation
+            ((2.0, 0.02), (2.0, 2.0), (0.707107, 0.433013))
         """
         columns = logs.columns(values, arms, "give finite amounts of at least 0")
         most = logs.strength_of(strength)

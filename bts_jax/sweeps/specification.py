@@ -98,6 +98,8 @@ def parse(text: str | bytes) -> Any:
     if isinstance(found, dict) and isinstance(found.get("policies"), dict):
         for entry in found["policies"].values():
             if isinstance(entry, dict):
+                if "told" in entry:  # the name of `requires` in stores of version 0.1
+                    entry["requires"] = entry.pop("told")
                 _with_posteriors(entry)
     return found
 
