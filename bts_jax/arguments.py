@@ -266,31 +266,27 @@ def check(policy, bandit, budget, checkpoints, max_rounds) -> None:
     for path, leaf in jax.tree.leaves_with_path(policy):
         if hasattr(policy, "_check") and jnp.ndim(leaf):
             raise ValueError(
-                f"policy has {jax.tree_util.keystr(path)[1:]} of shape "
-                f"{jnp.shape(leaf)}, a batch of policies: "
-                "map over it with jax.vmap, or pass it to simulate_batch"
+                f"policy has {jax.tree_util.keystr(path)[1:]} of shape {jnp.shape(leaf)}, a batch "
+                "of policies: map over it with jax.vmap, or pass it to simulate_batch"
             )
     d, shape = num_resources(bandit), np.shape(bandit.cost_mean)
     if isinstance(budget, (list, tuple)) and checks.is_concrete(budget):
         checks.numbers("budget", budget, "give one number for all resources, or one for each")
     if len(shape) != (1 if d is None else 2):
         raise ValueError(
-            f"bandit has costs of shape {shape}, a batch of bandits: map over it "
-            f"with jax.vmap, or pass it to "
-            "simulate_batch"
+            f"bandit has costs of shape {shape}, a batch of bandits: map over it with jax.vmap, or "
+            "pass it to simulate_batch"
         )
     if d is not None and np.shape(budget) not in ((), (d,)):
         raise ValueError(
-            f"budget has shape {np.shape(budget)}, and the bandit has {d} "
-            f"resources: give one number for all of "
-            f"them, or {d} numbers; map over several budgets with jax.vmap, or pass "
-            f"them to simulate_batch"
+            f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: give one "
+            f"number for all of them, or {d} numbers; map over several budgets with jax.vmap, or "
+            "pass them to simulate_batch"
         )
     if d is None and np.ndim(budget) != 0:
         raise ValueError(
-            f"budget has shape {np.shape(budget)}: map over several budgets with "
-            f"jax.vmap, or pass them to "
-            "simulate_batch"
+            f"budget has shape {np.shape(budget)}: map over several budgets with jax.vmap, or pass "
+            "them to simulate_batch"
         )
     if checkpoints is not None and (np.ndim(checkpoints) != 1 or np.size(checkpoints) == 0):
         raise ValueError(
@@ -314,9 +310,8 @@ def check_contracts(policy: Any, bandit: Any) -> None:
     unknown = set(side_info(policy)) - set(Problem.__dataclass_fields__)  # type: ignore
     if unknown:
         raise ValueError(
-            f"policy {type(policy).__name__} requires "
-            f"{', '.join(map(repr, sorted(unknown)))}, which Problem does "
-            "not have: make requires a tuple of fields of Problem, such as "
+            f"policy {type(policy).__name__} requires {', '.join(map(repr, sorted(unknown)))}, "
+            "which Problem does not have: make requires a tuple of fields of Problem, such as "
             "('budget',)"
         )
     check_resources(policy, bandit)
@@ -336,26 +331,22 @@ def check_resources(policy: Any, bandit: Any) -> None:
             if getattr(other, "several_resources", False)
         )
         raise ValueError(
-            f"{named} plays with one resource, or with one and a time limit, as in "
-            f"Timed(bandit), and bandit "
-            f"{type(bandit).__name__} has a vector of {d}: choose one of {able}; "
-            f"or, if the policy is yours and "
-            f"its update takes costs [{d}], set several_resources = True in its class"
+            f"{named} plays with one resource, or with one and a time limit, as in Timed(bandit), "
+            f"and bandit {type(bandit).__name__} has a vector of {d}: choose one of {able}; or, if "
+            f"the policy is yours and its update takes costs [{d}], set several_resources = True "
+            "in its class"
         )
     if "revenue" in side_info(policy) and getattr(bandit, "revenue", None) is None:
         raise ValueError(
-            f"{named} requires the revenue of the arms per unit of each resource, "
-            f"which bandit "
-            f"{type(bandit).__name__} does not have: play on Pricing or "
-            f"Timed(Pricing(...)), or choose another "
-            "posterior of rewards than Revenue"
+            f"{named} requires the revenue of the arms per unit of each resource, which bandit "
+            f"{type(bandit).__name__} does not have: play on Pricing or Timed(Pricing(...)), or "
+            "choose another posterior of rewards than Revenue"
         )
     scalar = {"best_arm", "min_cost"} & set(side_info(policy))
     if d is not None and not hidden and scalar:
         raise ValueError(
-            f"{named} requires {', '.join(sorted(scalar))}, which is defined for "
-            f"one resource only, and bandit "
-            f"{type(bandit).__name__} has a vector of {d}: choose another policy"
+            f"{named} requires {', '.join(sorted(scalar))}, which is defined for one resource "
+            f"only, and bandit {type(bandit).__name__} has a vector of {d}: choose another policy"
         )
     if is_timed(bandit) and checks.is_concrete((bandit.cost_mean, bandit.horizon)):
         time = np.asarray(bandit.cost_mean, np.float64)[..., -1]
@@ -363,14 +354,13 @@ def check_resources(policy: Any, bandit: Any) -> None:
             "cost_mean of the last resource of the bandit",
             time,
             abs(time * np.asarray(bandit.horizon, np.float64)[..., None] - 1) < 1e-5,
-            "make it 1 / horizon for all arms, because a bandit with a horizon has "
-            "time as its last resource",
+            "make it 1 / horizon for all arms, because a bandit with a horizon has time as its "
+            "last resource",
         )
     if "time_cost" in side_info(policy) and not is_timed(bandit):
         raise ValueError(
-            f"{named} requires time_cost, the time of a pull, and bandit "
-            f"{type(bandit).__name__} has no time "
-            "limit: add time as a resource, with Timed(bandit, horizon)"
+            f"{named} requires time_cost, the time of a pull, and bandit {type(bandit).__name__} "
+            "has no time limit: add time as a resource, with Timed(bandit, horizon)"
         )
 
 
@@ -383,8 +373,8 @@ def check_finite(policy: Any, bandit: Any, budget: Any) -> None:
         (amounts[..., :1] if amounts.ndim and hides_time(policy, bandit) else amounts) == np.inf
     ):
         raise ValueError(
-            f"budget = {shown(budget)}, but policy {type(policy).__name__} requires "
-            f"the budget: give a finite one"
+            f"budget = {shown(budget)}, but policy {type(policy).__name__} requires the budget: "
+            "give a finite one"
         )
 
 
@@ -394,14 +384,13 @@ def check_values(bandit, budget, checkpoints, max_rounds) -> None:
     num_arms = np.shape(bandit.cost_mean)[-1 if d is None else -2]
     if num_arms < 2 or np.shape(bandit.reward_mean)[-1] != num_arms:
         raise ValueError(
-            f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and "
-            f"{num_arms} expected costs: give "
-            "at least 2 arms, each with both"
+            f"bandit has {np.shape(bandit.reward_mean)[-1]} expected rewards and {num_arms} "
+            "expected costs: give at least 2 arms, each with both"
         )
     per_unit, most = _check_scales(bandit)
     remedy = (
         f"give a number from {1 / np.max(per_unit):.1g} to {np.min(most)}; or infinity, if "
-        f"max_rounds is given"
+        "max_rounds is given"
     )
     largest = np.float32(LARGEST)
     if checks.is_concrete(budget):
@@ -446,9 +435,8 @@ def _check_several(bandit, budget, checkpoints, max_rounds, per_unit) -> None:
         nothing = np.argwhere(~(np.asarray(bandit.cost_mean, np.float64) * per_unit >= 0.5).any(-1))
         if len(nothing):
             raise ValueError(
-                f"arm {nothing[0][-1]} of bandit {type(bandit).__name__} consumes "
-                f"nothing of any resource, so "
-                "that a run may never end: add time as a resource, with "
+                f"arm {nothing[0][-1]} of bandit {type(bandit).__name__} consumes nothing of any "
+                "resource, so that a run may never end: add time as a resource, with "
                 "Timed(bandit), or give max_rounds"
             )
 
@@ -460,8 +448,8 @@ def _amounts(name: str, value: Any, remedy: str) -> np.ndarray:
     array = checks.numbers(name, value, remedy)
     if np.asarray(value).dtype.kind == "O":
         raise ValueError(
-            f"{name} = {shown(value)} is not a number of a type that JAX knows: "
-            f"{remedy}, as an int or a float"
+            f"{name} = {shown(value)} is not a number of a type that JAX knows: {remedy}, as an "
+            "int or a float"
         )
     return array
 
@@ -499,8 +487,8 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
                 f"{name}_mean of the bandit",
                 expected,
                 ~(expected > limit * (1 + 1e-5)),
-                f"set {name}_scale of the bandit to the largest {name} of one pull; "
-                f"it is {np.max(number):g} now",
+                f"set {name}_scale of the bandit to the largest {name} of one pull; it is "
+                f"{np.max(number):g} now",
             )
             if name == "cost":
                 largest = expected.max(-2 if vector else -1)
@@ -510,9 +498,8 @@ def _check_scales(bandit: Any) -> tuple[Any, Any]:
                     "the largest expected cost of the bandit",
                     largest,
                     fine,
-                    "set cost_scale of the bandit to the "
-                    f"largest cost of one pull; it is {np.max(number):g}, more than a "
-                    f"million times as much",
+                    "set cost_scale of the bandit to the largest cost of one pull; it is "
+                    f"{np.max(number):g}, more than a million times as much",
                 )
         if name == "cost" and scales(bandit) is not None:
             resolution = Resolution.of(number, np)
@@ -526,17 +513,16 @@ def _check_batch(policy, bandit, budget, keys, checkpoints, max_rounds) -> int:
     checks.key(keys, batch=True)
     if not checks.is_concrete((policy, bandit, budget, keys, checkpoints, max_rounds)):
         raise ValueError(
-            "simulate_batch was called under jit, vmap or grad: call it with "
-            "values, or map over simulate"
+            "simulate_batch was called under jit, vmap or grad: call it with values, or map over "
+            "simulate"
         )
     check_finite(policy, bandit, budget)
     check_values(bandit, budget, checkpoints, max_rounds)
     num_arms, d = np.shape(bandit.reward_mean)[-1], num_resources(bandit)
     if d is not None and np.ndim(budget) and np.shape(budget)[-1] != d:
         raise ValueError(
-            f"budget has shape {np.shape(budget)}, and the bandit has {d} "
-            f"resources: give one number for all of "
-            f"them, {d} numbers, or {d} numbers for each run [N, {d}]"
+            f"budget has shape {np.shape(budget)}, and the bandit has {d} resources: give one "
+            f"number for all of them, {d} numbers, or {d} numbers for each run [N, {d}]"
         )
     sizes = {}
     of_budget = 0 if d is None else min(np.ndim(budget), 1)
@@ -551,8 +537,8 @@ def _check_batch(policy, bandit, budget, keys, checkpoints, max_rounds) -> int:
             continue
         if np.ndim(value) != axes + 1:
             raise ValueError(
-                f"{name} has shape {np.shape(value)}: give one for all runs, or one "
-                f"per run along the first axis"
+                f"{name} has shape {np.shape(value)}: give one for all runs, or one per run along "
+                "the first axis"
             )
         sizes[name] = np.shape(value)[0]
     for path, leaf in jax.tree.leaves_with_path(policy):
@@ -570,18 +556,16 @@ def _check_batch(policy, bandit, budget, keys, checkpoints, max_rounds) -> int:
         and size == num_arms
     ):
         raise ValueError(
-            f"there are as many runs as arms, {size}, so that a hyperparameter of "
-            f"policy {type(policy).__name__} "
-            "with that many entries is ambiguous: give another number of runs, or "
-            "map over simulate with jax.vmap"
+            f"there are as many runs as arms, {size}, so that a hyperparameter of policy "
+            f"{type(policy).__name__} with that many entries is ambiguous: give another number of "
+            "runs, or map over simulate with jax.vmap"
         )
     batched = "bandit" in sizes
     for path, leaf in jax.tree.leaves_with_path(bandit):
         if batched and np.ndim(leaf) and np.shape(leaf)[0] != size:
             raise ValueError(
-                f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, "
-                f"but the first axis must have the "
-                f"{size} runs: repeat it for every run, as jax.vmap does"
+                f"bandit{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}, but the first "
+                f"axis must have the {size} runs: repeat it for every run, as jax.vmap does"
             )
     return size
 

@@ -139,8 +139,8 @@ def simulate_batch(
     if len(lost):
         reason = _why_nan(policy, bandit, budget, keys, runs, lost[0])
         warnings.warn(
-            f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run "
-            f"{lost[0]}: {reason}",
+            f"{len(lost):,} of {counted(len(runs.reward), 'run')}, the first is run {lost[0]}: "
+            f"{reason}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -216,8 +216,8 @@ def lay_out(
     policy, bandit, ends, keys, varies = given
     if lanes is not None and (not isinstance(lanes, (int, np.integer)) or lanes < 1):
         raise ValueError(
-            f"lanes = {lanes!r} is not a number of runs to play at a time: give a "
-            f"whole number of at least 1"
+            f"lanes = {lanes!r} is not a number of runs to play at a time: give a whole number of "
+            "at least 1"
         )
     size, several, checkpoints = len(ends.order), ends.budget.ndim > 1, ends.checkpoints
     devices = tuple(jax.local_devices() if devices is None else devices)[:size]

@@ -101,10 +101,9 @@ def no_table(name: str, value: Any) -> None:
     if hasattr(value, "columns") and hasattr(value, "to_numpy"):
         columns = list(value.columns)
         raise ValueError(
-            f"{name} is a DataFrame with the columns {shown(columns)[1:-1]}: give "
-            f"one column, such as "
-            f"table[{columns[0] if columns else 'name'!r}], or an array, such as "
-            f"table.to_numpy()"
+            f"{name} is a DataFrame with the columns {shown(columns)[1:-1]}: give one column, such "
+            f"as table[{columns[0] if columns else 'name'!r}], or an array, such as "
+            "table.to_numpy()"
         )
 
 
@@ -131,8 +130,8 @@ def whole(name: str, value: Any, low: int) -> int:
         or not low <= value < 2**31
     ):
         raise ValueError(
-            f"{name} = {shown(value)} is not allowed: give a whole number of at "
-            f"least {low}, below 2³¹"
+            f"{name} = {shown(value)} is not allowed: give a whole number of at least {low}, below "
+            "2³¹"
         )
     return int(value)
 
@@ -149,13 +148,13 @@ def name(argument: str, value: Any) -> None:
         )
     if not value.isprintable():
         raise ValueError(
-            f"{argument} has the name {shown(value)}: leave out line breaks and "
-            f"other control characters"
+            f"{argument} has the name {shown(value)}: leave out line breaks and other control "
+            "characters"
         )
     if len(value) > LONGEST_NAME:
         raise ValueError(
-            f"{argument} has a name of {len(value):,} characters, "
-            f"{shown(value, 60)}: use at most {LONGEST_NAME}"
+            f"{argument} has a name of {len(value):,} characters, {shown(value, 60)}: use at most "
+            f"{LONGEST_NAME}"
         )
 
 
@@ -166,9 +165,8 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
     missing = [_declared(member) for member in members if not hasattr(value, member)]
     if missing:
         raise ValueError(
-            f"{name} = {shown(value)} has no {', no '.join(missing)}: pass a "
-            f"{name}, such as {example}; "
-            "bts_jax.contract describes what your own classes need"
+            f"{name} = {shown(value)} has no {', no '.join(missing)}: pass a {name}, such as "
+            f"{example}; bts_jax.contract describes what your own classes need"
         )
     # The built-in classes have these signatures.
     if type(value).__module__.partition(".")[0] != "bts_jax":
@@ -176,8 +174,7 @@ def contract(name: str, value: Any, members: tuple[str, ...], example: str) -> N
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
             raise ValueError(
-                f"{name} = {value!r} is not a pytree of numbers: decorate its class "
-                f"with "
+                f"{name} = {value!r} is not a pytree of numbers: decorate its class with "
                 "@chex.dataclass(frozen=True), and keep text out of its fields"
             )
 
@@ -198,8 +195,7 @@ def _check_signatures(name: str, value: Any, members: tuple[str, ...]) -> None:
         found = _other_signature(getattr(value, member), arguments.split(", "))
         if found is not None:
             raise ValueError(
-                f"{name}: {member} takes {found}, and it is called with "
-                f"({arguments}): write "
+                f"{name}: {member} takes {found}, and it is called with ({arguments}): write "
                 f"{_declared(member)}; bts_jax.contract describes the arguments"
             )
 
@@ -270,15 +266,13 @@ def key(value: Any, batch: bool = False) -> None:
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         old = "old-style keys" if batch else "an old-style key"
         raise ValueError(
-            f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], "
-            f"{old} at best: {remedy} "
-            "(jax.random.wrap_key_data converts old-style keys to typed keys)"
+            f"{name} is an array of {dtype}[{', '.join(map(str, value.shape))}], {old} at best: "
+            f"{remedy} (jax.random.wrap_key_data converts old-style keys to typed keys)"
         )
     if value.shape != () and not batch:
         raise ValueError(
-            f"key has shape {value.shape}, which is a batch of keys: {remedy}, or "
-            f"map over the batch with "
-            "jax.vmap(simulate, in_axes=(None, None, None, 0))"
+            f"key has shape {value.shape}, which is a batch of keys: {remedy}, or map over the "
+            "batch with jax.vmap(simulate, in_axes=(None, None, None, 0))"
         )
 
 
@@ -353,11 +347,9 @@ def fits_arms(owner: Any, num_arms: int) -> None:
         value = getattr(owner, field.name)
         if isinstance(value, tuple) and len(value) != num_arms:
             raise ValueError(
-                f"{field.name} of {type(owner).__name__} has {len(value)} numbers, "
-                f"and the bandit has {num_arms} "
-                "arms: give one number for each arm, or one for all. A batch of "
-                "policies is made with jax.vmap, "
-                f"as in jax.vmap(lambda x: "
+                f"{field.name} of {type(owner).__name__} has {len(value)} numbers, and the bandit "
+                f"has {num_arms} arms: give one number for each arm, or one for all. A batch of "
+                "policies is made with jax.vmap, as in jax.vmap(lambda x: "
                 f"BTS(cost={type(owner).__name__}({field.name}=x)))(values)"
             )
 

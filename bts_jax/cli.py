@@ -115,9 +115,8 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
         for option, value in (("--bandit", arguments.bandit), ("--arms", arms)):
             if value is not None:
                 raise ValueError(
-                    f"{option} = {value!r} does not go with --reward and --cost, "
-                    f"which give Bernoulli arms by "
-                    "hand: leave it out"
+                    f"{option} = {value!r} does not go with --reward and --cost, which give "
+                    "Bernoulli arms by hand: leave it out"
                 )
         bandit = Bernoulli(reward=arguments.reward, cost=arguments.cost)
     elif not classes.is_name(name):
@@ -129,9 +128,8 @@ def _bandit(arguments: argparse.Namespace) -> tuple[Any, str, Any]:
             bandit = classes.arrays(classes.call(f"--bandit = {name!r}", kind.random, options))
         elif arms is not None:
             raise ValueError(
-                f"--arms = {arms} is for random arms, and {kind.__name__} has no "
-                f"class method random(key, "
-                "num_arms) to draw them: leave it out, or add one"
+                f"--arms = {arms} is for random arms, and {kind.__name__} has no class method "
+                "random(key, num_arms) to draw them: leave it out, or add one"
             )
         else:
             bandit = _default("--bandit", name, kind)
@@ -152,9 +150,8 @@ def _default(option: str, name: str, kind: type) -> Any:
     ]
     if needed:
         raise ValueError(
-            f"{option} = {name!r} has no default for {', '.join(needed)}: give it "
-            f"one in the class, or set it in "
-            "a grid file for bts-jax sweep"
+            f"{option} = {name!r} has no default for {', '.join(needed)}: give it one in the "
+            "class, or set it in a grid file for bts-jax sweep"
         )
     return classes.arrays(classes.call(f"{option} = {name!r}", kind, {}))
 
@@ -181,8 +178,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
     if arguments.seeds < 1:
         raise ValueError(
-            f"--seeds = {arguments.seeds} is not a number of runs: give a whole "
-            f"number of at least 1"
+            f"--seeds = {arguments.seeds} is not a number of runs: give a whole number of at least "
+            "1"
         )
     bandit, what, key_runs = _bandit(arguments)
     several = num_resources(bandit) is not None
@@ -215,8 +212,8 @@ def _run(arguments: argparse.Namespace) -> None:
             f"best ratios {ratios[0]:.4g} and {ratios[1]:.4g}",
         )
     print(
-        f"{what}, {about}; budget {budget:g}, {arguments.seeds} runs, "
-        f"seed {arguments.seed}; on {jax.devices()[0].device_kind}"
+        f"{what}, {about}; budget {budget:g}, {arguments.seeds} runs, seed {arguments.seed}; on "
+        f"{jax.devices()[0].device_kind}"
     )
     # The columns are as wide as the largest numbers to be expected, which are not known yet.
     most = len(f"{optimum:,.1f}")
@@ -268,13 +265,13 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     for names in alike(seen):
         print(
-            f"the same runs: {', '.join(names)} (with these settings, they make the same "
-            f"decisions on such arms)"
+            f"the same runs: {', '.join(names)} (with these settings, they make the same decisions "
+            "on such arms)"
         )
     if names := no_better(seen, bandit):
         print(
             f"not clearly better than uniform here: {', '.join(names)} (95% interval of the "
-            f"difference of pseudo-regrets)"
+            "difference of pseudo-regrets)"
         )
 
 
@@ -355,8 +352,8 @@ def _theory(arguments: argparse.Namespace) -> None:
         )
         more = optimum - best * budget
         print(
-            f"optimum R* = {optimum:,.3f}, ρ*B {'+' if more >= 0 else '−'} {abs(more):.3f}; "
-            f"always pulling the best arm earns {optimum - oracle:.3f} less"
+            f"optimum R* = {optimum:,.3f}, ρ*B {'+' if more >= 0 else '−'} {abs(more):.3f}; always "
+            f"pulling the best arm earns {optimum - oracle:.3f} less"
         )
     except ValueError as error:  # there is no table for such arms or such a budget
         print(f"no exact optimum: {error}")
@@ -383,13 +380,13 @@ def _sweep(arguments: argparse.Namespace) -> None:
         )
     if arguments.resume and arguments.out:
         raise ValueError(
-            f"--out = {arguments.out!r} does not go with --resume, which saves in "
-            f"STORE: leave it out"
+            f"--out = {arguments.out!r} does not go with --resume, which saves in STORE: leave it "
+            "out"
         )
     if arguments.imports and not arguments.resume:
         raise ValueError(
-            f"--import = {arguments.imports[0]!r} is only for --resume: in a grid "
-            f"file, a class of your own "
+            f"--import = {arguments.imports[0]!r} is only for --resume: in a grid file, a class of "
+            "your own "
             'is the kind of a policy or a bandit, as in kind = "my_module:MyPolicy"'
         )
     store = arguments.resume or arguments.out or f"{Path(arguments.file).stem}.zarr"
@@ -402,8 +399,8 @@ def _sweep(arguments: argparse.Namespace) -> None:
     ):
         if getattr(arguments, first) is not None and getattr(arguments, second) is not None:
             raise ValueError(
-                f"--{second} = {getattr(arguments, second)!r} does not go with "
-                f"--{first}: leave one of them out"
+                f"--{second} = {getattr(arguments, second)!r} does not go with --{first}: leave "
+                "one of them out"
             )
     if arguments.task_seconds is not None and not elsewhere:
         raise ValueError(
@@ -455,8 +452,8 @@ def _sweep(arguments: argparse.Namespace) -> None:
     if missing:
         which = f"shard {shard[0]}/{shard[1]}" if shard else "this"
         print(
-            f"{store}: {which} is done; {missing} of {total} chunks, of other shards, are "
-            f"still missing"
+            f"{store}: {which} is done; {missing} of {total} chunks, of other shards, are still "
+            "missing"
         )
         return
     sizes = " × ".join(str(results.sizes[axis]) for axis in ("policy", "bandit", "budget", "seed"))
@@ -672,8 +669,8 @@ def _check_seed(folder: str, seed: int) -> None:
             return
         if found != seed:
             raise ValueError(
-                f"--seed: {found} in the store {str(store)!r}, {seed} asked for: "
-                f"give another folder by --out"
+                f"--seed: {found} in the store {str(store)!r}, {seed} asked for: give another "
+                "folder by --out"
             )
 
 
@@ -706,8 +703,8 @@ def _bench(arguments: argparse.Namespace) -> None:
             [[row["what"], *cells] for row, cells in zip(rows, times, strict=True)],
         )
         print(
-            "first: with an empty cache of compiled programs; again: with the programs that "
-            "the first run has cached"
+            "first: with an empty cache of compiled programs; again: with the programs that the "
+            "first run has cached"
         )
         return
     ours, users = (
@@ -741,8 +738,8 @@ def _bench(arguments: argparse.Namespace) -> None:
         ],
     )
     print(
-        "µs/call: for a call of the policy in all lanes at once; busy: share of the work spent "
-        "on live runs"
+        "µs/call: for a call of the policy in all lanes at once; busy: share of the work spent on "
+        "live runs"
         + (
             "; × name: our pulls per second divided by those of that program, both measured now"
             if others
@@ -756,8 +753,8 @@ def _bench(arguments: argparse.Namespace) -> None:
             [[*numbers(row), row["built-in"], f"{row['over built-in']:.3g}"] for row in users],
         )
         print(
-            "time over built-in: time per pull divided by that of the built-in policy at the "
-            "same budget, both measured now"
+            "time over built-in: time per pull divided by that of the built-in policy at the same "
+            "budget, both measured now"
         )
 
 
@@ -768,8 +765,8 @@ def _cache(arguments: argparse.Namespace) -> None:
     top = cache.place()
     found = cache.clear(top) if arguments.clear else cache.programs(top)
     size = (
-        f"{counted(len(found), 'program')}, "
-        f"{sum(program.size for program in found) / 2**20:,.1f} MiB"
+        f"{counted(len(found), 'program')}, {sum(program.size for program in found) / 2**20:,.1f} "
+        "MiB"
     )
     print(
         f"{top}: removed {size}"

@@ -86,7 +86,7 @@ def compare(
     if keys.ndim != 1 or not len(keys):
         raise ValueError(
             f"keys has shape {keys.shape}: give one for each run, as "
-            f"jax.random.split(jax.random.key(0), 9)"
+            "jax.random.split(jax.random.key(0), 9)"
         )
     for policy in policies.values():
         arguments.check(policy, bandit, budget, None, None)
@@ -173,11 +173,9 @@ def _compared(
             runs = rules.with_fingerprint(runs, reward_mean, cost_mean, np)
             if invalid := int(np.isnan(runs.reward).any(-1).sum()):
                 warnings.warn(
-                    f"policies[{name!r}] produced {counted(invalid, 'invalid run')} "
-                    f"(NaN): the policy chose an "
-                    "arm that does not exist or never decided, or a reward or a cost "
-                    "was not in [0, 1]; check_policy "
-                    "and check_bandit may find the reason",
+                    f"policies[{name!r}] produced {counted(invalid, 'invalid run')} (NaN): the "
+                    "policy chose an arm that does not exist or never decided, or a reward or a "
+                    "cost was not in [0, 1]; check_policy and check_bandit may find the reason",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -74,15 +74,14 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
     runs = _on_few_lanes(policy, bandit, budget, keys, checkpoints)
     if np.isnan(runs.reward).any():
         wrong.append(
-            "runs end with NaN: it returns an arm that does not exist, or a draw is "
-            "rejected 65,536 times in a row "
-            "(or the bandit returns a reward or cost that is not a number from 0 to its "
-            "scale: see check_bandit)"
+            "runs end with NaN: it returns an arm that does not exist, or a draw is rejected "
+            "65,536 times in a row (or the bandit returns a reward or cost that is not a number "
+            "from 0 to its scale: see check_bandit)"
         )
     if np.asarray(runs.truncated).any():
         wrong.append(
-            "runs hit the limit of rounds: if all arms have positive costs, this is "
-            "practically impossible"
+            "runs hit the limit of rounds: if all arms have positive costs, this is practically "
+            "impossible"
         )
     wrong += _differences(policy, bandit, budget, keys, checkpoints, runs)
     if "budget" not in side_info(policy):
@@ -90,16 +89,15 @@ def check_policy(policy: Policy, bandit: Bandit, budget: float = 20) -> None:
         half = _on_few_lanes(policy, bandit, budget / 2, keys, end)
         if not _same(half, jax.tree.map(lambda x: x[:, [0, 0]], runs)):
             wrong.append(
-                "a run with half the budget is not the first half of the run, but it "
-                "does not require the budget"
+                "a run with half the budget is not the first half of the run, but it does not "
+                "require the budget"
             )
     policy, bandit = jax.tree.map(arguments.canonicalize, (policy, bandit))
     state = jax.eval_shape(partial(_first_state, budget=budget), policy, bandit)
     if not _repeats(_decide, policy, state, keys[0]):
         wrong.append(
-            "two calls with the same state and key give different results: take all "
-            "randomness from the key, and "
-            "store nothing outside of the state"
+            "two calls with the same state and key give different results: take all randomness "
+            "from the key, and store nothing outside of the state"
         )
     wrong += _wrong_logits(policy, bandit, budget) if hasattr(policy, "logits") else []
     if wrong:
@@ -162,10 +160,9 @@ def check_bandit(bandit: Bandit) -> None:
         or len(means["cost"]) < 2
     ):
         raise ValueError(
-            f"{name}: reward_mean and cost_mean have shapes {means['reward'].shape} "
-            f"and {means['cost'].shape}: "
-            "return [K] for both, or [K, d] for the costs, of one bandit with at "
-            "least 2 arms"
+            f"{name}: reward_mean and cost_mean have shapes {means['reward'].shape} and "
+            f"{means['cost'].shape}: return [K] for both, or [K, d] for the costs, of one bandit "
+            "with at least 2 arms"
         )
     found = scales(bandit) or (1.0, 1.0)
     most = {
@@ -197,21 +194,19 @@ def check_bandit(bandit: Bandit) -> None:
             outside = values[~((values >= 0) & (values <= np.float32(top)))]
             if len(outside):
                 wrong.append(
-                    f"arm {arm}'s {what} is not always a number in [0, {top:g}]: it is "
-                    f"{outside[0]}"
+                    f"arm {arm}'s {what} is not always a number in [0, {top:g}]: it is {outside[0]}"
                     + (f"; set {kind}_scale to the largest value" if (outside > top).any() else "")
                 )
             elif abs(values.mean() - mean) > top * _error(float(mean) / top):
                 wrong.append(
-                    f"arm {arm}'s mean {what} was {values.mean():.4f} in {_DRAWS:,} "
-                    f"pulls, and {kind}_mean says "
-                    f"{mean:.4f}"
+                    f"arm {arm}'s mean {what} was {values.mean():.4f} in {_DRAWS:,} pulls, and "
+                    f"{kind}_mean says {mean:.4f}"
                 )
     if not wrong:
         if not _repeats(_pull, traced, keys[0], arms[0]):
             wrong.append(
-                "two pulls with the same key and arm give different results: take all "
-                "randomness from the key"
+                "two pulls with the same key and arm give different results: take all randomness "
+                "from the key"
             )
         keys, end = keys[:_RUNS], np.array([1.0 if several else budget])
         runs = _on_few_lanes(Uniform(), bandit, budget, keys, end, max_rounds=1000)
@@ -246,9 +241,8 @@ def check_posterior(posterior: Posterior) -> None:
     name, told = f"posterior {type(posterior).__name__}", "cost_mean" in side_info(posterior)
     if getattr(posterior, "follows_costs", False):
         raise ValueError(
-            f"{name} draws rewards from the draws of the costs, so that it cannot "
-            f"be checked alone: check its "
-            "policy with check_policy(policy, bandit)"
+            f"{name} draws rewards from the draws of the costs, so that it cannot be checked "
+            "alone: check its policy with check_policy(policy, bandit)"
         )
     lists = [len(value) for value in vars(posterior).values() if isinstance(value, tuple)]
     num_arms = lists[0] if lists and _fits(posterior, lists[0]) else 3
@@ -303,29 +297,27 @@ def _wrong_draws(drawn: list[np.ndarray], mean: np.ndarray, told: bool) -> list[
     ):
         if draws.shape != (400, len(mean)) or draws.dtype != np.float32:
             return [
-                f"draw returns {draws.dtype}{list(draws.shape[1:])}: return one float32 for "
-                f"each arm, [{len(mean)}] for "
-                f"{len(mean)} arms"
+                f"draw returns {draws.dtype}{list(draws.shape[1:])}: return one float32 for each "
+                f"arm, [{len(mean)}] for {len(mean)} arms"
             ]
         if not np.isfinite(draws).all():
             wrong.append(f"draw returns numbers that are not finite {when}")
     draws = drawn[1]
     if not told and not wrong and (draws.std(0) == 0).any():
         wrong.append(
-            "draws do not vary after one value of each arm: draw from the posterior "
-            "instead of returning its mean"
+            "draws do not vary after one value of each arm: draw from the posterior instead of "
+            "returning its mean"
         )
     elif not told and not wrong and abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) > 0.5:
         wrong.append(
-            "the draws of two arms move together: draw each arm's mean independently, "
-            "with noise of shape [K]"
+            "the draws of two arms move together: draw each arm's mean independently, with noise "
+            "of shape [K]"
         )
     near = (abs(drawn[-1] - mean) < 0.1).mean(0)
     return wrong + [
-        f"after 4,000 values of arm {arm} with mean {mean[arm]:g}, only "
-        f"{near[arm]:.0%} of its draws are within "
-        "0.1 of it: draw the mean of an arm, and learn from all of its values (or "
-        "its prior is too strong to check)"
+        f"after 4,000 values of arm {arm} with mean {mean[arm]:g}, only {near[arm]:.0%} of its "
+        "draws are within 0.1 of it: draw the mean of an arm, and learn from all of its values "
+        "(or its prior is too strong to check)"
         for arm in range(len(mean))
         if near[arm] < 0.95
     ]
@@ -348,9 +340,8 @@ def _recorded(posterior: Posterior, start: Any, values: np.ndarray) -> Any:
             )
         if jax.tree.map(lambda x: (x.shape, x.dtype), state) != before:
             raise ValueError(
-                f"posterior {type(posterior).__name__}: record changes the state's "
-                f"structure, shapes or dtypes: "
-                "return a state like that of init"
+                f"posterior {type(posterior).__name__}: record changes the state's structure, "
+                "shapes or dtypes: return a state like that of init"
             )
         return state, None
 
@@ -368,19 +359,17 @@ def _warn_of_bits(name: str, *calls: tuple) -> None:
     found = set().union(*map(left_to_xla, traced))
     if found:
         warnings.warn(
-            f"{name} uses {', '.join(sorted(found))}, and XLA may add in another order "
-            f"in another batch: runs may "
-            "differ if a decision depends on the last bit. Use jnp.dot or jnp.sum, "
-            "which add in a fixed order",
+            f"{name} uses {', '.join(sorted(found))}, and XLA may add in another order in another "
+            "batch: runs may differ if a decision depends on the last bit. Use jnp.dot or "
+            "jnp.sum, which add in a fixed order",
             stacklevel=3,
         )
     found = set().union(*map(functions_left, traced))
     if found:
         warnings.warn(
-            f"{name} uses {', '.join(sorted(found))}, whose last bit XLA may compute "
-            f"differently in another batch: "
-            "runs may differ if a decision depends on it. Use exp, log, log1p, expm1, "
-            "tanh or sqrt where possible",
+            f"{name} uses {', '.join(sorted(found))}, whose last bit XLA may compute differently "
+            "in another batch: runs may differ if a decision depends on it. Use exp, log, log1p, "
+            "expm1, tanh or sqrt where possible",
             stacklevel=3,
         )
 
@@ -407,9 +396,8 @@ def _differences(policy, bandit, budget, keys, checkpoints, runs, max_rounds=Non
         alone = replace(alone, bandit=None)  # `runs` have no fingerprint
         if not _same(alone, jax.tree.map(lambda x, i=i: np.asarray(x)[i], runs)):
             return [
-                "a run alone differs from the same run in a batch: take all randomness from "
-                "the key, and store nothing "
-                "outside of the state"
+                "a run alone differs from the same run in a batch: take all randomness from the "
+                "key, and store nothing outside of the state"
             ]
     return []
 

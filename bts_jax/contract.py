@@ -153,11 +153,9 @@ class Problem:
         value = getattr(self, name)
         if value is None:
             raise ValueError(
-                f"the problem has no {name}, which this policy requires as side "
-                f"information: give it, as in "
-                f"Problem(num_arms={self.num_arms}, {name}=...). A run gives it if "
-                f"the policy's class names it in "
-                f"its attribute requires, as in requires = ({name!r},)"
+                f"the problem has no {name}, which this policy requires as side information: give "
+                f"it, as in Problem(num_arms={self.num_arms}, {name}=...). A run gives it if the "
+                f"policy's class names it in its attribute requires, as in requires = ({name!r},)"
             )
         return value
 

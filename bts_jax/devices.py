@@ -49,8 +49,7 @@ def claim_cores() -> None:
         if jax.default_backend() == "cpu" and jax.local_device_count() < count:
             _LOG.warning(
                 "JAX started before bts_jax was imported and has %d of %d CPU devices: import "
-                "bts_jax before the first "
-                "computation, or set JAX_NUM_CPU_DEVICES=%d",
+                "bts_jax before the first computation, or set JAX_NUM_CPU_DEVICES=%d",
                 jax.local_device_count(),
                 count,
                 count,
@@ -121,8 +120,8 @@ def check_fork() -> None:
     """
     if _forked:
         raise RuntimeError(
-            "this process was forked after JAX had started, and JAX would hang in "
-            "it: start processes with "
+            "this process was forked after JAX had started, and JAX would hang in it: start "
+            "processes with "
             'multiprocessing.get_context("spawn"), or fork before the first use '
             "of JAX"
         )
@@ -155,8 +154,8 @@ def number_from(name: str, what: str) -> int | None:
         return None
     if not re.fullmatch("0*[1-9][0-9]{0,4}", value):
         raise ValueError(
-            f"{name} = {value!r} is not a number of {what}: set a whole number of "
-            f"at least 1, or unset it"
+            f"{name} = {value!r} is not a number of {what}: set a whole number of at least 1, or "
+            "unset it"
         )
     return int(value)
 

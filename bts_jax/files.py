@@ -175,7 +175,6 @@ def beside(path: Path) -> Path:
 
 def _unwritable(path: Path, error: OSError) -> OSError:
     return OSError(
-        f"cannot write to {str(path)!r} ({error.strerror or error}): make sure that "
-        f"the folder exists, is writable "
-        "and has space left, or name another one, and repeat the call"
+        f"cannot write to {str(path)!r} ({error.strerror or error}): make sure that the folder "
+        "exists, is writable and has space left, or name another one, and repeat the call"
     )

@@ -79,8 +79,8 @@ def interval(
     values = checks.numbers("values", values, "give an array of numbers")
     if not -values.ndim <= axis < values.ndim:
         raise ValueError(
-            f"axis = {axis} is not an axis of values, whose shape is "
-            f"{values.shape}: give one that is"
+            f"axis = {axis} is not an axis of values, whose shape is {values.shape}: give one that "
+            "is"
         )
     values = np.moveaxis(values, axis, 0)
     if len(values) == 0:
@@ -89,17 +89,16 @@ def interval(
         return _of_mean(values, level, unseen)
     if unseen is not None:
         raise ValueError(
-            f"unseen is for means, and statistic = {statistic!r}: leave it out, "
-            f"other statistics do not need it"
+            f"unseen is for means, and statistic = {statistic!r}: leave it out, other statistics "
+            "do not need it"
         )
     if statistic == "trimmed":
         return _of_trimmed_mean(values, level)
     q = 0.5 if statistic == "median" else statistic
     if isinstance(q, bool) or not isinstance(q, Real) or not 0 < float(q) < 1:
         raise ValueError(
-            f"statistic = {statistic!r} is not known: give 'mean', 'median', "
-            f"'trimmed', or a number between 0 and "
-            "1 for that quantile"
+            f"statistic = {statistic!r} is not known: give 'mean', 'median', 'trimmed', or a "
+            "number between 0 and 1 for that quantile"
         )
     return _of_quantile(values, float(q), level)
 
@@ -129,8 +128,8 @@ def ratio_interval(
     )
     if values.ndim != 1 or values.shape != base.shape:
         raise ValueError(
-            f"values and base have the shapes {values.shape} and {base.shape}: give "
-            f"two lists of the same length"
+            f"values and base have the shapes {values.shape} and {base.shape}: give two lists of "
+            "the same length"
         )
     if not base.mean() > 0:
         return Interval(*np.full(3, np.nan))
@@ -262,8 +261,8 @@ def check_level(level: float) -> None:
     """Raises unless `level` is a confidence level."""
     if not 0 < level < 1:
         raise ValueError(
-            f"level = {level!r} is not a confidence level: give a number between 0 "
-            f"and 1, such as 0.95"
+            f"level = {level!r} is not a confidence level: give a number between 0 and 1, such as "
+            "0.95"
         )
 
 

@@ -137,7 +137,7 @@ def _run(
     ended = time.perf_counter() - started
     if process.returncode or not lines:
         raise OSError(
-            f"python {' '.join(arguments)[:99]} ended with exit code "
-            f"{process.returncode}: see its messages above"
+            f"python {' '.join(arguments)[:99]} ended with exit code {process.returncode}: see its "
+            "messages above"
         )
     return [*lines[:-1], (ended, lines[-1][1])]

@@ -16,9 +16,9 @@ _SPECIAL = {
 }
 _GREEK = zip(
     "αβγδεζηθικλμνξπρστυφχψωςϵϑϕΓΔΘΛΞΠΣΥΦΨΩ",
-    "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho "
-    "sigma tau upsilon varphi chi "
-    "psi omega varsigma epsilon vartheta phi Gamma Delta Theta Lambda Xi Pi Sigma "
+    "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
+    "upsilon varphi chi psi omega varsigma epsilon vartheta phi Gamma Delta Theta Lambda Xi Pi "
+    "Sigma "
     "Upsilon Phi Psi Omega".split(),
     strict=True,
 )

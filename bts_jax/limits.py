@@ -58,13 +58,11 @@ def warn_of_small_costs(
         return
     many, where = len(names) > 1, f"on bandits[{name!r}]" if len(found) > 1 else "here"
     warnings.warn(
-        f"{', '.join(names)} {'are' if many else 'is'} made for costs in [0, 1], and "
-        f"{where} the mean cost of an arm "
-        f"is {share:.2g} of the largest cost: {'they' if many else 'it'} may learn "
-        f"costs slowly and earn little. "
-        "Take a posterior of costs that needs no limit, as in "
-        "BTS(cost=bts_jax.posteriors.Gamma()), or another "
-        "policy; see help(bts_jax.contract.needs_cost_limit)",
+        f"{', '.join(names)} {'are' if many else 'is'} made for costs in [0, 1], and {where} the "
+        f"mean cost of an arm is {share:.2g} of the largest cost: {'they' if many else 'it'} may "
+        "learn costs slowly and earn little. Take a posterior of costs that needs no limit, as in "
+        "BTS(cost=bts_jax.posteriors.Gamma()), or another policy; see "
+        "help(bts_jax.contract.needs_cost_limit)",
         UserWarning,
         stacklevel=stacklevel + 1,
     )

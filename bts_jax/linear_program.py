@@ -105,8 +105,7 @@ def lagrangian(bandit: Any, budget: Any, pulls: Any, prices: Any) -> Any:
     for name, found, shape in (("pulls", x, reward.shape), ("prices", price, cost.shape[1:])):
         if found.shape != shape:
             raise ValueError(
-                f"{name} has shape {found.shape}: give {shape[0]} numbers, one for "
-                f"each "
+                f"{name} has shape {found.shape}: give {shape[0]} numbers, one for each "
                 f"{'arm' if name == 'pulls' else 'resource'}"
             )
     left = np.broadcast_to(np.asarray(budget, np.float64), cost.shape[1:]) - x @ cost
@@ -127,9 +126,8 @@ def _problems(
     )
     if not checks.is_concrete((bandit.reward_mean, bandit.cost_mean, budget)):
         raise ValueError(
-            "the linear program was given values that are not known yet (under jit, "
-            "vmap or grad): solve it "
-            "outside"
+            "the linear program was given values that are not known yet (under jit, vmap or grad): "
+            "solve it outside"
         )
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
     cost = cost[..., None] if cost.ndim == reward.ndim else cost

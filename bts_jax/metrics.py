@@ -60,11 +60,10 @@ def regret(run: Run, bandit: Bandit, *, optimum: str = "linear", max_rounds: Any
         if truncated:
             other = ", or take pseudo_regret" if num_resources(bandit) is None else ""
             warnings.warn(
-                f"regret is NaN where a run was truncated by its limit of rounds, "
-                f"{truncated:,} of {size:,}: give "
-                "the limit to regret, too, as in regret(run, bandit, max_rounds=1000), "
-                "for the optimum with that "
-                f"many rounds; or give a larger max_rounds to simulate{other}",
+                f"regret is NaN where a run was truncated by its limit of rounds, {truncated:,} of "
+                f"{size:,}: give the limit to regret, too, as in regret(run, bandit, "
+                "max_rounds=1000), for the optimum with that many rounds; or give a larger "
+                f"max_rounds to simulate{other}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -90,9 +89,8 @@ def untruncated_regret(
     if optimum == "exact":
         if xp is not np:
             raise ValueError(
-                "optimum = 'exact' was given values that are not known yet (under "
-                "jit, vmap or grad): call regret "
-                "outside, on the whole batch"
+                "optimum = 'exact' was given values that are not known yet (under jit, vmap or "
+                "grad): call regret outside, on the whole batch"
             )
         budgets, place = np.unique(budget, return_inverse=True)
         batch = reward_mean.shape[:-1]
@@ -111,9 +109,8 @@ def _is_cut(xp: Any, run: Run, max_rounds: Any) -> Any:
         return truncated
     if xp is not np:
         raise ValueError(
-            "regret with max_rounds needs values that are known (not under jit, "
-            "vmap or grad): call it outside, "
-            "on the whole batch"
+            "regret with max_rounds needs values that are known (not under jit, vmap or grad): "
+            "call it outside, on the whole batch"
         )
     rounds, limit = (
         np.asarray(run.rounds),
@@ -150,9 +147,8 @@ def _linear_optimum(
     """
     if xp is not np:
         raise ValueError(
-            "the regret of a bandit with several resources needs values that are "
-            "known (not under jit, vmap or "
-            "grad): call it outside, on the whole batch"
+            "the regret of a bandit with several resources needs values that are known (not under "
+            "jit, vmap or grad): call it outside, on the whole batch"
         )
     reward, cost = (np.asarray(mean, np.float64) for mean in (bandit.reward_mean, bandit.cost_mean))
     if cost.ndim == reward.ndim:
@@ -226,9 +222,8 @@ def _check_order(name: str, run: Any, bandit: Any) -> None:
         missing = [member for member in members if not hasattr(value, member)]
         if missing:
             raise ValueError(
-                f"{argument} is a {type(value).__name__}, which has no "
-                f"{', '.join(missing)}: call {name}(run, "
-                f"bandit), in this order, with a {argument}, {example}"
+                f"{argument} is a {type(value).__name__}, which has no {', '.join(missing)}: call "
+                f"{name}(run, bandit), in this order, with a {argument}, {example}"
             )
     _check_played(run, bandit)
 
@@ -253,9 +248,8 @@ def _check_played(run: Run, bandit: Bandit) -> None:
     num_means = (np.size(bandit.reward_mean) + np.size(bandit.cost_mean)) // max(own.size, 1)
     if differs(played, own.reshape(*batch, *[1] * (played.ndim - len(batch))), num_means).any():
         raise ValueError(
-            "bandit is not the one that was played: it has other means. Pass the "
-            "bandit of the run; for the "
-            "regret under other means, pass bts_jax.contract.Means(reward_mean, "
+            "bandit is not the one that was played: it has other means. Pass the bandit of the "
+            "run; for the regret under other means, pass bts_jax.contract.Means(reward_mean, "
             "cost_mean)"
         )
 
@@ -272,10 +266,9 @@ def _arrays(run: Run, bandit: Bandit, fields: tuple) -> tuple[Any, list, list]:
         or means[0].shape[-1] != np.shape(run.pulls)[-1]
     ):
         raise ValueError(
-            f"bandit of shape {means[0].shape} does not fit runs whose pulls have "
-            f"shape "
-            f"{np.shape(run.pulls)}: pass the bandit that was played, its batch "
-            f"along the first axes"
+            f"bandit of shape {means[0].shape} does not fit runs whose pulls have shape "
+            f"{np.shape(run.pulls)}: pass the bandit that was played, its batch along the first "
+            "axes"
         )
     if checks.is_concrete((run, means)):
         return (

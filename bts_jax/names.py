@@ -39,9 +39,8 @@ def named(argument: str, value: Any, registry: Mapping[str, Any]) -> dict[str, A
         for name in value:
             if not isinstance(name, str) or name not in registry:
                 raise ValueError(
-                    f"{argument} has {shown(name)}, which is not a name: give a "
-                    f"dict, such as {example}, or some "
-                    f"of {', '.join(registry)}{suggestion(name, registry)}"
+                    f"{argument} has {shown(name)}, which is not a name: give a dict, such as "
+                    f"{example}, or some of {', '.join(registry)}{suggestion(name, registry)}"
                 )
             if list(value).count(name) > 1:
                 raise ValueError(f"{argument} has {name!r} twice: name each once")

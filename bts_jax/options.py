@@ -46,8 +46,7 @@ def name_in(registry: Any, what: str, *more: str) -> Callable[[str], str]:
             return text
         known = [*registry, *more]
         raise argparse.ArgumentTypeError(
-            f"unknown {what} {shown(text)}: there are "
-            f"{', '.join(known)}; a class of your own is "
+            f"unknown {what} {shown(text)}: there are {', '.join(known)}; a class of your own is "
             f"{classes.EXAMPLE[what]}{suggestion(text, known)}"
         )
 
@@ -97,10 +96,8 @@ bts-jax run --policy bts my_module:MyPolicy --bandit my_module:MyBandit""",
         type=name_in(ALL_POLICIES, "policy", "all"),
         metavar="NAME",
         help=f"one or several of {', '.join(ALL_POLICIES)}; or all that are made "
-        f"for the bandit's number of "
-        "resources (default: bts, or knapsack-bts for several resources); or "
-        "classes of your own, as "
-        "my_module:MyPolicy, with their default settings",
+        "for the bandit's number of resources (default: bts, or knapsack-bts for several "
+        "resources); or classes of your own, as my_module:MyPolicy, with their default settings",
     )
     add_bandit(run)
     run.add_argument(
@@ -167,17 +164,15 @@ bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""",
         "--shard",
         metavar="I/N",
         help="play only the I-th of N shards, such as 3/8; all save in STORE. "
-        "auto takes I and N from the "
-        "launcher: srun, a SLURM array, mpirun; auto/8 takes only I from it, "
-        "as under Kubernetes",
+        "auto takes I and N from the launcher: srun, a SLURM array, mpirun; auto/8 takes only I "
+        "from it, as under Kubernetes",
     )
     sweep.add_argument(
         "--dask",
         metavar="ADDRESS",
         help="play on the workers of a Dask cluster: the address of its "
-        "scheduler, such as tcp://node1:8786; "
-        "or local, for a cluster on this machine with a worker for each GPU "
-        "or core",
+        "scheduler, such as tcp://node1:8786; or local, for a cluster on this machine with a "
+        "worker for each GPU or core",
     )
     sweep.add_argument(
         "--slurm",
@@ -195,8 +190,8 @@ bts-jax sweep grid.toml --out /shared/grid.zarr --dask tcp://node1:8786""",
 
     by = (
         "for each kind of bandit (a family with a number of arms), for each bandit, or for all "
-        "together (default: each kind "
-        "if one has several instances, else each bandit; all if there are more than eight kinds)"
+        "together (default: each kind if one has several instances, else each bandit; all if there "
+        "are more than eight kinds)"
     )
     merge = add(
         "merge",
@@ -241,8 +236,7 @@ bts-jax table grid.zarr --csv > grid.csv""",
         "--over",
         choices=["seed", "bandit"],
         help="the sample of the intervals: the seeds, for a statement about these "
-        "bandits alone; or the "
-        "bandits, for bandits like these (default: the bandits if a table "
+        "bandits alone; or the bandits, for bandits like these (default: the bandits if a table "
         "has several, else the seeds)",
     )
     table.add_argument(
@@ -288,9 +282,8 @@ bts-jax plot grid.zarr --out figure.pdf --by bandit --theory slope""",
         choices=["bound", "leading", "slope"],
         metavar="NAME",
         help="draw the paper's theory as well: any of bound, leading (term of the "
-        "bound) and slope (of the lower "
-        "bound); without a name, bound and slope. It is about single bandits: "
-        "each has a panel",
+        "bound) and slope (of the lower bound); without a name, bound and slope. It is about "
+        "single bandits: each has a panel",
     )
 
     figure1 = add(
@@ -337,8 +330,8 @@ bts-jax figure1 --scale paper --instances 20 --out twenty""",
 
     study = add(
         "study",
-        "run a study beyond the paper: a comparison of all policies, or an open "
-        "question of the paper",
+        "run a study beyond the paper: a comparison of all policies, or an open question of the "
+        "paper",
         """
 Runs a study beyond the paper, and writes figures, a table, a report and all runs into a folder.
 omega: all policies on random problems. tails: lost runs and heavy tails. priors: priors of BTS.
@@ -366,8 +359,7 @@ bts-jax study omega --scale full --instances 1000""",
         type=int,
         metavar="N",
         help="number of random problems of each kind (default: depends on the "
-        "scale); the report estimates how "
-        "many it would take to decide an undecided comparison",
+        "scale); the report estimates how many it would take to decide an undecided comparison",
     )
     study.add_argument(
         "--seed", type=int, default=0, metavar="S", help="the random seed (default: %(default)s)"
@@ -478,8 +470,7 @@ def add_bandit(parser: argparse.ArgumentParser) -> None:
         type=name_in(BANDITS, "bandit"),
         metavar="NAME",
         help=f"family of random arms, one of {', '.join(BANDITS)} (default: "
-        f"bernoulli); or a class of your "
-        "own, as my_module:MyBandit",
+        "bernoulli); or a class of your own, as my_module:MyBandit",
     )
     parser.add_argument("--arms", type=int, metavar="K", help="number of random arms (default: 10)")
     parser.add_argument(

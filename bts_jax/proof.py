@@ -217,8 +217,7 @@ def events(bandit: Bernoulli, trace: Any, *, gamma: float = 0.5**0.5) -> Events:
     if not isinstance(bandit, Bernoulli) or np.ndim(bandit.cost_mean) != 1:
         raise ValueError(
             f"bandit is a {type(bandit).__name__} with costs of shape "
-            f"{np.shape(bandit.cost_mean)}: give one "
-            "Bernoulli bandit with one resource"
+            f"{np.shape(bandit.cost_mean)}: give one Bernoulli bandit with one resource"
         )
     arm, reward, cost = (np.asarray(part) for part in (trace.arm, trace.reward, trace.cost))
     if arm.ndim != 1:

@@ -75,8 +75,7 @@ def _renamed(made: Any, given: dict[str, Any]) -> dict[str, Any]:
         for part, values in parts.items()
     )
     warnings.warn(
-        f"the fields {', '.join(old)} of {made.__name__} have moved to its posteriors: "
-        f"write "
+        f"the fields {', '.join(old)} of {made.__name__} have moved to its posteriors: write "
         f"{made.__name__}({calls})",
         DeprecationWarning,
         stacklevel=3,

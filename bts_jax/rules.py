@@ -275,9 +275,8 @@ def _round(platform: str, setting: Setting) -> Stepwise:
             else ("policy", setting.policy)
         )
         raise ValueError(
-            f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give "
-            f"other numbers in another "
-            "batch: use the key that it is given, or create keys with "
+            f"{kind} {type(thing).__name__} draws with keys of kind rbg, which give other numbers "
+            "in another batch: use the key that it is given, or create keys with "
             "jax.random.key(seed, "
             'impl="threefry2x32")'
         )
@@ -305,9 +304,8 @@ def outcome(
     reward, cost = (jnp.asarray(x, jnp.float32) for x in _pair(named, "reward, cost", answer))
     if [*cost.shape] != costs:
         raise ValueError(
-            f"{named} returns a cost of shape {cost.shape}, and cost_mean has "
-            f"shape {(num_arms, *costs)}: return "
-            f"{f'{costs[0]} costs' if costs else 'one number'}"
+            f"{named} returns a cost of shape {cost.shape}, and cost_mean has shape "
+            f"{(num_arms, *costs)}: return {f'{costs[0]} costs' if costs else 'one number'}"
         )
     return reward, cost
 
@@ -352,8 +350,7 @@ def _checked_arm(policy: Policy, arm: Any) -> jax.Array:
     arm = jnp.asarray(arm)
     if arm.shape != () or not jnp.issubdtype(arm.dtype, jnp.integer):
         raise ValueError(
-            f"policy {type(policy).__name__} returns an arm of type "
-            f"{arm.dtype}{list(arm.shape)}: "
+            f"policy {type(policy).__name__} returns an arm of type {arm.dtype}{list(arm.shape)}: "
             "return the index of an arm, an integer scalar"
         )
     return arm.astype(jnp.int32)
@@ -393,8 +390,8 @@ def first_state(policy: Policy, bandit: Bandit, budget: jax.Array) -> State:
         except Exception as error:
             if isinstance(error, (TypeError, AttributeError)) and "None" in str(error):
                 error.add_note(
-                    f"A field of Problem is None unless policy "
-                    f"{type(policy).__name__} names it in its attribute "
+                    f"A field of Problem is None unless policy {type(policy).__name__} names it in "
+                    "its attribute "
                     'requires, as in requires = ("budget",).'
                 )
             raise
@@ -579,9 +576,8 @@ def _checked_state(policy: Policy, method: str, before: State, after: State) -> 
     name = f"policy {type(policy).__name__}: the state that {method} returns"
     if [path for path, _ in old] != [path for path, _ in new]:
         raise ValueError(
-            f"{name} has another structure than that of init "
-            f"({jax.tree.structure(after)} instead of "
-            f"{jax.tree.structure(before)}): return all fields, and no others"
+            f"{name} has another structure than that of init ({jax.tree.structure(after)} instead "
+            f"of {jax.tree.structure(before)}): return all fields, and no others"
         )
     for (path, x), (_, y) in zip(old, new, strict=True):
         y = jnp.asarray(y)
@@ -589,8 +585,7 @@ def _checked_state(policy: Policy, method: str, before: State, after: State) -> 
             x.dtype != y.dtype and not (y.weak_type and jnp.result_type(x, y) == x.dtype)
         ):
             raise ValueError(
-                f"{name} has {y.dtype}{list(y.shape)} in "
-                f"{jax.tree_util.keystr(path) or 'it'}, but that of init "
-                f"has {x.dtype}{list(x.shape)}: use the same type and shape in both"
+                f"{name} has {y.dtype}{list(y.shape)} in {jax.tree_util.keystr(path) or 'it'}, but "
+                f"that of init has {x.dtype}{list(x.shape)}: use the same type and shape in both"
             )
     return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), before, after)

@@ -327,14 +327,13 @@ def measured(dataset: "Dataset", metric: str = "regret") -> "DataArray":
     values = getattr(dataset, metric, None)
     if values is None or set(getattr(values, "dims", ())) != set(axes):
         raise ValueError(
-            f"dataset has no {metric} over {', '.join(axes)}: pass a Dataset as "
-            f"sweep returns it, and select "
-            "with lists (dataset.sel(budget=[1000])), which keep all four axes"
+            f"dataset has no {metric} over {', '.join(axes)}: pass a Dataset as sweep returns it, "
+            "and select with lists (dataset.sel(budget=[1000])), which keep all four axes"
         )
     if 0 in values.shape:
         raise ValueError(
-            f"dataset is empty along "
-            f"{axes[values.transpose(*axes).shape.index(0)]}: select at least one"
+            f"dataset is empty along {axes[values.transpose(*axes).shape.index(0)]}: select at "
+            "least one"
         )
     values = values.transpose(*axes)
     lost = None if "lost_run" in values.coords else _lost_runs(dataset)

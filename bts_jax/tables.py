@@ -84,8 +84,8 @@ def regret_table(
     groups = split(values, titles.get(by) or kinds(dataset))
     if over == "bandit" and all(group.sizes["bandit"] == 1 for group in groups.values()):
         raise ValueError(
-            f"over = 'bandit' is a sample of one with by = {by!r}: give over = "
-            f"'seed', or another by"
+            f"over = 'bandit' is a sample of one with by = {by!r}: give over = 'seed', or another "
+            "by"
         )
     rows = []
     for title, group in groups.items():

@@ -327,23 +327,22 @@ def bts_bound(
     """
     if not checks.is_concrete((bandit, budget, gamma)):
         raise ValueError(
-            "bts_bound was given values that are not known yet (under jit, vmap or "
-            "grad): call it outside; only "
-            "its leading term, bts_constant(bandit, gamma) * log(budget), works there"
+            "bts_bound was given values that are not known yet (under jit, vmap or grad): call it "
+            "outside; only its leading term, bts_constant(bandit, gamma) * log(budget), works there"
         )
     if gamma is not None:
         _check_gamma(gamma)
     amount = checks.numbers("budget", budget, "give one number")
     if amount.ndim or not math.e < amount < math.inf:
         raise ValueError(
-            f"budget = {budget!r} is not allowed: give one finite number above e = "
-            f"2.718…, where the proof holds"
+            f"budget = {budget!r} is not allowed: give one finite number above e = 2.718…, where "
+            "the proof holds"
         )
     arms = _arms(bandit, lone=True)
     if arms.cost.ndim != 1:
         raise ValueError(
-            f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: give "
-            f"one bandit at a time"
+            f"bandit has costs of shape {arms.cost.shape}, a batch of bandits: give one bandit at "
+            "a time"
         )
     if proof not in PROOFS:
         raise ValueError(f"proof = {proof!r} is not known: give 'paper' or 'repaired'")
@@ -616,9 +615,8 @@ def optimal_reward_bounds(bandit: Bandit, budgets: ArrayLike, *, steps: int = 20
         or not checks.is_concrete(bandit)
     ):
         raise ValueError(
-            f"bandit is a {type(bandit).__name__}: give one Beta bandit; where "
-            f"costs are on a lattice, "
-            "optimal_reward is exact"
+            f"bandit is a {type(bandit).__name__}: give one Beta bandit; where costs are on a "
+            "lattice, optimal_reward is exact"
         )
     steps = checks.whole("steps", steps, 2)
     reward = np.asarray(bandit.reward_mean, np.float64)
@@ -655,9 +653,8 @@ def _planned(
     arms = _arms(bandit)
     if not checks.is_concrete(budgets):
         raise ValueError(
-            "budgets is not known yet (under jit, vmap or grad), but it determines "
-            "the size of a table: close "
-            "over it, as in jax.jit(lambda bandit: optimal_reward(bandit, 100))"
+            "budgets is not known yet (under jit, vmap or grad), but it determines the size of a "
+            "table: close over it, as in jax.jit(lambda bandit: optimal_reward(bandit, 100))"
         )
     amounts = checks.numbers("budgets", budgets, "give numbers of at least 0")
     checks.require(
@@ -673,10 +670,9 @@ def _planned(
     if largest * count > LARGEST_TABLE:
         many = f" for each of {count:,} bandits" if count > 1 else ""
         raise ValueError(
-            f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}{many}, "
-            f"more than a table of "
-            f"{LARGEST_TABLE:,} holds: give smaller budgets; ρ* b is within ρ* of "
-            f"the optimum"
+            f"budgets has {amounts.max():g}, {largest:,} steps of 1/{steps}{many}, more than a "
+            f"table of {LARGEST_TABLE:,} holds: give smaller budgets; ρ* b is within ρ* of the "
+            "optimum"
         )
     table = jnp.vectorize(
         partial(_table, largest=largest), signature="(k),(k),(k),(o),(k,m)->(n,r),(n,r)"
@@ -758,12 +754,10 @@ def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
         return jnp.stack([1 - bandit.cost_mean, bandit.cost_mean], -1), 1
     if not isinstance(bandit, Multinomial):
         raise ValueError(
-            f"bandit is of class {type(bandit).__name__}, but the exact optimum is "
-            f"only known for Bernoulli "
-            "and Multinomial: pass a Multinomial with the same probabilities, if "
-            "rewards and costs are "
-            "independent and on a lattice; or use ρ* b, the linear optimum, which "
-            "is within ρ* of it"
+            f"bandit is of class {type(bandit).__name__}, but the exact optimum is only known for "
+            "Bernoulli and Multinomial: pass a Multinomial with the same probabilities, if "
+            "rewards and costs are independent and on a lattice; or use ρ* b, the linear optimum, "
+            "which is within ρ* of it"
         )
     support = bandit.support
     if checks.is_concrete(support):
@@ -775,17 +769,15 @@ def _lattice(bandit: Bandit, steps: int | None) -> tuple[Any, int]:
         if found is None:
             named = f"steps = {steps} does" if steps else f"steps up to {MOST_STEPS} do"
             raise ValueError(
-                f"{named} not fit the support {np.unique(points)}, whose points "
-                f"must be multiples of 1/steps: "
-                "give a support on a lattice, such as quarters"
+                f"{named} not fit the support {np.unique(points)}, whose points must be multiples "
+                "of 1/steps: give a support on a lattice, such as quarters"
                 + (", or leave steps out" if steps else "")
             )
         steps = found
     if steps is None:
         raise ValueError(
-            "steps = None, and the support is not known yet (under jit, vmap or "
-            "grad): give steps, such as 4 for "
-            "costs in quarters"
+            "steps = None, and the support is not known yet (under jit, vmap or grad): give steps, "
+            "such as 4 for costs in quarters"
         )
     place = jnp.round(jnp.asarray(support) * steps)  # [..., M]
     here = place[..., None, :, None] == jnp.arange(steps + 1, dtype=place.dtype)  # [..., 1, M, m+1]
@@ -837,8 +829,8 @@ def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
     )
     if num_resources(bandit) is not None:
         raise ValueError(
-            f"bandit has {num_resources(bandit)} resources, and this theory is "
-            f"about one: see bts_jax.theory.lp"
+            f"bandit has {num_resources(bandit)} resources, and this theory is about one: see "
+            "bts_jax.theory.lp"
         )
     reward, cost = bandit.reward_mean, bandit.cost_mean
     concrete = checks.is_concrete((reward, cost))
@@ -850,13 +842,10 @@ def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
                 np.any(np.asarray(scale) != 1) or np.any(np.asarray(mean) > 1 + 1e-5)
             ):
                 raise ValueError(
-                    f"bandit has {name}s of another scale than 1, {np.max(scale):g} "
-                    f"({name}_mean up to "
-                    f"{np.max(mean):g}), and the theory is about rewards and costs "
-                    f"in [0, 1]: divide them and the "
-                    "budget by their scales, as in Means(reward_mean / "
-                    "reward_scale, cost_mean / cost_scale), and "
-                    "multiply regrets by reward_scale"
+                    f"bandit has {name}s of another scale than 1, {np.max(scale):g} ({name}_mean "
+                    f"up to {np.max(mean):g}), and the theory is about rewards and costs in [0, "
+                    "1]: divide them and the budget by their scales, as in Means(reward_mean / "
+                    "reward_scale, cost_mean / cost_scale), and multiply regrets by reward_scale"
                 )
     xp: Any = np if concrete else jnp
     if concrete:
@@ -878,9 +867,8 @@ def _arms(bandit: Bandit, lone: bool = False, any_unit: bool = False) -> _Arms:
             "the best ratio",
             best[..., 0],
             ~ties,
-            "two arms have it, and the bounds "
-            "divide by the gap between "
-            "them: give a bandit with one best arm",
+            "two arms have it, and the bounds divide by the gap between them: give a bandit with "
+            "one best arm",
         )
     return _Arms(xp, reward, cost, rho, gap, is_best, best, best_reward, best_cost)
 

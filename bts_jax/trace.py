@@ -144,9 +144,8 @@ def trace(
     checks.key(key)
     if record is not None and not isinstance(record, bool) and not callable(record):
         raise ValueError(
-            f"record = {shown(record)} is not allowed: give a function of the "
-            f"policy's state, or True to store "
-            "the state itself"
+            f"record = {shown(record)} is not allowed: give a function of the policy's state, or "
+            "True to store the state itself"
         )
     rounds = (
         _default_rounds(policy, bandit, budget)
@@ -208,9 +207,8 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
         arm, reward, cost = int(last.arm), np.asarray(last.reward), np.asarray(last.cost)
         if not 0 <= arm < num_arms:
             return (
-                f"{named}{where}, the policy chose arm {arm}, which does not exist: choose "
-                f"one of 0 to {num_arms - 1}; "
-                "check_policy tests the policy"
+                f"{named}{where}, the policy chose arm {arm}, which does not exist: choose one of "
+                f"0 to {num_arms - 1}; check_policy tests the policy"
             )
         for name, value, most in zip(
             ("reward", "cost"), (reward, cost), scales(bandit) or (1, 1), strict=True
@@ -219,37 +217,32 @@ def _reason(policy: Policy, bandit: Bandit, rounds: int, last: Round | None) -> 
             if bad.any():
                 value, most = (float(np.broadcast_to(x, bad.shape)[bad][0]) for x in (value, most))
                 return (
-                    f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in "
-                    f"[0, {most:g}] from "
-                    f"pull, or set another {name}_scale of the bandit; check_bandit tests "
-                    f"the bandit"
+                    f"{named}{where}, arm {arm} gave the {name} {value:g}: return numbers in [0, "
+                    f"{most:g}] from pull, or set another {name}_scale of the bandit; check_bandit "
+                    "tests the bandit"
                 )
         return (
-            f"{named}{where}, a draw by rejection was rejected {rules.MOST_ATTEMPTS:,} times "
-            f"in a row: in a policy, give "
-            "bts_jax.random.gamma and beta shapes of at least 1/2; see check_policy and "
-            "check_bandit"
+            f"{named}{where}, a draw by rejection was rejected {rules.MOST_ATTEMPTS:,} times in a "
+            "row: in a policy, give bts_jax.random.gamma and beta shapes of at least 1/2; see "
+            "check_policy and check_bandit"
         )
     return (
-        f"{named}The policy chose an arm that does not exist, the bandit gave a reward or "
-        f"cost beyond its scale, or a draw"
-        " was never accepted: see check_policy and check_bandit"
+        f"{named}The policy chose an arm that does not exist, the bandit gave a reward or cost "
+        "beyond its scale, or a draw was never accepted: see check_policy and check_bandit"
     )
 
 
 def _default_rounds(policy: Policy, bandit: Bandit, budget: Any) -> int:
     if not checks.is_concrete((bandit, budget)):
         raise ValueError(
-            "rounds = None is not allowed if bandit or budget are traced (under "
-            "jit, vmap or grad), because "
-            "arrays need a length: give a whole number, such as rounds=1000"
+            "rounds = None is not allowed if bandit or budget are traced (under jit, vmap or "
+            "grad), because arrays need a length: give a whole number, such as rounds=1000"
         )
     given = arguments.of_run(policy, bandit, budget, None, None)
     (rounds,) = rules.setting_of(given, (jnp.uint32(0), jnp.uint32(0))).limits.tolist()
     if rounds > MOST_DEFAULT_ROUNDS:
         raise ValueError(
-            f"rounds = None is not allowed if the run may have {rounds:,} rounds, "
-            f"more than "
+            f"rounds = None is not allowed if the run may have {rounds:,} rounds, more than "
             f"{MOST_DEFAULT_ROUNDS:,}: give rounds, the number of rounds to record"
         )
     return rounds

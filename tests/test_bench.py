@@ -89,9 +89,8 @@ def test_latency_is_measured_in_processes_of_their_own(monkeypatch, capsys):
     """The two processes of a command share a cache. Each command starts with an empty one."""
     code = (
         "import os, pathlib; place = pathlib.Path(os.environ['XDG_CACHE_HOME']); "
-        "print('JAX_COMPILATION_CACHE_DIR' in "
-        "os.environ, place.exists(), flush=True); place.mkdir(exist_ok=True); "
-        "pathlib.Path('runs').mkdir(); print('end')"
+        "print('JAX_COMPILATION_CACHE_DIR' in os.environ, place.exists(), flush=True); "
+        "place.mkdir(exist_ok=True); pathlib.Path('runs').mkdir(); print('end')"
     )
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
     said = []

@@ -243,10 +243,8 @@ def test_nobody_else_can_exchange_the_folder(
     assert (enable_cache() is not None) == safe == bool(updated)
     if not safe:
         assert cache.why_unused() == (
-            f"{str(above)!r} belongs to another user, or others may "
-            f"write to it, so that they could "
-            "exchange the programs: set XDG_CACHE_HOME to a folder "
-            "that only you can change"
+            f"{str(above)!r} belongs to another user, or others may write to it, so that they "
+            "could exchange the programs: set XDG_CACHE_HOME to a folder that only you can change"
         )
         assert not list((above / "mine").iterdir()), "nothing was created there"
 

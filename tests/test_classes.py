@@ -267,8 +267,8 @@ bandits.half = {kind = "scaled", scale = 0.5, bandit = {kind = "MODULE:Sure", ea
         (
             "earns = [0.25, 0.75, 1.0], costs = [0.5, 0.5, 0.5]",
             "random = {arms = 3}",
-            "unknown key 'arms' in bandits.sure.random: "
-            "there are num_arms, low, instances, seed; did you mean 'num_arms'?",
+            "unknown key 'arms' in bandits.sure.random: there are num_arms, low, instances, seed; "
+            "did you mean 'num_arms'?",
         ),
         ("costs = [0.5, 0.5, 0.5]", 'costs = [0.5, "x"]', "bandits['sure']"),
         (

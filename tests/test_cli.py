@@ -468,8 +468,8 @@ def test_identical_policies_and_those_no_better_than_uniform_are_named(capsys, m
     # The program of the first test.
     main(["run", "--policy", "uniform", "--arms", "3", "--budget", "30", "--seeds", "130"])
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "the same runs: uniform, oracle (with these settings, they make the same decisions on "
-        "such arms)",
+        "the same runs: uniform, oracle (with these settings, they make the same decisions on such "
+        "arms)",
         "not clearly better than uniform here: kube (95% interval of the difference of "
         "pseudo-regrets)",
     ]

@@ -56,8 +56,7 @@ def made_up(monkeypatch):
                     [
                         [
                             zlib.crc32(
-                                f"{list(grid.policies)[chunk.policy]} "
-                                f"{list(grid.bandits)[place]} "
+                                f"{list(grid.policies)[chunk.policy]} {list(grid.bandits)[place]} "
                                 f"{grid.amounts[place, budget]:g} {seed}".encode()
                             )
                             % 997

@@ -1013,8 +1013,8 @@ def test_bandits_whose_runs_would_be_the_same_are_refused(tmp_path):
     """The keys of runs are derived from the CRC-32 of the name."""
     names = "arm48780", "bandit number 82547656"
     named = (
-        "bandits 'arm48780' and 'bandit number 82547656' have names with the same CRC-32.*: "
-        "rename one of them"
+        "bandits 'arm48780' and 'bandit number 82547656' have names with the same CRC-32.*: rename "
+        "one of them"
     )
     with pytest.raises(ValueError, match=named):
         bj.sweep(["uniform"], dict.fromkeys(names, BANDITS["two"]), [5], 3)

@@ -197,8 +197,7 @@ def test_the_plain_engine_plays_if_a_pass_fails(monkeypatch, caplog):
     common.assert_same_bits(alone, expected)
     assert [record.message for record in caplog.records if "plain engine" in record.message] == [
         "the fast engine fails (pass masking: KeyError: 'another_primitive'): runs are played by "
-        "the plain engine, which is "
-        "slower; please report this, with the version of JAX"
+        "the plain engine, which is slower; please report this, with the version of JAX"
     ]
     assert reports[0].fallbacks == ("pass masking: KeyError: 'another_primitive'",)
     pipeline.report.cache_clear()

@@ -97,9 +97,8 @@ def test_workers_divide_the_cores_and_a_late_import_is_logged_once():
     cores = int(counts[0].split()[1])
     assert (whole, third, single, given) == (cores, max(cores // 3, 1), 1, 5)
     assert words == (
-        "BTS_JAX_WORKERS = 'two' is not a number of worker processes: set a whole "
-        "number of at least 1, or unset "
-        "it"
+        "BTS_JAX_WORKERS = 'two' is not a number of worker processes: set a whole number of at "
+        "least 1, or unset it"
     )
     assert (
         zero
@@ -108,9 +107,8 @@ def test_workers_divide_the_cores_and_a_late_import_is_logged_once():
     )
     assert [line.split()[0] for line in (late, late_worker, late_single)] == ["1", "1", "1"]
     assert err == (
-        "JAX started before bts_jax was imported and has 1 of 5 CPU devices: import "
-        "bts_jax before the first "
-        "computation, or set JAX_NUM_CPU_DEVICES=5\n"
+        "JAX started before bts_jax was imported and has 1 of 5 CPU devices: import bts_jax before "
+        "the first computation, or set JAX_NUM_CPU_DEVICES=5\n"
     )
 
 
@@ -450,8 +448,8 @@ def test_a_fork_after_jax_has_started_is_refused_and_spawn_works(tmp_path):
     assert (
         after
         == [
-            "this process was forked after JAX had started, and JAX would hang in it: "
-            "start processes with "
+            "this process was forked after JAX had started, and JAX would hang in it: start "
+            "processes with "
             'multiprocessing.get_context("spawn"), or fork before the first use of JAX'
         ]
         * 2

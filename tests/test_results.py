@@ -335,9 +335,8 @@ def test_the_stores_in_a_folder_are_named(store, tmp_path, monkeypatch, capsys):
             main(arguments)
         assert capsys.readouterr().err == (
             "bts-jax: error: 'study' is not a store of a sweep, but a folder without zarr.json: "
-            "name the folder that a sweep "
-            "was saved in, such as 'study/runs.zarr'; for a new sweep, name a folder that is not "
-            "there yet\n"
+            "name the folder that a sweep was saved in, such as 'study/runs.zarr'; for a new "
+            "sweep, name a folder that is not there yet\n"
         )
     with pytest.raises(
         ValueError,

@@ -40,9 +40,8 @@ class Arms:
         """
         if self.num_resources is not None:
             raise ValueError(
-                f"a bandit with a vector of {self.num_resources} costs has no ratio "
-                f"and no best arm: see "
-                "bts_jax.theory.lp_value, which mixes arms"
+                f"a bandit with a vector of {self.num_resources} costs has no ratio and no best "
+                "arm: see bts_jax.theory.lp_value, which mixes arms"
             )
         return ratio(self.reward_mean, self.cost_mean)
 
@@ -82,8 +81,8 @@ class Arms:
             if scaled and concrete and checks.is_concrete(scale):
                 scale = np.asarray(scale, np.float32)
                 at_most = (
-                    f"at most {name}_scale = {np.min(scale):g}, or set {name}_scale to the "
-                    f"largest {name} of one pull"
+                    f"at most {name}_scale = {np.min(scale):g}, or set {name}_scale to the largest "
+                    f"{name} of one pull"
                 )
                 good = (value >= low) & (
                     np.float32(value) <= scale.reshape(scale.shape + (1,) * axes)
@@ -97,8 +96,8 @@ class Arms:
             if name in vectors and value.ndim == len(shapes[next(iter(fields))]) + 1:
                 if value.shape[-axes] == 0:
                     raise ValueError(
-                        f"{name} has shape {value.shape}, without any resource: "
-                        f"give at least one cost per arm"
+                        f"{name} has shape {value.shape}, without any resource: give at least one "
+                        "cost per arm"
                     )
                 shapes[name] = (
                     value.shape[: value.ndim - axes] + value.shape[value.ndim - axes + 1 :]
@@ -107,8 +106,8 @@ class Arms:
         if len(set(shapes.values())) > 1:
             named = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             raise ValueError(
-                f"the arrays of one bandit differ in shape ({named}): give one "
-                f"entry per arm in each"
+                f"the arrays of one bandit differ in shape ({named}): give one entry per arm in "
+                "each"
             )
         (name, axes), shape = next(iter(fields.items())), next(iter(shapes.values()))
         if shape[-axes] < 2:
@@ -174,8 +173,8 @@ def named_arms(value: Any, num_arms: int) -> Names:
         checks.name("arms", name)
     if names and (len(names) != num_arms or len(set(names)) < num_arms):
         raise ValueError(
-            f"arms = {shown(tuple(names))} has {len(names)} names, "
-            f"{len(set(names))} of them different: {remedy}"
+            f"arms = {shown(tuple(names))} has {len(names)} names, {len(set(names))} of them "
+            f"different: {remedy}"
         )
     return names
 
@@ -203,9 +202,8 @@ def check_range(name: str, value: tuple[float, float], high: float = 1) -> None:
     pair = checks.numbers(name, value, "give a pair (low, high)")
     if pair.shape != (2,) or not 0 <= pair[0] <= pair[1] <= high:
         raise ValueError(
-            f"{name} = {value!r} is not a range within [0, {high:g}]: give (low, "
-            f"high) with "
-            f"0 ≤ low ≤ high ≤ {high:g}"
+            f"{name} = {value!r} is not a range within [0, {high:g}]: give (low, high) with 0 ≤ "
+            f"low ≤ high ≤ {high:g}"
         )
 
 
@@ -219,7 +217,6 @@ def check_num_arms(value: int, each: int = 1) -> None:
         )
     if value * each > MOST_NUMBERS:
         raise ValueError(
-            f"num_arms = {shown(value)} is too large with {each} numbers per arm: "
-            f"give at most {MOST_NUMBERS} "
-            "numbers in total"
+            f"num_arms = {shown(value)} is too large with {each} numbers per arm: give at most "
+            f"{MOST_NUMBERS} numbers in total"
         )

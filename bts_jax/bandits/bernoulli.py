@@ -109,12 +109,12 @@ class Bernoulli(Arms):
         costs = checks.numbers("cost", cost, "give numbers in [0, 1]")
         if costs.shape not in ((), gap.shape):
             raise ValueError(
-                f"cost has shape {costs.shape}, and there are {len(gap)} gaps: give "
-                f"one number, or one per arm"
+                f"cost has shape {costs.shape}, and there are {len(gap)} gaps: give one number, or "
+                "one per arm"
             )
         costs = np.broadcast_to(costs, gap.shape)
         remedy = (
-            f"give a smaller ratio or smaller costs: an expected reward is at most 1, and the "
+            "give a smaller ratio or smaller costs: an expected reward is at most 1, and the "
             f"ratio is {best:g}"
         )
         checks.require("cost", costs, (best - gap) * costs <= 1, remedy)
@@ -157,8 +157,7 @@ class Bernoulli(Arms):
         gap = factor * float(np.sqrt(num_arms * np.log(amount) / amount))
         if not 0 < gap <= best:
             raise ValueError(
-                f"budget = {amount:g} makes the gap {gap:.3g}, which must be above "
-                f"0 and at most "
+                f"budget = {amount:g} makes the gap {gap:.3g}, which must be above 0 and at most "
                 f"the ratio, {best:g}: give a larger budget or another scale"
             )
         return cls.with_gaps(np.array([gap] * (num_arms - 1) + [0.0]), ratio=ratio, cost=cost)

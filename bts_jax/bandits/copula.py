@@ -49,9 +49,8 @@ class Copula(Arms):
         for name in ("reward", "cost"):
             if np.ndim(getattr(self, name)) < 2:
                 raise ValueError(
-                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
-                    f"list of values for each arm "
-                    "[K, N]"
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one list of values "
+                    "for each arm [K, N]"
                 )
         self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2)
         self._canonicalize("amounts", 0, LARGEST_SCALE, cost=2)
@@ -59,8 +58,8 @@ class Copula(Arms):
             table = getattr(self, name)
             if not 1 <= table.shape[-1] <= MOST_VALUES:
                 raise ValueError(
-                    f"{name} has {table.shape[-1]} values for each arm: give from 1 "
-                    f"to {MOST_VALUES}"
+                    f"{name} has {table.shape[-1]} values for each arm: give from 1 to "
+                    f"{MOST_VALUES}"
                 )
             if checks.is_concrete(table):
                 largest = np.asarray(table).max((-2, -1))
@@ -73,9 +72,8 @@ class Copula(Arms):
             object.__setattr__(self, name, jnp.sort(table, -1))
         if self.reward.shape[:-1] != self.cost.shape[:-1]:  # type: ignore
             raise ValueError(
-                f"reward has shape {jnp.shape(self.reward)}, and cost has "
-                f"{jnp.shape(self.cost)}: give both for "
-                "every arm"
+                f"reward has shape {jnp.shape(self.reward)}, and cost has {jnp.shape(self.cost)}: "
+                "give both for every arm"
             )
         self._spread("correlation", jnp.shape(self.reward)[:-1])
         self._canonicalize("correlations", -1, 1, correlation=1)

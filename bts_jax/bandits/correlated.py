@@ -58,10 +58,9 @@ class Correlated(Arms):
         if len(wrong):
             at = tuple(wrong[0])
             raise ValueError(
-                f"correlation[{', '.join(map(str, at))}] = {given[at]:g} is not "
-                f"allowed: with reward "
-                f"{reward[at]:g} and cost {cost[at]:g}, give a number in "
-                f"[{low[at]:.6g}, {high[at]:.6g}]"
+                f"correlation[{', '.join(map(str, at))}] = {given[at]:g} is not allowed: with "
+                f"reward {reward[at]:g} and cost {cost[at]:g}, give a number in [{low[at]:.6g}, "
+                f"{high[at]:.6g}]"
             )
 
     @property

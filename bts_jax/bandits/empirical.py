@@ -70,9 +70,8 @@ class Empirical(Arms):
         for name in ("reward", "cost"):
             if np.ndim(getattr(self, name)) == 1:  # such as a column of a table
                 raise ValueError(
-                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
-                    f"row for each arm [K, N]; if each "
-                    "row of your table is one observation, load the table with "
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one row for each arm "
+                    "[K, N]; if each row of your table is one observation, load the table with "
                     "Empirical.load"
                 )
         self._canonicalize("amounts", 0, LARGEST_SCALE, reward=2, cost=2)
@@ -87,10 +86,8 @@ class Empirical(Arms):
                     f"the largest {name}",
                     largest,
                     good,
-                    f"set {name}_scale to the "
-                    f"largest {name} of one "
-                    f"pull; it "
-                    f"is {np.max(scale):g}, more than a million times as much",
+                    f"set {name}_scale to the largest {name} of one pull; it is {np.max(scale):g}, "
+                    "more than a million times as much",
                 )
         *shape, most = np.shape(self.reward)
         object.__setattr__(
@@ -101,8 +98,8 @@ class Empirical(Arms):
         given: Any = jnp.full(shape, most, jnp.int32) if self.rows is None else self.rows
         if np.shape(given) != tuple(shape):
             raise ValueError(
-                f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: "
-                f"give one number for each"
+                f"rows has shape {np.shape(given)}, and there are {shape[-1]} arms: give one "
+                "number for each"
             )
         if checks.is_concrete(given):
             remedy = f"give whole numbers from 1 to {most}, the number of rows there are"
@@ -260,8 +257,8 @@ class Empirical(Arms):
         )
         if len(kept) < 2:
             raise ValueError(
-                f"the table has {counted(len(kept), 'arm')} to play, and a bandit "
-                f"has at least 2 ({loaded})"
+                f"the table has {counted(len(kept), 'arm')} to play, and a bandit has at least 2 "
+                f"({loaded})"
             )
         most = max(map(len, kept.values()))
         padded = np.zeros((2, len(kept), most))
@@ -298,8 +295,8 @@ class Loaded:
     def __str__(self) -> str:
         text = (
             f"{self.rows:,} of {self.total:,} rows kept, {counted(len(self.arms), 'arm')} "
-            f"({_listed(self.arms)}); "
-            f"rewards up to {self.reward_max:g}, costs up to {self.cost_max:g}"
+            f"({_listed(self.arms)}); rewards up to {self.reward_max:g}, costs up to "
+            f"{self.cost_max:g}"
         )
         return text + (f"\nleft out: {'; '.join(self.dropped)}" if self.dropped else "")
 
@@ -312,13 +309,14 @@ class Loaded:
 def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     """Returns the mean of the first rows of each arm. `values`: [K, N], `rows`: [K] -> [K]"""
     there = jnp.arange(values.shape[-1], dtype=jnp.int32) < rows[..., None]
-    # Values are added as integers, in multiples of 2⁻²³ of the scale: a float32 sum of half a
-    # million rows is inexact.
-    per_unit = 2**23 / scale
+    # Values are added as integers, in multiples of a power of two: a float32 sum of half a million
+    # rows is inexact.
+    per_unit = jnp.ldexp(jnp.float32(1), 23 - jnp.frexp(jnp.asarray(scale, jnp.float32))[1])
     parts = jnp.where(there, jnp.round(values * per_unit[..., None, None]), 0).astype(jnp.int32)
     high, low = (parts >> 12).sum(-1, dtype=jnp.int32), (parts & 0xFFF).sum(-1, dtype=jnp.int32)
     total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
-    return total / (rows.astype(jnp.float32) * per_unit[..., None])
+    # XLA replaces some quotients by a product with the reciprocal. So the reciprocal is written out.
+    return total * (1 / (rows.astype(jnp.float32) * per_unit[..., None]))
 
 
 def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
@@ -344,8 +342,8 @@ def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
         )
     elif not hasattr(table, "keys"):
         raise ValueError(
-            f"table = {shown(table)} is not a table: give the name of a CSV or "
-            f"Parquet file, or a DataFrame"
+            f"table = {shown(table)} is not a table: give the name of a CSV or Parquet file, or a "
+            "DataFrame"
         )
     _check_header([str(name) for name in table.keys()], where, names, table)  # noqa: SIM118 (a DataFrame has keys, too)
     there = {str(name): name for name in table.keys()}  # noqa: SIM118
@@ -356,8 +354,8 @@ def _columns(table: Any, where: str, names: list[str]) -> dict[str, Any]:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            f"the columns of {where} differ in length ({lengths}): give one entry "
-            f"of each for every row"
+            f"the columns of {where} differ in length ({lengths}): give one entry of each for "
+            "every row"
         )
     return columns
 
@@ -378,10 +376,9 @@ def _check_header(header: list[str], where: str, names: list[str], table: Any = 
         for mark in ";\t|":
             if any(name in (part.strip(' "') for part in cell.split(mark)) for cell in header):
                 raise ValueError(
-                    f"{missing}: separate cells by commas instead of {mark!r}, or "
-                    f"give a DataFrame, such as "
-                    f"pandas.read_csv(..., sep={mark!r}), with decimal=',' if "
-                    f"numbers have decimal commas"
+                    f"{missing}: separate cells by commas instead of {mark!r}, or give a "
+                    f"DataFrame, such as pandas.read_csv(..., sep={mark!r}), with decimal=',' if "
+                    "numbers have decimal commas"
                 )
         if name in getattr(getattr(table, "index", None), "names", ()):
             raise ValueError(f"{missing}: {name!r} is its index, so give table.reset_index()")
@@ -399,10 +396,9 @@ def _csv(path: Path, where: str, names: list[str]) -> dict[str, list]:
         for number, row in enumerate(filter(None, reader), 1):
             if any(cell.strip() for cell in row[len(header) :]):
                 raise ValueError(
-                    f"row {number} of {where}, the header not counted, has "
-                    f"{len(row)} cells, and the header has "
-                    f"{len(header)}: write decimal points instead of commas, or put "
-                    f"cells with commas in quotes"
+                    f"row {number} of {where}, the header not counted, has {len(row)} cells, and "
+                    f"the header has {len(header)}: write decimal points instead of commas, or put "
+                    "cells with commas in quotes"
                 )
             for name, place in places.items():
                 table[name].append(row[place] if place < len(row) else None)

@@ -49,8 +49,8 @@ class FixedPrice(Arms):
         shape = np.shape(self.success)
         if np.shape(self.price) != shape:
             raise ValueError(
-                f"price has shape {np.shape(self.price)}, and success has {shape}: "
-                f"give one of each per arm"
+                f"price has shape {np.shape(self.price)}, and success has {shape}: give one of "
+                "each per arm"
             )
         object.__setattr__(
             self, "arms", named_arms(() if self.arms is None else self.arms, shape[-1])
@@ -69,9 +69,8 @@ class FixedPrice(Arms):
             "price",
             price,
             (price == 0) | (price >= np.float32(SMALLEST_SCALE) * largest),
-            f"make it 0, or at least {SMALLEST_SCALE:g} of the largest price, because "
-            f"sums are not exact enough "
-            "for both",
+            f"make it 0, or at least {SMALLEST_SCALE:g} of the largest price, because sums are not "
+            "exact enough for both",
         )
 
     @property

@@ -79,9 +79,8 @@ class Multinomial(Arms):
             checks.require("support", support, (support >= 0) & (support <= LARGEST_SCALE), remedy)
         if np.ndim(given) < 1 or np.shape(given)[-1] != points:
             raise ValueError(
-                f"support has shape {np.shape(given)}, but the rows of reward_probs "
-                f"have {points} entries: "
-                "give one point per entry"
+                f"support has shape {np.shape(given)}, but the rows of reward_probs have {points} "
+                "entries: give one point per entry"
             )
         object.__setattr__(self, "support", jnp.asarray(given, jnp.float32))
 
@@ -114,10 +113,8 @@ class Multinomial(Arms):
                 "the largest point of support",
                 largest,
                 enough,
-                "set scale to the "
-                "largest amount of "
-                "one pull; it "
-                f"is {np.max(value):g}, more than a million times as much",
+                f"set scale to the largest amount of one pull; it is {np.max(value):g}, more than "
+                "a million times as much",
             )
         if np.shape(scale) not in ((), batch):
             raise ValueError(f"scale has shape {np.shape(scale)}: give one number for the bandit")

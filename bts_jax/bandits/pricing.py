@@ -49,30 +49,28 @@ class Pricing(Arms):
         for name in ("prices", "demand"):
             if np.ndim(getattr(self, name)) < 2:
                 raise ValueError(
-                    f"{name} has shape {np.shape(getattr(self, name))}: give one "
-                    f"number for each arm and product "
-                    "[K, d]; with one product [[2], [3]]"
+                    f"{name} has shape {np.shape(getattr(self, name))}: give one number for each "
+                    "arm and product [K, d]; with one product [[2], [3]]"
                 )
         self._canonicalize("prices", 0, LARGEST_SCALE, prices=2)
         self._canonicalize("probabilities", demand=2)
         shape = jnp.shape(self.prices)
         if jnp.shape(self.demand) != shape:
             raise ValueError(
-                f"demand has shape {jnp.shape(self.demand)}, and prices have "
-                f"{shape}: give one probability for "
-                "each price"
+                f"demand has shape {jnp.shape(self.demand)}, and prices have {shape}: give one "
+                "probability for each price"
             )
         if checks.is_concrete(self.inventory):
             remedy = (
-                "give the number of units per unit of budget, from 1 to 10⁶, one for each "
-                "product or one for all"
+                "give the number of units per unit of budget, from 1 to 10⁶, one for each product "
+                "or one for all"
             )
             inventory = checks.numbers("inventory", self.inventory, remedy)
             checks.require("inventory", inventory, (inventory >= 1) & (inventory <= 1e6), remedy)
             if inventory.shape not in ((), shape[-1:], (*shape[:-2], shape[-1])):
                 raise ValueError(
-                    f"inventory has shape {inventory.shape}, and there are "
-                    f"{shape[-1]} products: {remedy}"
+                    f"inventory has shape {inventory.shape}, and there are {shape[-1]} products: "
+                    f"{remedy}"
                 )
         inventory = jnp.broadcast_to(
             jnp.asarray(self.inventory, jnp.float32), (*shape[:-2], shape[-1])
@@ -85,8 +83,8 @@ class Pricing(Arms):
                 "the largest sum of prices of an arm",
                 largest,
                 fits,
-                f"make it 0, or a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}: "
-                f"choose another unit",
+                f"make it 0, or a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE}: choose "
+                "another unit",
             )
 
     @property

@@ -55,9 +55,9 @@ class Scaled(Wrapper):
         super()._check()
         if num_resources(self.bandit) is not None:
             raise ValueError(
-                f"bandit = {type(self.bandit).__name__} has a vector of costs, and "
-                f"Scaled multiplies one cost: "
-                "scale the bandit inside, as in Timed(Scaled(bandit, scale=5))"
+                f"bandit = {type(self.bandit).__name__} has a vector of costs, and Scaled "
+                "multiplies one cost: scale the bandit inside, as in Timed(Scaled(bandit, "
+                "scale=5))"
             )
         names = ("scale", "shift") if self.worth is None else ("scale", "shift", "worth")
         for name in names:
@@ -74,16 +74,15 @@ class Scaled(Wrapper):
                     name,
                     scale,
                     scale <= LARGEST_SCALE,
-                    f"make {what} smaller: it is "
-                    f"at most {LARGEST_SCALE} in "
-                    "all, so choose a larger unit",
+                    f"make {what} smaller: it is at most {LARGEST_SCALE} in all, so choose a "
+                    "larger unit",
                 )
                 checks.require(
                     name,
                     scale,
                     scale >= np.float32(SMALLEST_SCALE),
-                    f"choose a smaller unit, because the largest "
-                    f"{name[:-6]} of one pull must be at least {SMALLEST_SCALE:g}",
+                    f"choose a smaller unit, because the largest {name[:-6]} of one pull must be "
+                    f"at least {SMALLEST_SCALE:g}",
                 )
         if checks.is_concrete((self.scale, self.shift)):
             highest = np.asarray(self._highest_costs)
@@ -94,10 +93,8 @@ class Scaled(Wrapper):
                 "the largest cost of an arm",
                 highest,
                 fits,
-                f"make it 0, or at least "
-                f"{SMALLEST_SCALE:g} of "
-                f"the "
-                "largest cost of all arms, because sums are not exact enough for both",
+                f"make it 0, or at least {SMALLEST_SCALE:g} of the largest cost of all arms, "
+                "because sums are not exact enough for both",
             )
 
     @property

@@ -40,8 +40,8 @@ class Timed(Wrapper):
         super()._check()
         if is_timed(self.bandit):
             raise ValueError(
-                f"bandit = {type(self.bandit).__name__} has time as a resource "
-                f"already: leave Timed out"
+                f"bandit = {type(self.bandit).__name__} has time as a resource already: leave "
+                "Timed out"
             )
         if checks.is_concrete(self.horizon):
             remedy = "give the number of rounds per unit of budget, from 1 to 10⁶"

@@ -77,8 +77,8 @@ class WithNull(Wrapper):
         """
         if checks.whole("num_arms", num_arms, 1) < 3:
             raise ValueError(
-                f"num_arms = {num_arms} is too few: give at least 3, because one of "
-                f"them does nothing"
+                f"num_arms = {num_arms} is too few: give at least 3, because one of them does "
+                "nothing"
             )
         return cls(bandit=Timed.random(key, num_arms - 1, horizon=horizon))
 

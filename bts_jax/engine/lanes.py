@@ -193,8 +193,8 @@ class Vectoriser:
             if name not in _REPORTED:
                 _REPORTED.add(name)
                 _LOG.info(
-                    "the operation %s has no rule for lanes and is mapped by jax.vmap, "
-                    "which may be slower",
+                    "the operation %s has no rule for lanes and is mapped by jax.vmap, which may "
+                    "be slower",
                     name,
                 )
         # `dividing` does not rewrite quotients there, so shared values are repeated.

@@ -116,9 +116,8 @@ def naming(what: str) -> Iterator[None]:
 def report(reason: str) -> None:
     """Logs once that the plain engine plays."""
     _LOG.warning(
-        "the fast engine fails (%s): runs are played by the plain engine, which is "
-        "slower; please report this, with "
-        "the version of JAX",
+        "the fast engine fails (%s): runs are played by the plain engine, which is slower; please "
+        "report this, with the version of JAX",
         reason,
     )
 
@@ -132,9 +131,8 @@ def switched_off() -> frozenset[str]:
     for name in names:
         if name[:1] != "-" or name[1:] not in known:
             raise ValueError(
-                f"{VARIABLE} = {value!r} has {name!r}: give names of passes to "
-                f"switch off, such as -storing; "
-                f"the passes are {', '.join(one.name for one in PASSES)}"
+                f"{VARIABLE} = {value!r} has {name!r}: give names of passes to switch off, such as "
+                f"-storing; the passes are {', '.join(one.name for one in PASSES)}"
             )
     return frozenset(name[1:] for name in names)
 

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 METRIC = "pseudo_regret"
 CRITERION = (
-    "criterion: an interval of the mean paired difference over the instances, at the "
-    "level stated. With Holm's "
-    "step-down procedure over all comparisons of this kind in the report, at least one "
-    "verdict finds a difference "
-    f"where there is none with probability 5% or less; {ALLOWANCE}"
+    "criterion: an interval of the mean paired difference over the instances, at the level "
+    "stated. With Holm's step-down procedure over all comparisons of this kind in the report, at "
+    "least one verdict finds a difference where there is none with probability 5% or less; "
+    f"{ALLOWANCE}"
 )
 
 
@@ -262,8 +261,8 @@ def _over_runs(part: "Dataset", found: "Dataset") -> "Dataset":
 
 def sampled(dataset: "Dataset") -> str:
     return (
-        f"{counted(dataset.sizes['bandit'], 'instance')}, "
-        f"{counted(dataset.sizes['seed'], 'run')} on each"
+        f"{counted(dataset.sizes['bandit'], 'instance')}, {counted(dataset.sizes['seed'], 'run')} "
+        "on each"
     )
 
 
@@ -303,11 +302,9 @@ def _evidence(part: "Dataset", policy: str, reference: str, result: "Dataset") -
         else ""
     )
     return word, (
-        f"{policy} − {reference}: {float(result.difference):+,.1f} "
-        f"({float(result.low):+,.1f} … "
-        f"{float(result.high):+,.1f} at {float(result.level):.4g}); with 95% "
-        f"intervals: ratio of the means "
-        f"{limits(ratio)}, median ratio {limits(median)}; less on "
+        f"{policy} − {reference}: {float(result.difference):+,.1f} ({float(result.low):+,.1f} … "
+        f"{float(result.high):+,.1f} at {float(result.level):.4g}); with 95% intervals: ratio of "
+        f"the means {limits(ratio)}, median ratio {limits(median)}; less on "
         f"{float(result.wins):.0%}{more}"
     )
 

@@ -106,9 +106,8 @@ def report(dataset: "Dataset") -> str:
     for name in map(str, dataset.policy.values):
         head += [f"{name}: mean and 95% interval", "median"]
     parts = [
-        f"Regret at budget {dataset.budget.values[-1]:,g}; {sampled(found[0][2])}, with the "
-        f"same means at each "
-        f"correlation\n{table(head, rows)}"
+        f"Regret at budget {dataset.budget.values[-1]:,g}; {sampled(found[0][2])}, with the same "
+        f"means at each correlation\n{table(head, rows)}"
     ]
     lines = [
         f"  {wanted:+.2f}: {change:+.1%} ({low:+.1%} … {high:+.1%})"
@@ -121,9 +120,8 @@ def report(dataset: "Dataset") -> str:
     parts.append(
         "\n".join(
             [
-                f"The largest correlation {ends[0]} the mean regret of BTS, the "
-                f"least {ends[1]} it; its "
-                "change from that at correlation 0 (97.5% intervals):",
+                f"The largest correlation {ends[0]} the mean regret of BTS, the least {ends[1]} "
+                "it; its change from that at correlation 0 (97.5% intervals):",
                 *lines,
             ]
         )
@@ -180,8 +178,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
         axes.set_xlabel("wanted correlation of reward and cost", fontsize=8)
         plots.frame(axes)
     figure.suptitle(
-        f"budget {dataset.budget.values[-1]:,g}, {sampled(found[0][2])}, the same "
-        f"means at each correlation",
+        f"budget {dataset.budget.values[-1]:,g}, {sampled(found[0][2])}, the same means at each "
+        "correlation",
         fontsize=7,
     )
     return {"correlation": figure}

@@ -139,8 +139,8 @@ def report(dataset: "Dataset") -> str:
     parts = []
     if (dataset.budget.values[-1], dataset.sizes["seed"]) != (BUDGETS[-1], 500):
         parts.append(
-            f"Budgets up to {budget} and {dataset.sizes['seed']} runs, where the paper "
-            f"has 50,000 and 500."
+            f"Budgets up to {budget} and {dataset.sizes['seed']} runs, where the paper has 50,000 "
+            "and 500."
         )
     for title, part in by_kind(dataset).items():
         count, seeds = part.sizes["bandit"], part.sizes["seed"]
@@ -204,8 +204,8 @@ def report(dataset: "Dataset") -> str:
         )
     if dataset.sizes["bandit"] == len(by_kind(dataset)):
         parts.append(
-            "Each panel has one random instance: this says nothing about others. "
-            "--instances N repeats it."
+            "Each panel has one random instance: this says nothing about others. --instances N "
+            "repeats it."
         )
     parts.append(error_rates(len(by_kind(dataset)), dataset.sizes["seed"]))
     return "\n\n".join(parts)

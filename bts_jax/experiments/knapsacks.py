@@ -120,9 +120,8 @@ def report(dataset: "Dataset") -> str:
     budgets = dataset.budget.values
     below = [name for name in policies if all(found[name][2] < 1 for _, found in growing)]
     parts.append(
-        f"Growth of the mean regret with the budget, from {budgets[0]:,g} to "
-        f"{budgets[-1]:,g}: the exponent x of a "
-        "fit by B^x, with its 95% interval\n"
+        f"Growth of the mean regret with the budget, from {budgets[0]:,g} to {budgets[-1]:,g}: the "
+        "exponent x of a fit by B^x, with its 95% interval\n"
         + table(["policy", *(title for title, _ in growing)], rows)
         + f"\nSUBLINEAR (the interval is below 1 on every kind): "
         f"{', '.join(below) or 'none'}"
@@ -146,8 +145,7 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
 STUDY = Experiment(
     "knapsacks",
     "Policies for several resources: pricing with a limited stock and a limited time, and "
-    "Bernoulli arms (bandits with "
-    "knapsacks).",
+    "Bernoulli arms (bandits with knapsacks).",
     {
         "quick": Size((10,), (100, 300, 1000), (40,), 1, tuple(KINDS)),
         "full": Size((10,), (100, 300, 1000, 3000, 10_000), (1000,), 1, tuple(KINDS)),

@@ -244,9 +244,9 @@ def shares(part: "Dataset") -> dict[str, np.ndarray]:
 
 def report(dataset: "Dataset") -> str:
     parts = [
-        "Gamma: BTS(cost=Gamma()); Gamma, 1 and 1/4: with another strength of the prior; "
-        "Gamma, Matched: rewards by "
-        "MatchedBeta. Other names of posteriors: BTS with that posterior of costs."
+        "Gamma: BTS(cost=Gamma()); Gamma, 1 and 1/4: with another strength of the prior; Gamma, "
+        "Matched: rewards by MatchedBeta. Other names of posteriors: BTS with that posterior of "
+        "costs."
     ]
     rows: dict[str, list[str]] = {}
     best: dict[str, str] = {}
@@ -285,8 +285,8 @@ def report(dataset: "Dataset") -> str:
         )
     )
     parts.append(
-        "The share of the linear program that a policy earns: mean over the instances, "
-        "with 1.96 standard errors\n"
+        "The share of the linear program that a policy earns: mean over the instances, with 1.96 "
+        "standard errors\n"
         + table(["policy", *best], [[name, *cells] for name, cells in rows.items()])
     )
     parts.append(
@@ -333,8 +333,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
 STUDY = Experiment(
     "money",
-    "Posteriors and policies for real costs: amounts of unknown size, with one budget, and with "
-    "T requests and B dollars.",
+    "Posteriors and policies for real costs: amounts of unknown size, with one budget, and with T "
+    "requests and B dollars.",
     {
         "quick": Size(
             (10,), (100, 300, 1000), (40,), 1, ("Bernoulli", "log-normal 1", "two values")

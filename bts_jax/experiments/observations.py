@@ -151,8 +151,8 @@ class Claim(NamedTuple):
         )
         low, high = (f"{100 * (1 - rate):.5g}%" for rate in self.rates)
         return [
-            f"criterion: holds in a {where} if {every} lower limits are above {threshold}, "
-            f"each one-sided at level {low};",
+            f"criterion: holds in a {where} if {every} lower limits are above {threshold}, each "
+            f"one-sided at level {low};",
             f"  is contradicted if {some} below {threshold}, each one-sided at level {high}",
         ]
 
@@ -167,14 +167,13 @@ def observations(dataset: "Dataset") -> list[Verdict]:
     missing = {"bts", "epsilon-first"} - set(dataset.policy.values.tolist())
     if missing or dataset.sizes["policy"] < 3:
         raise ValueError(
-            f"dataset has the policies {', '.join(dataset.policy.values)}: give "
-            f"bts, epsilon-first and others"
+            f"dataset has the policies {', '.join(dataset.policy.values)}: give bts, epsilon-first "
+            "and others"
         )
     if dataset.sizes["seed"] < 3:
         raise ValueError(
-            f"dataset has {counted(dataset.sizes['seed'], 'run')} of each kind, too "
-            f"few for the limits of a "
-            "standard deviation: give at least 3"
+            f"dataset has {counted(dataset.sizes['seed'], 'run')} of each kind, too few for the "
+            "limits of a standard deviation: give at least 3"
         )
     panels = by_kind(dataset.isel(budget=[-1]))
     return [_lowest(panels), _stable(panels), _more_arms(dataset), _unstable(panels)]
@@ -194,14 +193,12 @@ def error_rates(panels: int, runs: int) -> str:
             "  There is no adjustment for the number of panels: for each observation, at least one "
             "of the verdicts in",
             f"  {panels} panels is wrong with probability at most {any_rate}. If an observation "
-            f"holds in every panel, this is",
+            "holds in every panel, this is",
             f"  wrong with probability at most {rate}.",
             f"  Runs that are rarer than one in {runs:,} seldom show in {runs:,} runs. A few of "
-            f"them "
-            f"with a very large regret can",
+            "them with a very large regret can",
             "  dominate a standard deviation. The verdicts on standard deviations do not account "
-            "for "
-            "such rare runs.",
+            "for such rare runs.",
         ]
     )
 
@@ -329,9 +326,8 @@ def _lowest(panels: dict[str, "Dataset"]) -> Verdict:
         if part.sizes["bandit"] > 1:
             ranks = ranking(part).sel(policy="bts")
             evidence.append(
-                f"  bts has the least mean regret on {ranks.best.item():.0%} of the "
-                f"instances, and clearly so on "
-                f"{ranks.clearly_best.item():.0%}"
+                f"  bts has the least mean regret on {ranks.best.item():.0%} of the instances, and "
+                f"clearly so on {ranks.clearly_best.item():.0%}"
             )
     return Verdict(
         "BTS has clearly the lowest regret in every panel.",
@@ -352,8 +348,8 @@ def _stable(panels: dict[str, "Dataset"]) -> Verdict:
         outcomes.append(claim.verdict(margins))
         rows.append([title, outcomes[-1], *map(_factor, margins.values())])
     return Verdict(
-        "The standard deviation of the regret of BTS is small: smaller than those of "
-        "at least half of its rivals.",
+        "The standard deviation of the regret of BTS is small: smaller than those of at least half "
+        "of its rivals.",
         _tally(outcomes, "panels"),
         [
             "standard deviation of a rival / standard deviation of bts, with lower and upper limit",
@@ -367,8 +363,8 @@ def _stable(panels: dict[str, "Dataset"]) -> Verdict:
 def _more_arms(dataset: "Dataset") -> Verdict:
     counts = sorted(set(dataset.num_arms.values.tolist()))
     text = (
-        f"With more arms ({counts[0]} to {counts[-1]}) the regret of every policy is higher, "
-        f"given the same budget."
+        f"With more arms ({counts[0]} to {counts[-1]}) the regret of every policy is higher, given "
+        "the same budget."
     )
     outcomes, columns, higher, parts, claim, names = {}, [], [], {}, Claim(1, 1), []
     for family in dict.fromkeys(dataset.family.values.tolist()) if len(counts) > 1 else ():
@@ -405,11 +401,11 @@ def _more_arms(dataset: "Dataset") -> Verdict:
         text,
         _tally(list(outcomes.values()), "families"),
         [
-            f"mean regret with {counts[-1]} arms − mean regret with {counts[0]}, with "
-            f"lower and upper limit; the ratio",
+            f"mean regret with {counts[-1]} arms − mean regret with {counts[0]}, with lower and "
+            "upper limit; the ratio",
             *table(head, rows).splitlines(),
-            f"at all budgets together the mean is higher in {np.mean(higher):.0%} of the "
-            f"cases (not a test)",
+            f"at all budgets together the mean is higher in {np.mean(higher):.0%} of the cases "
+            "(not a test)",
             *claim.criterion("family", "0"),
             _sample_words(parts, "its mean regrets"),
         ],
@@ -429,18 +425,16 @@ def _unstable(panels: dict[str, "Dataset"]) -> Verdict:
             f"{_factor(margins[least], MUCH)}" + _exceptions(margins, f"clearly below {MUCH:g}")
         )
         evidence.append(
-            f"  {runs} of {total} runs of epsilon-first settled on a wrong arm; "
-            f"their distance from the others "
-            f"makes up {failed.explained.median().item():.0%} of its variance"
+            f"  {runs} of {total} runs of epsilon-first settled on a wrong arm; their distance "
+            f"from the others makes up {failed.explained.median().item():.0%} of its variance"
         )
     return Verdict(
-        "The standard deviation of the regret of ε-first is much larger than those of "
-        "the others: "
+        "The standard deviation of the regret of ε-first is much larger than those of the others: "
         f"more than {MUCH:g} times.",
         _tally(outcomes, "panels"),
         [
-            "standard deviation of epsilon-first / standard deviation of another policy, "
-            "with lower and upper limit",
+            "standard deviation of epsilon-first / standard deviation of another policy, with "
+            "lower and upper limit",
             *evidence,
             *claim.criterion("panel", f"{MUCH:g}"),
             _sample_words(panels, "the logarithm of its ratio"),
@@ -554,8 +548,8 @@ def _sample_words(parts: dict[str, "Dataset"], number: str) -> str:
     for part in parts.values():
         count, runs = part.sizes["bandit"], part.sizes["seed"]
         words.append(
-            f"the {runs} runs on the only instance of each panel; the verdicts are "
-            f"about these instances alone"
+            f"the {runs} runs on the only instance of each panel; the verdicts are about these "
+            "instances alone"
             if count == 1
             else f"the {count} instances of each panel; each contributes "
             f"{number} over its {runs} runs"

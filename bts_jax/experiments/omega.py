@@ -101,9 +101,8 @@ def report(dataset: "Dataset") -> str:
         places, share = stability(values)
         first = ", ".join(str(part.policy.values[place]) for place in places)
         winners.append(
-            f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 "
-            f"bootstrap samples), {median} by "
-            f"the median, {rank} by the mean rank"
+            f"{title}: {first} by the mean (in this order in {share:.0%} of 1,000 bootstrap "
+            f"samples), {median} by the median, {rank} by the mean rank"
         )
     parts.append("Least regret\n" + "\n".join(f"  {line}" for line in winners))
     words = {"less": "holds", "undecided": "is undecided", "more": "is contradicted"}
@@ -148,8 +147,8 @@ def report(dataset: "Dataset") -> str:
             f"  {title}: {with_it} {medians[with_it]:,.1f}, {without} {medians[without]:,.1f}"
         )
     parts.append(
-        "The value of side information about costs: least median regret of the policies "
-        "that have it, and of those "
+        "The value of side information about costs: least median regret of the policies that have "
+        "it, and of those "
         "without any side information\n" + "\n".join(lines)
     )
     parts.append(
@@ -183,8 +182,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
     few = dataset.sel(policy=shown).isel(bandit=(dataset.num_arms == dataset.num_arms.min()).values)
     figure = plots.regret(few, metric=METRIC, panel="family", scale="log-log")
     figure.supxlabel(
-        "budget (multiples of the smallest expected cost); BTS, and the policies "
-        "with the least mean ranks",
+        "budget (multiples of the smallest expected cost); BTS, and the policies with the least "
+        "mean ranks",
         fontsize=8,
     )
     return {**drawn, "regret": figure}

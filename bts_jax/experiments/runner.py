@@ -90,8 +90,8 @@ def run(
     if instances is not None:
         if experiment.fewest is None:
             raise ValueError(
-                f"instances = {instances!r} is for random problems, and "
-                f"{experiment.name} has none: leave it out"
+                f"instances = {instances!r} is for random problems, and {experiment.name} has "
+                "none: leave it out"
             )
         size = dataclasses.replace(
             size,

@@ -193,8 +193,7 @@ def report(dataset: "Dataset") -> str:
         ]
         lines.append(
             f"  {name}: more mean regret than bts from {_multiple(found.estimate)} on "
-            f"({_multiple(found.low)} … "
-            f"{_multiple(found.high)}); more median regret at "
+            f"({_multiple(found.low)} … {_multiple(found.high)}); more median regret at "
             f"{', '.join(median) or 'no budget'}"
         )
     short = (
@@ -205,8 +204,8 @@ def report(dataset: "Dataset") -> str:
     parts.append(
         "\n".join(
             [
-                f"The budget above which BTS has less mean regret (bootstrap over "
-                f"the problems{short})",
+                "The budget above which BTS has less mean regret (bootstrap over the "
+                f"problems{short})",
                 *lines,
             ]
         )
@@ -245,10 +244,9 @@ def _what_samples_tell(dataset: "Dataset") -> str:
                 ]
                 rows.append([title, f"{count:,}", *cells])
     return (
-        f"What samples of these problems show at {dataset.budget.values[-1]:,g}: how often "
-        f"95% intervals cover, and for "
-        "differences how often they have the wrong sign (2,000 samples, drawn with "
-        "replacement)\n"
+        f"What samples of these problems show at {dataset.budget.values[-1]:,g}: how often 95% "
+        "intervals cover, and for differences how often they have the wrong sign (2,000 samples, "
+        "drawn with replacement)\n"
         + table(
             ["what", "problems", "Student", "one lost run more", "median", "trimmed mean"], rows
         )

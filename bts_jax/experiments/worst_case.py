@@ -98,17 +98,15 @@ def report(dataset: "Dataset") -> str:
         share = worst[-1] / np.sqrt(arms * budgets[-1] * np.log(budgets[-1]))
         lines.append(
             f"  {name}: {'grows like it' if words[-1] == 'like it' else f'{words[-1]} it'}; at "
-            f"{budgets[-1]:,g} the "
-            f"worst gap is {multiple:.2g} √(K ln B / B), the regret there "
-            f"{worst[-1]:,.1f} in the mean, "
-            f"{typical:,.1f} in the median, {share:.2f} √(K B ln B)"
+            f"{budgets[-1]:,g} the worst gap is {multiple:.2g} √(K ln B / B), the regret there "
+            f"{worst[-1]:,.1f} in the mean, {typical:,.1f} in the median, {share:.2f} √(K B ln B)"
         )
     head = ["policy", *(f"{budget:,g}" for budget in budgets), "exponent", "95% interval"]
     return "\n\n".join(
         [
             f"Mean regret at each budget on the worst of {dataset.sizes['bandit']} instances with "
-            f"{arms} arms, whose gaps are "
-            f"√(K ln b / b) for b = {', '.join(f'{b:,g}' for b in hard)};\n{dataset.sizes['seed']} "
+            f"{arms} arms, whose gaps are √(K ln b / b) for b = "
+            f"{', '.join(f'{b:,g}' for b in hard)};\n{dataset.sizes['seed']} "
             f"runs on each\n" + table(head, rows),
             "\n".join(
                 [
@@ -183,8 +181,8 @@ def figures(dataset: "Dataset") -> dict[str, "Figure"]:
 
 STUDY = Experiment(
     "worst-case",
-    "How does regret grow with the budget if the gaps are the worst for each budget? (The "
-    "paper's future work 1.)",
+    "How does regret grow with the budget if the gaps are the worst for each budget? (The paper's "
+    "future work 1.)",
     {
         "quick": Size((10,), (100, 200, 500, 1000, 2000, 5000), (1,), 100),
         "full": Size(

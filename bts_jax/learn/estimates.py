@@ -42,16 +42,14 @@ def check_arguments(policy, bandits, budget, key, objective, **positive: float) 
     checks.key(key)
     if num_resources(bandits) is not None:
         raise ValueError(
-            f"bandit_batch has {num_resources(bandits)} resources, and learning is "
-            f"for bandits with one: give a "
-            "batch of instances whose costs are numbers"
+            f"bandit_batch has {num_resources(bandits)} resources, and learning is for bandits "
+            "with one: give a batch of instances whose costs are numbers"
         )
     shape = np.shape(bandits.cost_mean)
     if len(shape) != 2 or shape[0] < 2:
         raise ValueError(
-            f"bandit_batch has costs of shape {shape}: give a batch of at least two "
-            f"instances along its first axis"
-            ", as jax.vmap makes it"
+            f"bandit_batch has costs of shape {shape}: give a batch of at least two instances "
+            "along its first axis, as jax.vmap makes it"
         )
     if np.ndim(budget):
         raise ValueError(f"budget has shape {np.shape(budget)}: give one number")
@@ -85,15 +83,13 @@ def through_logits(
     check_arguments(policy, bandits, budget, key, objective, temperature=temperature)
     if any(np.any(np.asarray(scale) != 1) for scale in scales(bandits) or ()):
         raise ValueError(
-            "the bandits' reward_scale or cost_scale is not 1, and this method "
-            "needs amounts in [0, 1]: use "
-            "smoothed_gradient, or divide rewards and costs by their largest values"
+            "the bandits' reward_scale or cost_scale is not 1, and this method needs amounts in "
+            "[0, 1]: use smoothed_gradient, or divide rewards and costs by their largest values"
         )
     if not hasattr(policy, "logits"):
         raise ValueError(
-            f"policy {type(policy).__name__} has no logits: use smoothed_gradient, "
-            f"or add this method as "
-            "help(bts_jax.learn) describes"
+            f"policy {type(policy).__name__} has no logits: use smoothed_gradient, or add this "
+            "method as help(bts_jax.learn) describes"
         )
     rounds = (
         horizon(bandits, budget)

@@ -137,9 +137,8 @@ def fit(
     optax = _optax()
     if not callable(sample_bandit):
         raise ValueError(
-            f"sample_bandit = {sample_bandit!r} is not a function: give one from a "
-            f"key to a bandit, such as "
-            "lambda key: Bernoulli.random(key, 10)"
+            f"sample_bandit = {sample_bandit!r} is not a function: give one from a key to a "
+            "bandit, such as lambda key: Bernoulli.random(key, 10)"
         )
     if method not in METHODS:
         raise ValueError(f"method = {method!r} is not known: give one of {', '.join(METHODS)}")

@@ -117,8 +117,7 @@ def _relaxed(leaf: jax.Array) -> jax.Array:
     """Returns a leaf of the policy's state as float32, so that weighted means can be computed."""
     if not (jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)):
         raise ValueError(
-            f"the policy's state has an array of {leaf.dtype}, which has no "
-            f"weighted mean: use numbers in the "
-            "state, or another method than pathwise"
+            f"the policy's state has an array of {leaf.dtype}, which has no weighted mean: use "
+            "numbers in the state, or another method than pathwise"
         )
     return leaf.astype(jnp.float32)

@@ -81,23 +81,22 @@ class Space:
                 )
             if isinstance(value_of(policy, name), tuple):
                 raise ValueError(
-                    f"ranges names {name!r}, which has one number for each arm, and "
-                    f"single numbers are learnt: "
-                    "leave it out of ranges"
+                    f"ranges names {name!r}, which has one number for each arm, and single numbers "
+                    "are learnt: leave it out of ranges"
                 )
             limits = checks.numbers(f"ranges[{name!r}]", given, "give (low, high)")
             if limits.shape != (2,) or not -np.inf < limits[0] < limits[1] < np.inf:
                 raise ValueError(
-                    f"ranges[{name!r}] = {given!r} is not a range: give (low, "
-                    f"high), two finite numbers"
+                    f"ranges[{name!r}] = {given!r} is not a range: give (low, high), two finite "
+                    "numbers"
                 )
             value = checks.numbers(name, value_of(policy, name), "give a number to start from")
             checks.require(
                 name,
                 value,
                 (value > limits[0]) & (value < limits[1]),
-                f"start within its range, above {limits[0]:g} and below "
-                f"{limits[1]:g}, or give another in ranges",
+                f"start within its range, above {limits[0]:g} and below {limits[1]:g}, or give "
+                "another in ranges",
             )
 
     def policy(self, values: Values) -> Any:

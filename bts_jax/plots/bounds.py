@@ -47,9 +47,8 @@ def instance(dataset: "Dataset", name: str) -> Any:
     """The bandit of this name, with what the theory needs."""
     if not {"reward_mean", "cost_mean", "num_arms", "family"} <= set(dataset.coords):
         raise ValueError(
-            "theory needs the coordinates reward_mean, cost_mean, num_arms and "
-            "family, which dataset lacks: pass "
-            "it as sweep returns it"
+            "theory needs the coordinates reward_mean, cost_mean, num_arms and family, which "
+            "dataset lacks: pass it as sweep returns it"
         )
     if "resource" in dataset.dims:
         raise ValueError(

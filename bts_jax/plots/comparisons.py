@@ -98,8 +98,7 @@ def difference(
             both_ways(axes, "y", largest / 30, largest)
     panels.legend(
         others.values(),
-        f"mean paired difference and its {level:.0%} "
-        f"interval{allowing(groups)}, over "
+        f"mean paired difference and its {level:.0%} interval{allowing(groups)}, over "
         f"{sample_words(groups)}; above 0, {base_name} is better",
         caveats(dataset),
     )
@@ -260,8 +259,7 @@ def dominance(
     axes.set_xlabel("… has less regret than this one", **panels.text)
     panels.note(
         f"share of {counted(count, 'instance')}, by mean {words(metric)} over "
-        f"{counted(at.sizes['seed'], 'run')} "
-        f"each at budget {at.budget.item():,g}",
+        f"{counted(at.sizes['seed'], 'run')} each at budget {at.budget.item():,g}",
         caveats(at),
     )
     return panels.figure
@@ -333,9 +331,8 @@ def budget_to_reach(
         rescale(axes, "log-x")
         name_rows(axes, [style["label"] for style in look.values()])
     panels.note(
-        f"mean and its {level:.0%} interval{allowing(groups)}, over "
-        f"{sample_words(groups)}; an arrow: not reached at "
-        f"{end:,g}",
+        f"mean and its {level:.0%} interval{allowing(groups)}, over {sample_words(groups)}; an "
+        f"arrow: not reached at {end:,g}",
         caveats(dataset),
     )
     return panels.figure

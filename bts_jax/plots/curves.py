@@ -99,15 +99,13 @@ def regret(
     among("band", band, "interval", "deviation", "quantiles")
     if wanted and is_relative(dataset):
         raise ValueError(
-            f"theory = {theory!r} is about budgets in units of cost, and those of "
-            f"this dataset are multiples of "
-            "each bandit's smallest expected cost: leave it out"
+            f"theory = {theory!r} is about budgets in units of cost, and those of this dataset are "
+            "multiples of each bandit's smallest expected cost: leave it out"
         )
     if wanted and all(sample.sizes["bandit"] > 1 for sample in groups.values()):
         raise ValueError(
-            f"theory = {theory!r} is about a single instance, and panel = {panel!r} "
-            f"has several in each: give "
-            "panel = 'bandit', or select one"
+            f"theory = {theory!r} is about a single instance, and panel = {panel!r} has several in "
+            "each: give panel = 'bandit', or select one"
         )
     logarithmic = scale in ("log-y", "log-log")
     cut = " (not below half the mean)" if logarithmic else ""
@@ -181,8 +179,8 @@ def pulls(
     at = at_budget(dataset, budget)
     if "pulls" not in at or not {"reward_mean", "cost_mean"} <= set(at.coords):
         raise ValueError(
-            "dataset has no pulls, or no reward_mean and cost_mean of its arms: "
-            "pass it as sweep returns it"
+            "dataset has no pulls, or no reward_mean and cost_mean of its arms: pass it as sweep "
+            "returns it"
         )
     means = at.reward_mean.values, at.cost_mean.values
     several = "resource" in at.dims

@@ -68,8 +68,7 @@ def heatmap(
     finite = means[np.isfinite(means) & ((means > 0) | (scale == "linear"))]
     if not len(finite):
         raise ValueError(
-            f"no mean {words(metric)} can be drawn over x = {x!r} and y = {y!r}: "
-            f"each is missing"
+            f"no mean {words(metric)} can be drawn over x = {x!r} and y = {y!r}: each is missing"
             + (", or not positive: give scale = 'linear'" if scale == "log" else "")
         )
     best = int(np.nanargmin(np.where(np.isfinite(means), means, np.nan)))
@@ -133,9 +132,8 @@ def heatmap(
     bar.set_label(f"mean {words(metric)} (units of reward)", **panels.text)
     panels.note(
         f"mean over {counted(at.sizes['bandit'], 'instance')} of "
-        f"{counted(at.sizes['seed'], 'run')} each at budget "
-        f"{at.budget.item():,g}; framed, the best: {x} = {columns[column]}, {y} = "
-        f"{rows[row]}",
+        f"{counted(at.sizes['seed'], 'run')} each at budget {at.budget.item():,g}; framed, the "
+        f"best: {x} = {columns[column]}, {y} = {rows[row]}",
         caveats(at.isel(policy=np.isfinite(at[x].values) & np.isfinite(at[y].values))),
     )
     return panels.figure
@@ -174,8 +172,8 @@ def _pivot(at: "Dataset", metric: str, x: str, y: str) -> tuple[np.ndarray, list
     have = np.isfinite(pairs).all(0)
     if not have.any():
         raise ValueError(
-            f"no policy has both x = {x!r} and y = {y!r}: give two hyperparameters "
-            f"of the same policies"
+            f"no policy has both x = {x!r} and y = {y!r}: give two hyperparameters of the same "
+            "policies"
         )
     (columns, column), (rows, row) = (
         np.unique(values[have], return_inverse=True) for values in pairs
@@ -187,9 +185,8 @@ def _pivot(at: "Dataset", metric: str, x: str, y: str) -> tuple[np.ndarray, list
         if len(twins) > 1:
             raise ValueError(
                 f"{len(twins)} policies have {x} = {columns[place[1]]:g} and {y} = "
-                f"{rows[place[0]]:g} ("
-                f"{shown(', '.join(twins))}): select those of one kind first, as in "
-                f"results.sel(policy=[...])"
+                f"{rows[place[0]]:g} ({shown(', '.join(twins))}): select those of one kind first, "
+                "as in results.sel(policy=[...])"
             )
         means[place] = values[have][i]
     return means, *([f"{value:.3g}" for value in each] for each in (columns, rows))  # type: ignore

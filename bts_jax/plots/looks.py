@@ -173,7 +173,7 @@ def arms(count: int) -> list[Any]:
 def _mapping(name: str, value: Any, example: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping | None):
         raise ValueError(
-            f"{name} = {value!r} is not a mapping from the names of policies: give "
-            f"one such as {example}"
+            f"{name} = {value!r} is not a mapping from the names of policies: give one such as "
+            f"{example}"
         )
     return value or {}

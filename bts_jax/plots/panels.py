@@ -176,13 +176,13 @@ def check_width(width: float | None, axes: Any, default: float) -> float:
     """Returns the width of a new figure, or raises a `ValueError`."""
     if width is not None and axes is not None:
         raise ValueError(
-            f"width = {width!r} is that of a new figure, and axes have a figure: "
-            f"leave one of the two out"
+            f"width = {width!r} is that of a new figure, and axes have a figure: leave one of the "
+            "two out"
         )
     if width is not None and not width > 0:
         raise ValueError(
-            f"width = {width!r} is not a width: give a positive number of inches, "
-            f"such as {COLUMN} or {PAGE:g}"
+            f"width = {width!r} is not a width: give a positive number of inches, such as {COLUMN} "
+            f"or {PAGE:g}"
         )
     return default if width is None else width
 
@@ -196,14 +196,13 @@ def theirs(axes: Any, count: int) -> Panels:
     found = [axes] if isinstance(axes, Axes) else list(np.ravel(np.asarray(axes, object)))
     if not all(isinstance(each, Axes) for each in found):
         raise ValueError(
-            f"axes = {axes!r} are not axes: give one of matplotlib's Axes, or "
-            f"several as subplots returns them"
+            f"axes = {axes!r} are not axes: give one of matplotlib's Axes, or several as subplots "
+            "returns them"
         )
     if len(found) != count:
         raise ValueError(
             f"axes has {len(found)}, and there "
-            f"{'is 1 panel' if count == 1 else f'are {count} panels'}: give one "
-            "for each panel"
+            f"{'is 1 panel' if count == 1 else f'are {count} panels'}: give one for each panel"
         )
     figure = found[0].get_figure(root=True)
     if figure is None:

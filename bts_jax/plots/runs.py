@@ -70,8 +70,8 @@ def run(
     shape = np.shape(trace.arm)
     if len(shape) != 1:
         raise ValueError(
-            f"trace has a batch of shape {shape[:-1]}: select one run, as in "
-            f"jax.tree.map(lambda x: x[0], trace)"
+            f"trace has a batch of shape {shape[:-1]}: select one run, as in jax.tree.map(lambda "
+            "x: x[0], trace)"
             if shape
             else "trace.arm is a single number: pass a trace, as bts_jax.trace returns it"
         )
@@ -114,8 +114,7 @@ def run(
     spent = cost.sum(0, dtype=float)
     panels.note(
         f"{counted(len(rounds), 'round')} with a budget of {_amounts(budget, 'g')}: cost "
-        f"{_amounts(spent, '.4g')}, "
-        f"reward {earned[-1]:,.4g}; pulled most often: {names[most]} "
+        f"{_amounts(spent, '.4g')}, reward {earned[-1]:,.4g}; pulled most often: {names[most]} "
         f"({(arm == most).mean():.0%})",
         "; the trace ends before the run does" if bool(trace.truncated) else "",
     )
@@ -180,8 +179,8 @@ def _left_labels(resources: Sequence[str] | None, left: np.ndarray) -> list[str]
     if left.ndim == 1:
         if resources is not None:
             raise ValueError(
-                f"resources = {resources!r} are names of several resources, and the "
-                f"trace has one: leave it out"
+                f"resources = {resources!r} are names of several resources, and the trace has one: "
+                "leave it out"
             )
         return ["budget left"]
     if resources is None:
@@ -258,10 +257,9 @@ def _names(labels: Any, count: int) -> list[str]:
     names = [labels] if isinstance(labels, str) else list(labels)
     if isinstance(labels, str) or len(names) < count:
         raise ValueError(
-            f"labels = {shown(labels)} has {counted(len(names), 'name')}, and there "
-            f"are {count} arms: give a "
-            "sequence with a name for each, or a mapping from the numbers of some "
-            "to their names"
+            f"labels = {shown(labels)} has {counted(len(names), 'name')}, and there are {count} "
+            "arms: give a sequence with a name for each, or a mapping from the numbers of some to "
+            "their names"
         )
     return [looks.legible(str(name)) for name in names]
 
@@ -310,9 +308,8 @@ def _bands(
             for x in arrays
         )
         raise ValueError(
-            f"bands = {kinds or type(given).__name__} cannot be drawn: give one "
-            f"array over ({len(played)} rounds, "
-            "arms), or three as a tuple (low, middle, high) or a mapping with low, "
-            "high and one more"
+            f"bands = {kinds or type(given).__name__} cannot be drawn: give one array over "
+            f"({len(played)} rounds, arms), or three as a tuple (low, middle, high) or a mapping "
+            "with low, high and one more"
         )
     return None

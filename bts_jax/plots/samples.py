@@ -19,8 +19,8 @@ MOST_PANELS = 8  # four rows fill a page
 def among(name: str, value: Any, *known: str) -> None:
     if value not in known:
         raise ValueError(
-            f"{name} = {value!r} is not known: give "
-            f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+            f"{name} = {value!r} is not known: give {', '.join(map(repr, known[:-1]))} or "
+            f"{known[-1]!r}"
         )
 
 
@@ -51,17 +51,15 @@ def grouped(dataset: "Dataset", metric: str, panel: str) -> dict[str, "DataArray
     else:
         if not {"family", "num_arms"} <= set(dataset.coords):
             raise ValueError(
-                "panel = 'family' needs the coordinates family and num_arms, which "
-                "dataset lacks: pass it "
-                "as sweep returns it, or give 'bandit' or 'all'"
+                "panel = 'family' needs the coordinates family and num_arms, which dataset lacks: "
+                "pass it as sweep returns it, or give 'bandit' or 'all'"
             )
         titles = kinds(dataset)
     groups = split(values, titles)
     if len(groups) > MOST_PANELS:
         raise ValueError(
-            f"panel = {panel!r} makes {len(groups)} panels, and more than "
-            f"{MOST_PANELS} are not legible: select "
-            "fewer bandits, or give 'family' or 'all'"
+            f"panel = {panel!r} makes {len(groups)} panels, and more than {MOST_PANELS} are not "
+            "legible: select fewer bandits, or give 'family' or 'all'"
         )
     return groups
 

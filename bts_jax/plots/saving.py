@@ -83,7 +83,7 @@ def image_format(path: Path) -> str:
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(
-            f"out = {str(path)!r} is not the name of an image: give a name that "
-            f"ends in .png, .pdf or .svg"
+            f"out = {str(path)!r} is not the name of an image: give a name that ends in .png, .pdf "
+            "or .svg"
         )
     return suffix

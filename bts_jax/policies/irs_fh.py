@@ -90,8 +90,7 @@ class IRSFH(Thompson):
         if not hasattr(self.reward, "shapes"):
             raise ValueError(
                 f"reward of IRSFH is a {type(self.reward).__name__}: give a Beta posterior, "
-                f"because "
-                "imagined rewards are successes and failures"
+                "because imagined rewards are successes and failures"
             )
 
     def init(self, problem: Problem) -> IRSFHState:

@@ -41,21 +41,20 @@ class Thompson:
             if not parts:
                 raise ValueError(
                     f"{name} = {parts} is empty: give a posterior, such as "
-                    f"bts_jax.posteriors.Gamma()"
+                    "bts_jax.posteriors.Gamma()"
                 )
             for one in parts:
                 checks.contract(
                     f"posterior {name}",
                     one,
                     ("init", "draw", "record"),
-                    "bts_jax.posteriors.Gamma(), or Gamma(mean=prices, strength=5) "
-                    "for a list of prices",
+                    "bts_jax.posteriors.Gamma(), or Gamma(mean=prices, strength=5) for a list of "
+                    "prices",
                 )
         for one in self.cost if several else (self.cost,):
             if getattr(one, "follows_costs", False):
                 raise ValueError(
-                    f"cost = {one} is a posterior of rewards: give one of costs, "
-                    f"such as "
+                    f"cost = {one} is a posterior of rewards: give one of costs, such as "
                     "bts_jax.posteriors.Beta() or Gamma()"
                 )
             zero = (
@@ -65,17 +64,15 @@ class Thompson:
             )
             if getattr(self.reward, "follows_costs", False) and zero:
                 raise ValueError(
-                    f"cost = {one} has a prior mean of 0, and reward = "
-                    f"{self.reward} follows from the costs: arms "
-                    "that were never pulled would cost nothing, and sell nothing. "
-                    "Give Gamma a mean, or choose "
-                    "cost = bts_jax.posteriors.Beta() or MatchedBeta()"
+                    f"cost = {one} has a prior mean of 0, and reward = {self.reward} follows from "
+                    "the costs: arms that were never pulled would cost nothing, and sell nothing. "
+                    "Give Gamma a mean, or choose cost = bts_jax.posteriors.Beta() or "
+                    "MatchedBeta()"
                 )
         if "cost_mean" in getattr(self.reward, "requires", ()):
             raise ValueError(
-                f"reward = {self.reward} has the expected costs as side "
-                f"information: give another posterior of "
-                "rewards, such as bts_jax.posteriors.Beta()"
+                f"reward = {self.reward} has the expected costs as side information: give another "
+                "posterior of rewards, such as bts_jax.posteriors.Beta()"
             )
 
     @property
@@ -137,11 +134,9 @@ class Thompson:
             return (self.cost,) * count
         if len(self.cost) != count:
             raise ValueError(
-                f"cost of policy {type(self).__name__} has {len(self.cost)} "
-                f"posteriors, and the bandit has "
-                f"{count} resource{'s' * (count > 1)} besides time: give one "
-                f"posterior for all of them, or one "
-                "for each"
+                f"cost of policy {type(self).__name__} has {len(self.cost)} posteriors, and the "
+                f"bandit has {count} resource{'s' * (count > 1)} besides time: give one posterior "
+                "for all of them, or one for each"
             )
         return self.cost
 

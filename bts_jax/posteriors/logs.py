@@ -20,22 +20,20 @@ def columns(
     checks.no_table("values", values)
     if isinstance(arms, str):
         raise ValueError(
-            f"arms = {shown(arms)} is one name: give a list with the names of all "
-            f"arms, as in arms=bandit.arms"
+            f"arms = {shown(arms)} is one name: give a list with the names of all arms, as in "
+            "arms=bandit.arms"
         )
     if isinstance(values, Mapping):
         values = _in_order(values, arms)
     elif arms is not None:
         raise ValueError(
-            "arms is for values that are a mapping from names to lists: leave it "
-            "out, and give the lists in the "
-            "order of the arms"
+            "arms is for values that are a mapping from names to lists: leave it out, and give the "
+            "lists in the order of the arms"
         )
     if not isinstance(values, (list, tuple, np.ndarray)) or not len(values):
         raise ValueError(
-            f"values = {shown(values)} is not a list with one entry for each arm: "
-            f"give one list of numbers for "
-            "each arm, in the order of the arms"
+            f"values = {shown(values)} is not a list with one entry for each arm: give one list of "
+            "numbers for each arm, in the order of the arms"
         )
     found = []
     for arm, row in enumerate(values):
@@ -54,17 +52,15 @@ def columns(
 def _in_order(values: Mapping, arms: Sequence[str] | None) -> list:
     if arms is None:
         raise ValueError(
-            "values is a mapping, and the order of the arms is not known: give "
-            "arms, their names in the order of "
-            "the bandit, as in arms=bandit.arms"
+            "values is a mapping, and the order of the arms is not known: give arms, their names "
+            "in the order of the bandit, as in arms=bandit.arms"
         )
     unknown = [name for name in values if name not in arms]
     missing = [name for name in arms if name not in values]
     if unknown or missing:
         raise ValueError(
-            f"values has the names {shown(list(values))}, and arms = "
-            f"{shown(list(arms))}: give the same names in "
-            "both, and an empty list for an arm without values"
+            f"values has the names {shown(list(values))}, and arms = {shown(list(arms))}: give the "
+            "same names in both, and an empty list for an arm without values"
         )
     return [values[name] for name in arms]
 

@@ -23,7 +23,7 @@ class Specification(str):
             found = specification.parse(str.__str__(self))
             return (
                 f"of policies ({len(found['policies'])}) and bandits ({len(found['bandits'])}); "
-                f"see .bts.specification"
+                "see .bts.specification"
             )
         except (ValueError, KeyError, TypeError):
             return str.__repr__(self)

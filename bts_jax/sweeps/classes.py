@@ -70,9 +70,8 @@ def find(
         classes = [member for member, value in vars(module).items() if isinstance(value, type)]
         reason = "has no class" if found is None else "has an object that is not a class, named"
         raise ValueError(
-            f"{what}: {_named(module)} {reason} {name!r}: give the name of a class "
-            f"in it"
-            f"{suggestion(name, classes)}"
+            f"{what}: {_named(module)} {reason} {name!r}: give the name of a class in "
+            f"it{suggestion(name, classes)}"
         )
     kinds = [kind] if kind else ["policy", "bandit"]
     missing = {one: [member for member in MEMBERS[one] if not _has(found, member)] for one in kinds}
@@ -110,9 +109,8 @@ def by_name(
     for text in texts:
         if not is_name(text):
             raise ValueError(
-                f"{where} = {shown(text)} does not name a class: give a module and "
-                f"a class in it, such as "
-                f"{EXAMPLE['policy']!r}"
+                f"{where} = {shown(text)} does not name a class: give a module and a class in it, "
+                f"such as {EXAMPLE['policy']!r}"
             )
         found = find(text, where=where)
         kinds = [
@@ -123,9 +121,8 @@ def by_name(
         for one in kinds:
             if one.setdefault(found.__name__, found) is not found:
                 raise ValueError(
-                    f"{where} names two classes {found.__name__!r}, which a store "
-                    f"cannot tell apart: go on with "
-                    "the sweep by the file or the call that started it"
+                    f"{where} names two classes {found.__name__!r}, which a store cannot tell "
+                    "apart: go on with the sweep by the file or the call that started it"
                 )
     return policies, bandits
 
@@ -172,9 +169,8 @@ def _imported(what: str, name: str, folder: Path) -> Any:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent is not None and (name == absent or name.startswith(f"{absent}.")):
             raise ValueError(
-                f"{what}: there is no module {absent!r} in {str(folder)!r}, nor "
-                f"where Python looks: put the file "
-                "there, or install its package"
+                f"{what}: there is no module {absent!r} in {str(folder)!r}, nor where Python "
+                "looks: put the file there, or install its package"
             ) from None
         raise ValueError(f"{what}: importing {name!r} failed, {located(error, folder)}") from error
     # Python keeps one module for each name. If two files have the same name, it is the one that was
@@ -191,8 +187,8 @@ def _imported(what: str, name: str, folder: Path) -> Any:
         and os.path.realpath(here.origin) != os.path.realpath(loaded)
     ):
         raise ValueError(
-            f"{what}: {here.origin!r} has the name of a module that is loaded "
-            f"already ({loaded}): rename the file"
+            f"{what}: {here.origin!r} has the name of a module that is loaded already ({loaded}): "
+            "rename the file"
         )
     return module
 

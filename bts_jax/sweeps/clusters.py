@@ -46,9 +46,8 @@ def dask(address: str) -> Iterator[Any]:
             client = stack.enter_context(Client(where, timeout=20, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"--dask = {address!r} is not the address of a scheduler that "
-                f"answers ({error}): give one such as "
-                "tcp://scheduler:8786, or local"
+                f"--dask = {address!r} is not the address of a scheduler that answers ({error}): "
+                "give one such as tcp://scheduler:8786, or local"
             ) from None
         yield client
 
@@ -71,9 +70,8 @@ def slurm(text: str, folder: str) -> Any:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not name or not equals or not value:
             raise ValueError(
-                f"--slurm = {text!r} has {part!r}, which is not NAME=VALUE: give "
-                f"options of sbatch, such as "
-                f"{example}"
+                f"--slurm = {text!r} has {part!r}, which is not NAME=VALUE: give options of "
+                f"sbatch, such as {example}"
             )
         options[name.replace("-", "_")] = int(value) if value.isdecimal() else value
     try:
@@ -81,9 +79,8 @@ def slurm(text: str, folder: str) -> Any:
         executor.update_parameters(**options)
     except Exception as error:  # no SLURM here, or an option that submitit does not know
         raise ValueError(
-            f"--slurm = {text!r} cannot be used ({error}): start where SLURM is, "
-            f"with options such as "
-            f"{example}"
+            f"--slurm = {text!r} cannot be used ({error}): start where SLURM is, with options such "
+            f"as {example}"
         ) from None
     return executor
 
@@ -121,13 +118,13 @@ def shard_of(text: str, environment: Mapping[str, str] | None = None) -> tuple[i
         number, count = str(shard), str(found)
     if not number.isdecimal() or not count.isdecimal():
         raise ValueError(
-            f"--shard = {text!r} is not a shard: give its number and the number of "
-            f"shards, such as 3/8; or auto"
+            f"--shard = {text!r} is not a shard: give its number and the number of shards, such as "
+            "3/8; or auto"
         )
     if not 1 <= int(number) <= int(count):
         raise ValueError(
-            f"--shard = {text!r} is shard {number} of {count}: give a number from 1 "
-            f"to {max(int(count), 1)}"
+            f"--shard = {text!r} is shard {number} of {count}: give a number from 1 to "
+            f"{max(int(count), 1)}"
         )
     return int(number), int(count)
 
@@ -155,9 +152,8 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
         array = read("SLURM_ARRAY_TASK_ID")
         if number == "SLURM_PROCID" and (found or 1) > 1 and read("SLURM_STEP_ID") is None:
             raise ValueError(
-                f"--shard = auto: SLURM_NTASKS = {found}, but srun did not start "
-                f"this process: put srun before "
-                "the command, or give --shard I/N"
+                f"--shard = auto: SLURM_NTASKS = {found}, but srun did not start this process: put "
+                "srun before the command, or give --shard I/N"
             )
         # Each job of an array has processes.
         if not number.startswith("SLURM_ARRAY") and array is not None:
@@ -165,14 +161,12 @@ def _launched(environment: Mapping[str, str], count: int | None) -> tuple[int, i
             found = (found or 1) * (read("SLURM_ARRAY_TASK_COUNT") or 1)
         if count is None and found is None:
             raise ValueError(
-                f"--shard = auto: {number} makes this process shard {index + 1}, "
-                f"but the number of shards is "
-                "unknown: give --shard auto/8 if there are 8"
+                f"--shard = auto: {number} makes this process shard {index + 1}, but the number of "
+                "shards is unknown: give --shard auto/8 if there are 8"
             )
         return index + 1, count or found or 1
     known = ", ".join(number for number, *_ in LAUNCHERS)
     raise ValueError(
-        f"--shard = auto finds no launcher in the environment ({known} are not "
-        f"set): start with srun, mpirun or "
-        "a similar launcher, or give --shard I/N"
+        f"--shard = auto finds no launcher in the environment ({known} are not set): start with "
+        "srun, mpirun or a similar launcher, or give --shard I/N"
     )

@@ -65,20 +65,18 @@ def check(executor: Any, out: Any, task_seconds: Any, **others: Any) -> float:
     if not callable(getattr(executor, "submit", None)):
         raise ValueError(
             f"executor = {executor!r} has no method submit: give a process pool, a "
-            f"dask.distributed.Client, or "
-            "another object with submit(function, *arguments)"
+            "dask.distributed.Client, or another object with submit(function, *arguments)"
         )
     if out is None:
         raise ValueError(
-            "out = None, but the workers of an executor save their results in a "
-            "store: give as out a folder "
-            "that all workers share"
+            "out = None, but the workers of an executor save their results in a store: give as out "
+            "a folder that all workers share"
         )
     for name, value in others.items():
         if value is not None:
             raise ValueError(
-                f"{name} = {value!r} does not go with executor: leave it out, each "
-                f"worker chooses its own"
+                f"{name} = {value!r} does not go with executor: leave it out, each worker chooses "
+                "its own"
             )
     seconds = float(
         checks.numbers("task_seconds", task_seconds, "give a positive number of seconds")
@@ -102,16 +100,14 @@ def first_worker(executor: Any) -> Worker:
         if not isinstance(error, NOT_DONE):
             raise
         raise TasksFailed(
-            f"the executor's first worker failed ({_in_words(error)}): give "
-            f"workers bts_jax, and start "
-            "them by spawn, never by fork"
+            f"the executor's first worker failed ({_in_words(error)}): give workers bts_jax, and "
+            "start them by spawn, never by fork"
         ) from error
     for name, here in (("bts_jax", __version__), ("jax", jax.__version__)):
         if found[name] != here:
             raise ValueError(
-                f"worker {found['worker']} has {name} {found[name]}, and here it is "
-                f"{here}: install the same "
-                "versions on all machines"
+                f"worker {found['worker']} has {name} {found[name]}, and here it is {here}: "
+                "install the same versions on all machines"
             )
     return Worker(found["platform"], found["device"], found["devices"])
 
@@ -137,18 +133,16 @@ def own_classes(grid: Grid, described: dict[str, Any]) -> tuple[worker.Classes, 
             made, where = type(thing), f"{kind}[{name!r}]"
             if own.setdefault(made.__name__, made) is not made:
                 raise ValueError(
-                    f"{where} is a {made.__name__}, and another class has the same "
-                    f"name: rename one of the two, "
-                    "since the store identifies classes by name"
+                    f"{where} is a {made.__name__}, and another class has the same name: rename "
+                    "one of the two, since the store identifies classes by name"
                 )
             try:
                 remade(where, described[kind][name], registry, own)
             except ValueError as error:
                 raise ValueError(
-                    f"{where} cannot be recreated by a worker, from its class and "
-                    f"the numbers in the store "
-                    f"({str(error).partition(': go on')[0]}): leave executor out, "
-                    f"or use shards"
+                    f"{where} cannot be recreated by a worker, from its class and the numbers in "
+                    f"the store ({str(error).partition(': go on')[0]}): leave executor out, or use "
+                    "shards"
                 ) from None
         found.append(tuple((name, _whereabouts(made)) for name, made in own.items()))
     return found[0], found[1]
@@ -246,9 +240,8 @@ def play_elsewhere(
                     continue
                 if "refused" in report:
                     raise ValueError(
-                        f"worker {report['worker']} refuses to play: "
-                        f"{report['refused']}. Fix that worker, and "
-                        "start the same sweep again; complete chunks are kept"
+                        f"worker {report['worker']} refuses to play: {report['refused']}. Fix that "
+                        "worker, and start the same sweep again; complete chunks are kept"
                     )
                 for counter, more in zip(counts, (report["lost"], report["cut"]), strict=True):
                     counter.update({tuple(key): number for key, number in more})
@@ -269,13 +262,10 @@ def play_elsewhere(
         policy, bandit = results.names(task.chunks[0])
         chunks = sum(len(task.chunks) for task, _ in failed)
         raise TasksFailed(
-            f"{counted(len(failed), 'task')} of {len(divided)} failed, each "
-            f"{AGAIN + 1} times or when it was "
-            f"submitted, with {counted(chunks, 'chunk')}; the first has policy "
-            f"{shown(policy)} on bandit "
-            f"{shown(bandit)} ({_in_words(error)}). All else is saved in "
-            f"{str(results.path)!r}: start the same "
-            "sweep again"
+            f"{counted(len(failed), 'task')} of {len(divided)} failed, each {AGAIN + 1} times or "
+            f"when it was submitted, with {counted(chunks, 'chunk')}; the first has policy "
+            f"{shown(policy)} on bandit {shown(bandit)} ({_in_words(error)}). All else is saved in "
+            f"{str(results.path)!r}: start the same sweep again"
         ) from error
     return counts, played
 
@@ -323,9 +313,8 @@ def _submitted_together(executor: Any) -> Iterator[None]:
             yield
     except Exception as error:
         raise TasksFailed(
-            f"the executor does not accept the tasks ({_in_words(error)}): fix "
-            f"this, and start the same sweep "
-            "again"
+            f"the executor does not accept the tasks ({_in_words(error)}): fix this, and start the "
+            "same sweep again"
         ) from error
 
 

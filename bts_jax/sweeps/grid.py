@@ -72,8 +72,8 @@ class Grid:
         self.key = jax.random.key(self.seed, impl="threefry2x32")
         if not isinstance(relative_to_min_cost, bool):
             raise ValueError(
-                f"relative_to_min_cost = {relative_to_min_cost!r} is not allowed: "
-                f"give True or False"
+                f"relative_to_min_cost = {relative_to_min_cost!r} is not allowed: give True or "
+                "False"
             )
         self.relative_to_min_cost = relative_to_min_cost
         self.coords = _coords(bandit_coords, list(self.bandits))
@@ -108,9 +108,8 @@ class Grid:
             if means.cost_mean.ndim > 1:
                 if self.in_rounds:
                     raise ValueError(
-                        f"{where} has several resources, and runs that end after a "
-                        f"number of rounds have no "
-                        "budget, so no regret: add time as a resource, with "
+                        f"{where} has several resources, and runs that end after a number of "
+                        "rounds have no budget, so no regret: add time as a resource, with "
                         "Timed(bandit), and give budgets"
                     )
                 with _about(where):
@@ -125,18 +124,16 @@ class Grid:
             self.scales.append((float(found[0]), np.asarray(found[1], np.float64).tolist()))
             if relative_to_min_cost and means.cost_mean.ndim > 1:
                 raise ValueError(
-                    f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, "
-                    f"and budgets are relative to "
-                    "the smallest expected cost, which is defined for one cost: "
-                    "leave relative_to_min_cost out"
+                    f"{where} has {counted(means.cost_mean.shape[1], 'resource')}, and budgets are "
+                    "relative to the smallest expected cost, which is defined for one cost: leave "
+                    "relative_to_min_cost out"
                 )
             if relative_to_min_cost:
                 costs[place] = float(np.min(means.cost_mean))
                 if costs[place] <= 0:
                     raise ValueError(
-                        f"{where} has an arm that costs nothing, and budgets are "
-                        f"relative to the smallest "
-                        "expected cost: leave this bandit out"
+                        f"{where} has an arm that costs nothing, and budgets are relative to the "
+                        "smallest expected cost: leave this bandit out"
                     )
                 amounts = self.budgets * costs[place]
                 fine = amounts[0] * UNIT >= 0.5 and amounts[-1] <= LARGEST
@@ -155,9 +152,8 @@ class Grid:
             )
             if self.in_rounds and "budget" in side_info(policy):
                 raise ValueError(
-                    f"policies[{name!r}] requires the budget, and runs that end "
-                    f"after a number of rounds have "
-                    "none: leave the policy out, or give budgets and max_rounds"
+                    f"policies[{name!r}] requires the budget, and runs that end after a number of "
+                    "rounds have none: leave the policy out, or give budgets and max_rounds"
                 )
             amounts = None if self.means[0].cost_mean.ndim > 1 else self.amounts[0]
             with _about(f"policies[{name!r}]"):
@@ -224,19 +220,19 @@ class Grid:
             ):
                 if other is not None:
                     raise ValueError(
-                        f"rounds and {name} are both given: rounds say when runs "
-                        f"end; give one of them"
+                        f"rounds and {name} are both given: rounds say when runs end; give one of "
+                        "them"
                     )
         elif budgets is None:
             raise ValueError(
-                "budgets = None: give budgets, or give as rounds the numbers of "
-                "rounds after which to record runs"
+                "budgets = None: give budgets, or give as rounds the numbers of rounds after which "
+                "to record runs"
             )
         amounts = increasing(rounds, "rounds") if self.in_rounds else increasing(budgets)
         if self.in_rounds and not (amounts == np.floor(amounts)).all():
             raise ValueError(
-                f"rounds = {shown(rounds)} are not whole: give numbers of rounds, "
-                f"in increasing order"
+                f"rounds = {shown(rounds)} are not whole: give numbers of rounds, in increasing "
+                "order"
             )
         self.budgets = _exact(amounts)  # or numbers of rounds
         self.longest = int(self.budgets[-1]) if self.in_rounds else self.longest
@@ -412,9 +408,8 @@ def _check_single(argument: str, name: str, value: Any, batch: bool) -> None:
         ]
         shapes = ", ".join(f"{field} of shape {shape}" for field, shape in leaves if shape)
         raise ValueError(
-            f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: "
-            f"give each setting its own name, "
-            f"as one entry of the dict {argument} or, in a grid file, as one table "
+            f"{argument}[{name!r}] has {shapes}, which is a batch of {argument}: give each setting "
+            f"its own name, as one entry of the dict {argument} or, in a grid file, as one table "
             f"[{argument}.NAME]"
         )
 
@@ -434,8 +429,7 @@ def _coords(value: Any, bandits: list[str]) -> dict[str, list]:
     except ValueError as error:
         raise ValueError(
             f"bandit_{error}: give one number or text for each of the "
-            f"{counted(len(bandits), 'bandit')}, as in "
-            f"{example}"
+            f"{counted(len(bandits), 'bandit')}, as in {example}"
         ) from None
     for name, values in coords.items():
         for text in (name, *values):

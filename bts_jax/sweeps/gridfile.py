@@ -87,8 +87,8 @@ def read_toml(path: str | os.PathLike) -> dict[str, Any]:
         ):
             if label in bandits:
                 raise ValueError(
-                    f"there are two bandits {label!r}, one of them a random "
-                    f"instance: change the name of {where}"
+                    f"there are two bandits {label!r}, one of them a random instance: change the "
+                    f"name of {where}"
                 )
             bandits[label] = bandit
     return {**table, "policies": policies, "bandits": bandits}
@@ -198,9 +198,8 @@ def _kind(where: str, options: dict[str, Any], registry: Mapping[str, Any], fold
     if classes.is_name(kind):
         return classes.find(kind, what, folder=folder, where=f"{where}.kind")
     raise ValueError(
-        f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}; "
-        f"a class of your own is "
-        f"{classes.EXAMPLE[what]!r}{suggestion(kind, registry)}"
+        f"{where}.kind = {shown(kind)} is unknown: there are {', '.join(registry)}; a class of "
+        f"your own is {classes.EXAMPLE[what]!r}{suggestion(kind, registry)}"
     )
 
 

@@ -289,8 +289,8 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
     paths, path = [Path(store) for store in stores], Path(out)
     if len(paths) < 2:
         raise ValueError(
-            f"stores = {[str(store) for store in paths]!r} has nothing to merge: "
-            f"name at least two stores"
+            f"stores = {[str(store) for store in paths]!r} has nothing to merge: name at least two "
+            "stores"
         )
     for place, store in enumerate(paths):
         if any(store.resolve() == other.resolve() for other in (*paths[:place], path)):
@@ -304,8 +304,8 @@ def merge(*stores: str | os.PathLike, out: str | os.PathLike) -> xr.Dataset:
             whole, _ = union(whole, one.specification, "before", f"in {str(store)!r}", revise=False)
         except Conflict as error:
             raise ValueError(
-                f"the stores are not parts of one sweep ({error}): merge those that "
-                f"agree, or rename"
+                f"the stores are not parts of one sweep ({error}): merge those that agree, or "
+                "rename"
             ) from None
     chunk_size = min(one.chunk_size for one in kept)
     same = all(list(one.specification["bandits"]) == list(whole["bandits"]) for one in kept)
@@ -392,10 +392,9 @@ def _refuse_duplicates(results: Results, paths: Sequence[Path], kept: Sequence[R
                 if (mask & earlier).any():
                     policy, bandit = results.names(chunk)
                     raise ValueError(
-                        f"{str(paths[other])!r} and {str(paths[place])!r} both have "
-                        f"runs of policy "
-                        f"{shown(policy)} on bandit {shown(bandit)}: merge stores "
-                        f"that have different runs"
+                        f"{str(paths[other])!r} and {str(paths[place])!r} both have runs of policy "
+                        f"{shown(policy)} on bandit {shown(bandit)}: merge stores that have "
+                        "different runs"
                     )
 
 

@@ -75,16 +75,15 @@ def open_results(path: str | os.PathLike, *, lazy: bool = False) -> xr.Dataset:
         raise ValueError('lazy = True needs dask: pip install "bts_jax[dask]", or leave lazy out')
     if results.moving or (results.sources and results.saved() < len(results.chunks)):
         raise ValueError(
-            f"the store {str(path)!r} has grown and is not complete: start its "
-            f"sweep again, or leave lazy out"
+            f"the store {str(path)!r} has grown and is not complete: start its sweep again, or "
+            "leave lazy out"
         )
     try:
         return results.lazy()
     except (KeyError, OSError, ValueError) as error:
         raise ValueError(
-            f"the store {str(path)!r} cannot be read chunk by chunk ({error}): "
-            f"start its sweep again to repair "
-            "it, or leave lazy out"
+            f"the store {str(path)!r} cannot be read chunk by chunk ({error}): start its sweep "
+            "again to repair it, or leave lazy out"
         ) from None
 
 
@@ -157,8 +156,8 @@ def begin(
                 root = grow(path, root, whole, seeds, bandits)
     for name in changed:
         warnings.warn(
-            f"the code of {name} has changed since the store {str(path)!r} was "
-            f"written: its runs are played again",
+            f"the code of {name} has changed since the store {str(path)!r} was written: its runs "
+            "are played again",
             stacklevel=4,
         )
     results = with_sources(path, root)
@@ -228,9 +227,8 @@ def _union(path: Path, root: Root, described: dict[str, Any]) -> tuple[dict[str,
         return whole, changed
     except Conflict as error:
         raise ValueError(
-            f"the store {str(path)!r} belongs to another grid and is left unchanged "
-            f"({error}): name another "
-            "folder as out, or read it with bts_jax.open_results"
+            f"the store {str(path)!r} belongs to another grid and is left unchanged ({error}): "
+            "name another folder as out, or read it with bts_jax.open_results"
         ) from None
 
 

@@ -183,9 +183,8 @@ class Results:
         """Raises a `ValueError` if another process has given the store another grid."""
         if not self.is_current():
             raise ValueError(
-                f"the store {str(self.path)!r} has got another grid from another "
-                f"process: start the same "
-                "sweep again, to continue with that grid"
+                f"the store {str(self.path)!r} has got another grid from another process: start "
+                "the same sweep again, to continue with that grid"
             )
 
     def adopt(self, chunk: Chunk) -> bool:
@@ -220,8 +219,8 @@ class Results:
             saved = self.read(chunk)
             if saved is None:
                 raise ValueError(
-                    f"the store {str(self.path)!r} was changed by another process: "
-                    f"start the same sweep again"
+                    f"the store {str(self.path)!r} was changed by another process: start the same "
+                    "sweep again"
                 )
             return self._keep(chunk, saved, self._kept)
         for name, value in values.items():
@@ -485,9 +484,8 @@ class Results:
         )
         if needed > FREE + EXPANSION * found:
             raise ValueError(
-                f"the results in {str(self.path)!r} would take {needed:,} bytes of "
-                f"memory, and its files have "
-                f"{found:,} bytes: read it in parts, with xarray.open_zarr"
+                f"the results in {str(self.path)!r} would take {needed:,} bytes of memory, and its "
+                f"files have {found:,} bytes: read it in parts, with xarray.open_zarr"
             )
 
     def _blank(self) -> dict[str, np.ndarray]:

@@ -279,23 +279,19 @@ def _warn(grid: Grid, counts: Counts) -> None:
     policy_names, bandit_names = list(grid.policies), list(grid.bandits)
     for (policy, bandit), seeds in sorted(counts.lost.items()):
         warnings.warn(
-            f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] "
-            f"produced "
-            f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm "
-            f"that does not exist or never "
-            "decided, or a reward or a cost was not in [0, 1], or above reward_scale "
-            "or cost_scale; check_policy and "
-            "check_bandit may find the reason",
+            f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] produced "
+            f"invalid runs (NaN) for {counted(seeds, 'seed')}: the policy chose an arm that does "
+            "not exist or never decided, or a reward or a cost was not in [0, 1], or above "
+            "reward_scale or cost_scale; check_policy and check_bandit may find the reason",
             RuntimeWarning,
             stacklevel=4,
         )
     for (policy, bandit), seeds in sorted(counts.cut.items()) if grid.longest is None else ():
         warnings.warn(
-            f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] "
-            f"hit the limit of rounds for "
-            f"{counted(seeds, 'seed')} before the budget was spent, and regret is NaN "
-            f"there: check that every arm "
-            "costs something, or use pseudo_regret, which is about the pulls made",
+            f"policies[{policy_names[policy]!r}] on bandits[{bandit_names[bandit]!r}] hit the "
+            f"limit of rounds for {counted(seeds, 'seed')} before the budget was spent, and regret "
+            "is NaN there: check that every arm costs something, or use pseudo_regret, which is "
+            "about the pulls made",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -319,10 +315,9 @@ def _devices(devices: Any) -> list[Any]:
     if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         if not 1 <= devices <= len(here):
             raise ValueError(
-                f"devices = {devices}, and there "
-                f"{'is' if len(here) == 1 else 'are'} {len(here)} "
+                f"devices = {devices}, and there {'is' if len(here) == 1 else 'are'} {len(here)} "
                 f"({here[0].device_kind}): {remedy}; to divide a CPU into more, set "
-                f"BTS_JAX_CPU_DEVICES"
+                "BTS_JAX_CPU_DEVICES"
             )
         return here[:devices]
     if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
@@ -335,8 +330,8 @@ def _devices(devices: Any) -> list[Any]:
             or device in devices[:place]
         ):
             raise ValueError(
-                f"devices[{place}] = {device!r} is not a device of this process, or "
-                f"it is given twice: {remedy}"
+                f"devices[{place}] = {device!r} is not a device of this process, or it is given "
+                f"twice: {remedy}"
             )
     return list(devices)
 
@@ -350,8 +345,8 @@ def _shard_of(shard: Any, out: Any) -> tuple[int, int]:
     )
     if not whole or not 1 <= shard[0] <= shard[1]:
         raise ValueError(
-            f"shard = {shard!r} is not a shard: give its number, from 1, and the "
-            f"number of shards, such as (3, 8)"
+            f"shard = {shard!r} is not a shard: give its number, from 1, and the number of shards, "
+            "such as (3, 8)"
         )
     if out is None:
         raise ValueError(

@@ -70,10 +70,9 @@ def _check_groups(grid: Grid, results: Results) -> None:
     for start in range(0, len(grid.kinds), results.group):
         if len(set(grid.kinds[start : start + results.group])) > 1:
             raise ValueError(
-                f"the store {str(results.path)!r} has groups of {results.group} "
-                f"bandits, and bandits of different "
-                f"kinds in one, from {list(grid.bandits)[start]!r} on: it was "
-                f"changed; name another folder as out"
+                f"the store {str(results.path)!r} has groups of {results.group} bandits, and "
+                f"bandits of different kinds in one, from {list(grid.bandits)[start]!r} on: it was "
+                "changed; name another folder as out"
             )
 
 

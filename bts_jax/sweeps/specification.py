@@ -81,8 +81,8 @@ def check_length(root: bytes) -> None:
     ):
         if size > most:
             raise ValueError(
-                f"the description of the sweep takes {size:,} {what}, and {most:,} "
-                f"are allowed in a store"
+                f"the description of the sweep takes {size:,} {what}, and {most:,} are allowed in "
+                "a store"
             )
 
 
@@ -167,8 +167,8 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
             )
             if len(means[0]) != len(means[1]):
                 raise ValueError(
-                    f"{where} has {len(means[0])} expected rewards and "
-                    f"{len(means[1])} expected costs"
+                    f"{where} has {len(means[0])} expected rewards and {len(means[1])} expected "
+                    "costs"
                 )
             names = max(names, *map(len, _arm_names(where, entry, len(means[0]))), 0)
             arms = max(arms, len(means[0]))
@@ -203,13 +203,12 @@ def check(found: Any, chunk_size: Any, group: Any = 1) -> None:
             raise ValueError(
                 f"the {what} take {size:,} bytes, and at most {most:,} are allowed: "
                 f"{counted(len(bandits), 'bandit')} of up to {counted(arms, 'arm')}, "
-                f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, "
-                f"{in_a_chunk}"
+                f"{counted(len(budgets), 'budget')} and {counted(seeds, 'seed')}, {in_a_chunk}"
             )
     if chunks > MOST_CHUNKS:
         raise ValueError(
-            f"there are {chunks:,} chunks of {chunk_size} seeds, and at most "
-            f"{MOST_CHUNKS:,} are allowed"
+            f"there are {chunks:,} chunks of {chunk_size} seeds, and at most {MOST_CHUNKS:,} are "
+            "allowed"
         )
 
 
@@ -224,9 +223,8 @@ def words_of(bandits: Iterable[str]) -> np.ndarray:
         other = found.setdefault(zlib.crc32(name.encode()), name)
         if other != name:
             raise ValueError(
-                f"bandits {shown(other)} and {shown(name)} have names with the same "
-                f"CRC-32, so that their runs "
-                "would have the same keys: rename one of them"
+                f"bandits {shown(other)} and {shown(name)} have names with the same CRC-32, so "
+                "that their runs would have the same keys: rename one of them"
             )
     return np.array(list(found), np.uint32)
 
@@ -248,8 +246,8 @@ def check_coords(coords: Any, bandits: int) -> None:
             raise ValueError(f"{where} = {shown(values)} has neither numbers alone nor texts alone")
         if any(isinstance(x, str) and not x.isprintable() for x in values):
             raise ValueError(
-                f"{where} = {shown(values)} has line breaks or other control "
-                f"characters: leave them out"
+                f"{where} = {shown(values)} has line breaks or other control characters: leave "
+                "them out"
             )
 
 
@@ -410,9 +408,8 @@ def remade(
                 f"{where} is a {name:.60}, which has a part of a class of your own: {AGAIN}"
             )
         raise ValueError(
-            f"{where} is a {name:.60}, which is not built in: {AGAIN}; or name its "
-            f"class, as in bts-jax sweep "
-            f"--resume STORE --import my_module:{name:.60}"
+            f"{where} is a {name:.60}, which is not built in: {AGAIN}; or name its class, as in "
+            f"bts-jax sweep --resume STORE --import my_module:{name:.60}"
         )
 
     def part_of(value: Any) -> Any:
@@ -440,16 +437,14 @@ def _own(where: str, entry: dict[str, Any], kind: type, fields: dict[str, Any]) 
     for part in fields:
         if not part.isidentifier():  # such as a field of a field
             raise ValueError(
-                f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, "
-                f"which cannot be recreated "
-                f"from its class: {AGAIN}"
+                f"{where} is a {entry['class']:.60} with a part {shown(part, 60)}, which cannot be "
+                f"recreated from its class: {AGAIN}"
             )
     made = classes.arrays(classes.call(where, kind, fields))
     if str(jax.tree.structure(made)) != entry.get("structure"):
         raise ValueError(
-            f"{where} is a {entry['class']:.60} with settings that are not numbers, "
-            f"or with other fields than its "
-            f"class has now: {AGAIN}"
+            f"{where} is a {entry['class']:.60} with settings that are not numbers, or with other "
+            f"fields than its class has now: {AGAIN}"
         )
     return made
 
@@ -512,8 +507,8 @@ def _entry(
                 _entry(f"{where}.{shown(name)}", part, depth=depth + 1)
         elif not _numbers(field):
             raise ValueError(
-                f"{where}.fields[{shown(name)}] = {shown(field)} is neither a "
-                f"number nor a list of numbers"
+                f"{where}.fields[{shown(name)}] = {shown(field)} is neither a number nor a list of "
+                "numbers"
             )
 
 
@@ -535,8 +530,8 @@ def _arm_names(where: str, entry: dict[str, Any], count: int) -> list[str]:
             type(one) in (int, float) and SMALLEST_SCALE <= one <= LARGEST_SCALE for one in several
         ):
             raise ValueError(
-                f"{where}.{name} = {shown(scale)} is not a number from "
-                f"{SMALLEST_SCALE:g} to {LARGEST_SCALE}"
+                f"{where}.{name} = {shown(scale)} is not a number from {SMALLEST_SCALE:g} to "
+                f"{LARGEST_SCALE}"
             )
     if "arms" not in entry:
         return []

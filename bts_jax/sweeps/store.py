@@ -49,9 +49,8 @@ ZSTD = Zstd(level=1)
 # Of stores. In the first one, up to version 0.2, checksums did not say which chunk they belong to.
 FORMAT = 2
 OLD = (
-    "written by bts_jax 0.2 or earlier: its checksums find damaged chunks, but not chunks "
-    "that were "
-    "copied from another place or from another store"
+    "written by bts_jax 0.2 or earlier: its checksums find damaged chunks, but not chunks that "
+    "were copied from another place or from another store"
 )
 
 
@@ -357,8 +356,8 @@ def is_empty(path: Path) -> bool:
     there = os.path.exists(path)  # unlike `Path.exists`, also False if the path is too long
     if there and not path.is_dir():
         raise ValueError(
-            f"out = {str(path)!r} is a file: name a folder that is not there yet, "
-            f"or the store to continue"
+            f"out = {str(path)!r} is a file: name a folder that is not there yet, or the store to "
+            "continue"
         )
     try:
         return not there or all(
@@ -427,9 +426,8 @@ def read_root(path: Path, known: Known | None = None) -> Root:
                 raise ValueError(f"{shown(name, 60)} is too long, or has control characters")
         if format_of(attributes) not in (1, FORMAT):
             raise ValueError(
-                f"it has the format {shown(format_of(attributes))}, and this "
-                f"version knows the formats 1 to "
-                f"{FORMAT}: install the version of bts_jax that wrote it"
+                f"it has the format {shown(format_of(attributes))}, and this version knows the "
+                f"formats 1 to {FORMAT}: install the version of bts_jax that wrote it"
             )
         known = known if known and known.text == attributes["specification"] else None
         described = known.described if known else specification.parse(attributes["specification"])
@@ -438,11 +436,9 @@ def read_root(path: Path, known: Known | None = None) -> Root:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise NoStore(
-            f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged "
-            f"({reason}): name another folder, "
-            "one that is not there yet for a new sweep. If a sweep was saved there, "
-            "start it again by its grid file "
-            "or call, which writes zarr.json anew"
+            f"{str(path)!r} is not a store of a sweep, or its zarr.json is damaged ({reason}): "
+            "name another folder, one that is not there yet for a new sweep. If a sweep was saved "
+            "there, start it again by its grid file or call, which writes zarr.json anew"
         ) from None
     return Root(attributes, chunk_size, group, described)
 
@@ -459,9 +455,8 @@ def _no_store(path: Path) -> NoStore:
         ]
     there = f", such as {', '.join(map(repr, sorted(found)[:3]))}" if found else ""
     return NoStore(
-        f"{str(path)!r} is not a store of a sweep, but {what}: name the folder that a "
-        f"sweep was saved in{there}; "
-        "for a new sweep, name a folder that is not there yet"
+        f"{str(path)!r} is not a store of a sweep, but {what}: name the folder that a sweep was "
+        f"saved in{there}; for a new sweep, name a folder that is not there yet"
     )
 
 
@@ -493,7 +488,6 @@ def _shortly(value: Any) -> str:
 
 def unwritable(path: Path | None, error: OSError) -> OSError:
     return OSError(
-        f"cannot write to {str(path)!r} ({error.strerror or error}): fix this and "
-        f"start the same sweep again; "
-        "complete chunks are kept"
+        f"cannot write to {str(path)!r} ({error.strerror or error}): fix this and start the same "
+        "sweep again; complete chunks are kept"
     )

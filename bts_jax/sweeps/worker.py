@@ -178,7 +178,7 @@ def _open(order: Order) -> tuple[Results, Grid, list[Any], int]:
     there = {name: described[name] for name in here}
     if here != there:
         raise Refusal(
-            f"it is another kind of worker than the first "
+            "it is another kind of worker than the first "
             f"({differences_in_words(there, here, 'there', 'here')})"
         )
     with on_the_host():
@@ -226,8 +226,8 @@ def _found(text: str, folder: str) -> type:
     code = code_of(made)
     if _loaded.setdefault(made, code) != code:
         raise Refusal(
-            f"it has imported {text} before the file changed; restart the workers, in "
-            f"Dask by client.restart()"
+            f"it has imported {text} before the file changed; restart the workers, in Dask by "
+            "client.restart()"
         )
     return made
 
@@ -250,8 +250,7 @@ def _seen(order: Order, path: Path) -> Root:
             reason = str(error)
         if time.monotonic() > until:
             raise Refusal(
-                f"it does not see the store of this sweep after {order.patience:g} s "
-                f"({reason}); the store must be "
-                "in a folder that all workers share, under the same path"
+                f"it does not see the store of this sweep after {order.patience:g} s ({reason}); "
+                "the store must be in a folder that all workers share, under the same path"
             )
         time.sleep(0.2)

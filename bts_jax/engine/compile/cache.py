@@ -90,8 +90,8 @@ def enable_cache(max_bytes: int = MOST_BYTES) -> Path | None:
     global _tidied_at_exit
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
         raise ValueError(
-            f"max_bytes = {max_bytes!r} is not a number of bytes: give a whole "
-            f"number, such as 2**30"
+            f"max_bytes = {max_bytes!r} is not a number of bytes: give a whole number, such as "
+            "2**30"
         )
     off, set_before = _off(), jax.config.jax_compilation_cache_dir  # type: ignore
     try:
@@ -166,16 +166,14 @@ def _folder() -> Path:
     top, folder = place(), _path()
     if exposed := files.exposed(top):
         raise OSError(
-            f"{str(exposed)!r} belongs to another user, or others may write to it, so "
-            f"that they could exchange the "
-            "programs: set XDG_CACHE_HOME to a folder that only you can change"
+            f"{str(exposed)!r} belongs to another user, or others may write to it, so that they "
+            "could exchange the programs: set XDG_CACHE_HOME to a folder that only you can change"
         )
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (files.private_folder(top) and files.private_folder(folder)):
         raise OSError(
-            f"{str(top)!r} cannot be created, or is open to other users: make it a "
-            f"folder of yours with mode 700, or "
-            "set XDG_CACHE_HOME"
+            f"{str(top)!r} cannot be created, or is open to other users: make it a folder of yours "
+            "with mode 700, or set XDG_CACHE_HOME"
         )
     return folder
 
