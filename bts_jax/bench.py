@@ -90,7 +90,7 @@ def _on_cpu(progress: Callable[[str], Any]) -> list[dict]:
         # Starts the processes.
         list(pool.map(_numpy_pulls, [("kube", np.ones(2), np.ones(2), 1, 1, 0)] * cores))
         for num_arms, of_bts, of_others, small in SIZES:
-            bandit = _problem(num_arms)
+            bandit = problem(num_arms)
             reward, cost = (np.asarray(x, np.float64) for x in (bandit.reward, bandit.cost))
             for name in NAMES:
                 progress(f"{name}, {num_arms} arms")
@@ -126,12 +126,12 @@ def _on_gpu(progress: Callable[[str], Any]) -> list[dict]:
         for name in ("bts", "kube") if runs > 500 else ("bts",):
             progress(f"{name}, {num_arms} arms, {runs} runs")
             rows.append(
-                {**_ours(name, _problem(num_arms), budget, runs), "others": {}, "ratios": {}}
+                {**_ours(name, problem(num_arms), budget, runs), "others": {}, "ratios": {}}
             )
     return rows
 
 
-def _problem(num_arms: int) -> Bernoulli:
+def problem(num_arms: int) -> Bernoulli:
     return Bernoulli.random(jax.random.key(2015), num_arms, cost_range=(0.2, 1.0))
 
 
@@ -142,8 +142,8 @@ def _with_two_resources(sizes: tuple, progress: Callable[[str], Any]) -> list[di
         two = Bernoulli.random(
             jax.random.key(2015), num_arms, cost_range=(0.2, 1.0), num_resources=2
         )
-        (ours,) = _measured({"knapsack-bts, d = 2": KnapsackBTS()}, two, budget, runs)
-        (base,) = _measured({"bts": POLICIES["bts"]()}, _problem(num_arms), budget, runs)
+        (ours,) = measured({"knapsack-bts, d = 2": KnapsackBTS()}, two, budget, runs)
+        (base,) = measured({"bts": POLICIES["bts"]()}, problem(num_arms), budget, runs)
         rates = {"bts, one resource": base["pulls per second"]}
         rows.append(
             {
@@ -162,8 +162,8 @@ def _by_users(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:
         for (title, policy, name), budget in zip(WRITTEN_BY_USERS, budgets, strict=True):
             progress(f"{title}, as a user writes it, {num_arms} arms, {runs} runs")
             # The built-in policy at the same budget: the time per pull depends on it.
-            ours, theirs = _measured(
-                {name: POLICIES[name](), title: policy()}, _problem(num_arms), budget, runs
+            ours, theirs = measured(
+                {name: POLICIES[name](), title: policy()}, problem(num_arms), budget, runs
             )
             rows.append(
                 {
@@ -179,10 +179,10 @@ def _by_users(sizes: tuple, progress: Callable[[str], Any]) -> list[dict]:
 
 
 def _ours(name: str, bandit: Bernoulli, budget: int, runs: int) -> dict:
-    return {**_measured({name: POLICIES[name]()}, bandit, budget, runs)[0], "written by": "bts_jax"}
+    return {**measured({name: POLICIES[name]()}, bandit, budget, runs)[0], "written by": "bts_jax"}
 
 
-def _measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs: int) -> list[dict]:
+def measured(policies: dict[str, Policy], bandit: Bernoulli, budget: int, runs: int) -> list[dict]:
     """A row for each policy: the fastest of 2 to 5 plays, or a single play if it takes more than
     `ENOUGH` seconds.
 

@@ -678,6 +678,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     import json
 
     from bts_jax import progress
+    from bts_jax.ablation import ablation
     from bts_jax.bench import bench
     from bts_jax.latency import latency
 
@@ -687,12 +688,26 @@ def _bench(arguments: argparse.Namespace) -> None:
         if not arguments.quiet:
             say(f"measuring {text}")
 
-    result = latency(arguments.latency == "full", doing) if arguments.latency else bench(doing)
+    if arguments.ablate and arguments.latency:
+        raise ValueError("--ablate and --latency are both given: give one of them")
+    if arguments.ablate:
+        result = ablation(doing)
+    else:
+        result = latency(arguments.latency == "full", doing) if arguments.latency else bench(doing)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return
     rows = result.pop("rows")
     print("; ".join(f"{name}: {value}" for name, value in result.items() if value is not None))
+    if arguments.ablate:
+        settings = [name for name in rows[0] if name not in ("pass", "buys")]
+        cells = [[f"{row[name]:.2f}" for name in settings] for row in rows]
+        _table(
+            ["without", *settings],
+            [[row["pass"], *some] for row, some in zip(rows, cells, strict=True)],
+        )
+        print("time of a call, divided by the time with all passes")
+        return
     if arguments.latency:
         times = [
             [f"{row[when]:.2f}" if when in row else "" for when in ("first", "again")]

@@ -117,9 +117,7 @@ class Problem:
 
     num_arms: int  # K, a Python int: shapes may depend on it
     num_resources: int | None = None  # d, a Python int; None if a cost is a number and not a vector
-    reward_scale: Any = (
-        None  # the unit of rewards: one in the policy is as much as this in the bandit
-    )
+    reward_scale: Any = None  # the unit of rewards: a reward of 1 is as much in the bandit
     cost_scale: Any = None  # the same for costs; [d] if there are several resources
     time_cost: Any = None  # how much of the last resource each pull takes, if that is time
     budget: Any = None  # B, or [d]

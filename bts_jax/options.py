@@ -409,11 +409,16 @@ bts-jax theory --reward 0.8 0.4 --cost 0.5 0.4 --budget 1000""",
         """
 Measures pulls per second of several policies on this machine, compared with reference
 implementations that are installed. --latency measures instead how long commands take from start to
-end: the first time, and again with cached programs.
+end: the first time, and again with cached programs. --ablate measures what each pass of the engine
+buys: it is switched off, and BTS and KUBE play without it.
 """,
         """
 bts-jax bench --json > bench.json
-bts-jax bench --latency""",
+bts-jax bench --latency
+bts-jax bench --ablate""",
+    )
+    bench.add_argument(
+        "--ablate", action="store_true", help="measure what each pass of the engine buys"
     )
     bench.add_argument(
         "--latency",

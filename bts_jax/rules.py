@@ -85,14 +85,10 @@ class Run:
     budget: jax.Array  # [C] or [C, d] float32, the checkpoints
     reward: jax.Array  # [C] float32, total reward
     cost: jax.Array  # [C] or [C, d] float32, total cost; at most the budget
-    rounds: (
-        jax.Array
-    )  # [C] int32, number of rounds, with the last one even if its cost exceeded what was left
+    rounds: jax.Array  # [C] int32, number of rounds, with a last one that could not be paid
     pulls: jax.Array  # [C, K] int32, number of pulls of each arm that were paid for
     truncated: jax.Array  # [C] bool: the run reached its limit of rounds before it spent the budget
-    bandit: jax.Array | None = (
-        None  # [C] uint32, the fingerprint of the bandit, by which `regret` notices another bandit
-    )
+    bandit: jax.Array | None = None  # [C] uint32, the bandit's fingerprint, for `regret`
 
 
 class Units(NamedTuple):
@@ -131,9 +127,7 @@ class _Progress(NamedTuple):
     pulls: jax.Array  # [K] int32
     goal: Sum  # [] or [d], the first checkpoint not yet recorded
     limit: jax.Array  # int32, its limit of rounds
-    waiting: (
-        jax.Array
-    )  # bool: the run has reached its goal and waits for the end of the block, or it has ended
+    waiting: jax.Array  # bool: the run waits for the end of the block, or has ended
     broken: jax.Array  # bool: the bandit or the policy is invalid; see `simulate`
 
 

@@ -244,9 +244,7 @@ class Bound(NamedTuple):
     gamma: np.ndarray  # [K] the γ of each arm's bound
     leading: float  # Theorem 1's leading term: Σ_i 2 ln B (ρ* + 1)² / (γ² μ_i^c Δ_i)
     logarithmic: np.ndarray  # [K] Step 1: 2 ln B / δ_i²
-    concentration: (
-        np.ndarray
-    )  # [K] Step 2: 35 / (δ_i² min_j μ_j^c), or 70; or the smaller term of the repaired proof
+    concentration: np.ndarray  # [K] Step 2: 35 / (δ_i² min_j μ_j^c), or as repaired
     exploration: np.ndarray  # [K] Step 3: Σ_k E[1/p^r] E[1/p^c] − 1
     pulls: np.ndarray  # [K] the bound on E[T_i]: the sum of 1 and these three terms
     regret: float  # the bound: Σ_i μ_i^c Δ_i · pulls_i; for general arms plus 2ρ* (Lemma 2)

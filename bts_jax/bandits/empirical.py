@@ -315,7 +315,7 @@ def _mean(values: jax.Array, rows: jax.Array, scale: jax.Array) -> jax.Array:
     parts = jnp.where(there, jnp.round(values * per_unit[..., None, None]), 0).astype(jnp.int32)
     high, low = (parts >> 12).sum(-1, dtype=jnp.int32), (parts & 0xFFF).sum(-1, dtype=jnp.int32)
     total = high.astype(jnp.float32) * 4096 + low.astype(jnp.float32)
-    # XLA replaces some quotients by a product with the reciprocal. So the reciprocal is written out.
+    # XLA replaces some quotients by a product with the reciprocal. So the reciprocal is explicit.
     return total * (1 / (rows.astype(jnp.float32) * per_unit[..., None]))
 
 

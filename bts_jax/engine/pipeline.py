@@ -36,63 +36,43 @@ ALL = CPU + GPU
 
 
 class Pass(NamedTuple):
-    """One pass."""
+    """One pass.
+
+    What it does decides what its function takes and returns:
+
+    - "rewrite": closed -> closed
+    - "carry": closed, number of inputs that are the same in all steps -> `Carried`
+    - "arrange": jaxpr, and maybe that number -> in which order to evaluate it (`step`)
+    """
 
     name: str
-    apply: Callable  # its arguments depend on `does`
+    apply: Callable
     platforms: tuple[str, ...]
-    does: (
-        str  # "rewrite": closed -> closed; "carry": closed, parts -> Carried; "arrange": see `step`
-    )
+    does: str
     buys: str
+    once: Callable | None = None  # the same for what is computed outside of the step
     after: tuple[str, ...] = ()  # passes that must precede it
-    once: Callable | None = (
-        None  # the same for what is computed once per run or checkpoint, outside of the step
-    )
+    for_speed: bool = False  # whether it can be switched off without a change of bits
 
 
+# fmt: off
 PASSES = (
-    Pass("keys", write_out_keys, ALL, "rewrite", "the other passes see integers instead of keys"),
-    Pass(
-        "functions",
-        write_out_functions,
-        CPU,
-        "rewrite",
-        "same bits: exp, log, …",
-        once=write_out_functions,
-    ),
-    Pass(
-        "rounding",
-        round_products,
-        ALL,
-        "rewrite",
-        "same bits: products",
-        ("functions",),
-        once=round_all_products,
-    ),
-    Pass(
-        "summation",
-        without_reductions,
-        ALL,
-        "rewrite",
-        "same bits: sums",
-        ("rounding",),
-        once=in_fixed_order,
-    ),
-    Pass("division", divide_truly, ALL, "rewrite", "same bits: quotients", ("summation",)),
-    Pass("masking", mask_scatters, ALL, "rewrite", "no copies of statistics"),
-    Pass("ahead", compute_ahead, GPU, "carry", "one kernel less"),
-    Pass(
-        "rows",
-        cache_rows,
-        CPU,
-        "carry",
-        "values of other arms are not computed again",
-        ("masking",),
-    ),
-    Pass("storing", levels, CPU, "arrange", "values with several uses are computed once"),
-    Pass("halving", halves, GPU, "arrange", "one kernel less"),
+    Pass("keys", write_out_keys, ALL, "rewrite", "other passes see integers, not keys"),
+    Pass("functions", write_out_functions, CPU, "rewrite", "same bits of exp, log, and others",
+         once=write_out_functions),
+    Pass("rounding", round_products, ALL, "rewrite", "same bits of products",
+         once=round_all_products, after=("functions",)),
+    Pass("summation", without_reductions, ALL, "rewrite", "same bits of sums",
+         once=in_fixed_order, after=("rounding",)),
+    Pass("division", divide_truly, ALL, "rewrite", "same bits of quotients", after=("summation",)),
+    Pass("masking", mask_scatters, ALL, "rewrite", "no copies of statistics", for_speed=True),
+    Pass("ahead", compute_ahead, GPU, "carry", "a kernel less", for_speed=True),
+    Pass("rows", cache_rows, CPU, "carry", "only the pulled arm is computed again",
+         after=("masking",), for_speed=True),
+    Pass("storing", levels, CPU, "arrange", "values are computed once", for_speed=True),
+    Pass("halving", halves, GPU, "arrange", "a kernel less", for_speed=True),
 )
+# fmt: on
 
 
 class PassFailed(RuntimeError):

@@ -48,12 +48,8 @@ class Experiment:
     report: Callable[["Dataset"], str]
     figures: Callable[["Dataset"], dict[str, "Figure"]]  # by name
     table: Callable[["Dataset"], "DataFrame"]
-    uses_pulls: bool = (
-        False  # report, figures or table use the pulls of each arm, which take most of the memory
-    )
-    fewest: int | None = (
-        2  # instances of each kind that may be asked for; None if there are no random problems
-    )
+    uses_pulls: bool = False  # whether anything uses the pulls, which take most of the memory
+    fewest: int | None = 2  # instances of each kind; None if there are no random problems
 
 
 def run(

@@ -32,9 +32,7 @@ class Fit:
     start: Any  # the policy that `fit` started from
     objective: str
     before: np.ndarray  # [fresh] the objective of `start` on problems used for nothing else
-    after: (
-        np.ndarray
-    )  # [fresh] the objective of `policy` on the same problems, with common random numbers
+    after: np.ndarray  # [fresh] that of `policy`, with common random numbers
     gain: Interval  # the improvement on these problems: more reward or less regret
     level: float  # the confidence level of that interval
     steps: list[

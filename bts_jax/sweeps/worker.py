@@ -43,9 +43,7 @@ class Order(NamedTuple):
     made: tuple[str, int]  # when the store was created, and the checksum of its root
     chunks: list[tuple[int, int, int]]
     widest: int  # how many chunks of a policy a task has at most
-    asked: (
-        tuple[list[str], list[str]] | None
-    )  # names of policies and bandits, if the store has more
+    asked: tuple[list[str], list[str]] | None  # policies and bandits, if the store has more
     own: tuple[Classes, Classes]  # user-defined policies and bandits
     patience: float  # seconds to wait until the store is visible
     workers: int  # the least number of workers on each machine
