@@ -74,7 +74,7 @@ def streams(devices: tuple, most: int) -> list[tuple]:
     JAX runs the programs of a GPU one after the other, in one CUDA stream, and a thousand runs
     leave most of a GPU idle. So this function creates further clients of JAX. Each has its own
     stream, and its own devices for the same GPUs. A program belongs to one client. The first tuple
-    is `devices`. `engine/README.md` has measurements.
+    is `devices`. `.github/docs/measurements.md` has the numbers.
 
     `BTS_JAX_STREAMS=1` turns this off. It is also off on CPUs, with `jax.distributed`, and if JAX
     cannot create clients.

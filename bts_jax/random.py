@@ -294,25 +294,21 @@ NONE = np.float32(np.inf)  # stands for a draw that has not been accepted yet
 class Sampler(NamedTuple):
     """A rejection sampler. Its functions are elementwise: all arguments have the same shape.
 
-    `numbered(key, place, *parameters)` returns a function and an array. The function makes proposal
-    number i. It returns a value, and whether it is accepted. Outside of policies, a draw is the
-    first accepted value. The array says where the parameters are valid. Elsewhere the draw is NaN.
+    There are two ways to draw. Outside of policies, a draw is the first accepted one of the
+    proposals 0, 1, 2, … (`numbered`). In a policy, the engine makes one proposal per attempt at a
+    round (`propose`), from random words that depend on the number of the attempt.
 
-    `propose(words, *parameters)` makes one proposal from `hashes` pairs of random words. The engine
-    uses it for policies. It returns draws, and `NONE` where the proposal is rejected.
-
-    `mostly_accepted`: the engine then makes one proposal per call, also where it would make several
-    (`draws.PROPOSALS`).
-
-    `in_order` is for bandits: their draws must not depend on how often the policy was called. The
-    engine then uses `numbered`.
+    - `numbered(key, place, *parameters)` returns a function and an array. The function takes a
+      number i and returns proposal i, and whether it is accepted. The array says where the
+      parameters are valid. Where they are not, the draw is NaN.
+    - `propose(words, *parameters)` returns proposals, and `NONE` where a proposal is rejected.
     """
 
     numbered: Callable
     propose: Callable
-    hashes: int = 1
-    mostly_accepted: bool = False
-    in_order: bool = False
+    hashes: int = 1  # pairs of random words that `propose` takes
+    mostly_accepted: bool = False  # one proposal per attempt is enough; see `draws.PROPOSALS`
+    in_order: bool = False  # the engine uses `numbered`, because this draw is a bandit's
 
 
 # Operands: the key's two words, the position and the parameters. The parameters have the shape of

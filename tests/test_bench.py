@@ -11,7 +11,7 @@ import pytest
 from common import INSTANCES, keys
 
 import bts_jax as bj
-from bts_jax import bench, cli, latency, reference_implementations
+from bts_jax import ablation, bench, cli, latency, reference_implementations
 
 BUDGET, RUNS = 40, 3000
 
@@ -165,3 +165,32 @@ def test_latency_prints_what_suits_the_machine(platform, asked, commands, monkey
         )
     cli.main(["bench", "--latency", asked, "--json"])
     assert json.loads(capsys.readouterr().out)["rows"][0]["first"] == 4
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_ablation_measures_each_pass_that_makes_programs_faster(platform, monkeypatch, capsys):
+    """A process without the pass takes twice as long as the faster one of those with all passes."""
+    asked = []
+
+    def times(passes):
+        asked.append(passes)
+        device = "CPU, 2 cores" if platform == "cpu" else "H200"
+        time = 4.0 if passes else 3.0 if len(asked) == 1 else 2.0
+        return {"device": device, "jax": "0", "times": {"bts, 10 arms": time}}
+
+    monkeypatch.setattr(ablation, "_times", times)
+    cli.main(["bench", "--ablate"])
+    speeding = ["masking", "rows", "storing"] if platform == "cpu" else ["ahead", "halving"]
+    assert asked == ["", *(f"-{name}" for name in speeding), ""]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:1] for line in lines[2:-1]] == [[name] for name in speeding]
+    assert all(line.endswith("2.00") for line in lines[2:-1])
+
+
+@pytest.mark.slow
+def test_a_process_without_a_pass_is_measured(monkeypatch):
+    monkeypatch.setattr(ablation, "PROGRAM", "import os; print(os.environ['BTS_JAX_PASSES'] or 1)")
+    assert ablation._times("") == 1
+    monkeypatch.setattr(ablation, "PROGRAM", "exit(3)")
+    with pytest.raises(RuntimeError, match="BTS_JAX_PASSES='-rows' failed"):
+        ablation._times("-rows")

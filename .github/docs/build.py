@@ -52,6 +52,7 @@ glossary
 :caption: Project
 
 engine
+measurements
 contributing
 support
 changelog

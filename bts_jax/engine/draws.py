@@ -1,9 +1,9 @@
 """Draws by rejection without loops: one proposal per call, or a few.
 
-A policy that draws by rejection loops until every proposal is accepted. In a batch, all runs would
-wait for the last one. Here each draw becomes one proposal. Accepted elements are saved, and the
-engine calls the policy again, in the same round, until all elements of all draws are accepted. Then
-the round counts.
+A draw by rejection makes proposals until one is accepted. In a batch, a loop of proposals would
+make all runs wait for the slowest. So the engine turns each draw into a single proposal. It calls
+the policy, saves the proposals that are accepted, and calls the policy again in the same round,
+until all elements of all draws have been accepted. Then the round counts.
 
 This is exact because of three rules:
 
@@ -11,14 +11,16 @@ This is exact because of three rules:
    attempt.
 2. If the parameters of a draw depend on another draw, it is accepted only after the other draw is
    complete.
-3. An accepted draw that a round did not need is used in a later round only under three conditions.
-   Its parameters are bit for bit the same. Every round has a fresh key: a key that a policy stores
-   in its state gives the same draws whenever it is used. And nothing else in the round has the same
-   random words. If another draw had them, the round would end when that one is accepted, so this
-   one would be saved only for words that suit both.
+3. In the last attempt, most elements already have a draw, and their accepted proposals are left
+   over. A later round uses a proposal that is left over only under three conditions:
+   - its parameters are bit for bit the same;
+   - the draw has a fresh key in every round. (A key that a policy stores in its state must give the
+     same draw whenever it is used.)
+   - nothing else in the round uses the same random words. (Otherwise the round would end when the
+     other draw is accepted. Proposals would then be left over only for words that suit both draws,
+     and these are not fair.)
 
-The third rule saves calls. In the last attempt of a round, most elements already have a draw, and
-their proposals would be wasted. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
+The third rule saves calls. With 100 arms, BTS needs 1.15 calls per pull instead of 1.7.
 
 On a GPU, a call takes a few microseconds whatever it computes. So a draw by `random.rejection`,
 whose proposals are often rejected, makes several proposals per call there, and takes the first
@@ -58,7 +60,7 @@ from bts_jax.engine.passes.armwise import ARMWISE, OTHER, Changes
 from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Var, make_jaxpr
 from bts_jax.random import NONE
 
-# Per call, for a policy's draw by `random.rejection`; see `engine/README.md`.
+# Per call, for a policy's draw by `random.rejection`; see `.github/docs/measurements.md`.
 PROPOSALS = {"cpu": 1, "gpu": 3}
 OWN_STREAM = 2**32 - 2  # of random words, in `_random_gamma`; those of proposals have lower numbers
 

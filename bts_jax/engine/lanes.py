@@ -477,7 +477,7 @@ def _rows(arms: int, platform: str) -> int:
 
     On a GPU, the maximum over the groups and the arms left over is written out. If there are few of
     them, XLA computes it in the next kernel. For index policies five are few enough, and ten are
-    not (jaxlib 0.11.2; `engine/README.md`).
+    not (jaxlib 0.11.2; `.github/docs/measurements.md`).
     """
     if platform == "cpu":
         return min(range(16, 5, -1), key=lambda rows: arms % rows)

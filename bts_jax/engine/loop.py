@@ -24,7 +24,7 @@ from bts_jax.jax_internals import custom_vmap
 BLOCK = {"cpu": 32, "gpu": 128}
 # Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph. (If lanes are
 # refilled, each block is a graph.) If a whole program were one graph, JAX could not load another
-# program until it ends (jaxlib 0.11.2; see `engine/README.md`).
+# program until it ends (jaxlib 0.11.2; see `.github/docs/measurements.md`).
 TURN = 32
 
 

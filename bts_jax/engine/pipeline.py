@@ -65,7 +65,7 @@ PASSES = (
     Pass("summation", without_reductions, ALL, "rewrite", "same bits of sums",
          once=in_fixed_order, after=("rounding",)),
     Pass("division", divide_truly, ALL, "rewrite", "same bits of quotients", after=("summation",)),
-    Pass("masking", mask_scatters, ALL, "rewrite", "no copies of statistics", for_speed=True),
+    Pass("masking", mask_scatters, CPU, "rewrite", "no copies of statistics", for_speed=True),
     Pass("ahead", compute_ahead, GPU, "carry", "a kernel less", for_speed=True),
     Pass("rows", cache_rows, CPU, "carry", "only the pulled arm is computed again",
          after=("masking",), for_speed=True),

@@ -1,7 +1,8 @@
 """Compiler options: how a program is compiled on a CPU and on a GPU.
 
 The options for GPUs are those of XLA in jaxlib 0.11.2. `bts-jax bench` on a GPU measures their
-effect; `engine/README.md` has the numbers. None of them changes what a program computes.
+effect; `.github/docs/measurements.md` has the numbers. None of them changes what a program
+computes.
 """
 
 import logging
