@@ -70,9 +70,9 @@ def paired(
         30 to 95%.
         `better`: the name of the policy with less regret, by that interval, or "undecided".
         `verdict`: the same as "less", "more" or "undecided": whether `policy` has less or more
-            regret than `reference`.
+        regret than `reference`.
         `needed`: where the mean is undecided, a lower estimate of how many problems (or seeds)
-            would decide it; else 0.
+        would decide it; else 0.
         `effect`: the mean difference in standard deviations of the differences.
         `wins`: the share of the sample on which `policy` has less regret. Ties count half.
         `count`: the size of the sample.

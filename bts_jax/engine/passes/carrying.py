@@ -33,7 +33,7 @@ from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, Changes, plain_inde
 from bts_jax.engine.passes.storing import weight_of
 from bts_jax.jax_internals import Atom, Closed, Equation, Jaxpr, Literal, Var
 
-CACHE = 1000  # the weight of updating the rows of one cached array, in units of `storing.WEIGHTS`
+CACHE = 600  # the weight of updating the rows of one cached array, in units of `storing.WEIGHTS`
 LOAD = 2  # the weight of reading an entry of it
 MIN_WEIGHT = 8  # the smallest weight of a value that is cached: a division
 
