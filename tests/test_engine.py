@@ -15,6 +15,9 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import bts_jax as bj
+from bts_jax.engine import jaxprs
+from bts_jax.engine import lanes as lanes_of_all
+from bts_jax.engine.passes import functions, rounding, summation
 from bts_jax.engine.passes.rounding import round_all_products, round_product, round_products
 from bts_jax.engine.passes.summation import (
     GROUP,
@@ -346,3 +349,41 @@ def test_what_is_left_to_xla_is_known():
     ) == {"scatter-add"}
     assert left_to_xla(jax.make_jaxpr(jnp.sum)(1j * numbers(6)).jaxpr) == {"reduce_sum"}
     assert not left_to_xla(jax.make_jaxpr(lambda x: x.at[2].add(1.0).sum())(numbers(6)).jaxpr)
+
+
+# Operations of JAX that no table of the engine names. None of them adds floats of a run, except
+# that `custom_linear_solve` and the bodies of `scan` and `while` may, which `summation` rewrites.
+OTHERS = """
+    after_all all_gather all_to_all approx_top_k axis_index clz conj create_token
+    custom_linear_solve dce_sink device_put dynamic_update_slice eq_to igamma_grad_a le_to lt_to
+    optimization_barrier pmax pmin ppermute psum ragged_all_to_all reduce_precision
+    reduce_window_max reduce_window_min rng_bit_generator rng_uniform scan scatter-max scatter-min
+    scatter-mul select_and_gather_add select_and_scatter sharding_constraint sort split stage tile
+    top_k while
+    """.split()
+ELSEWHERE = "add_any ragged_dot ragged_dot_general triangular_solve tridiagonal_solve".split()
+NEWER = "log2 one_minus_square polynomial".split()  # than the oldest JAX that is supported
+
+
+def test_every_operation_of_jax_is_in_a_table():
+    """A new operation of a new JAX may add floats: then it belongs to `summation.RULES`, or to
+    `LEFT_TO_XLA`, of which `check_policy` warns. One that is renamed would be played without its
+    rule.
+    """
+    of_jax = {one.name for name, one in vars(lax).items() if name.endswith("_p")}
+    tables = (
+        jaxprs.ELEMENTWISE,
+        jaxprs.MOVES,
+        lanes_of_all.RULES,
+        summation.RULES,
+        summation.EXTREMES,
+        summation.LEFT_TO_XLA,
+        rounding.PASS_ON,
+        rounding.ROUNDED,
+        functions.FUNCTIONS,
+        functions.LEFT,
+    )
+    named = set().union(*tables)
+    assert of_jax <= named | {*OTHERS}, "new: to be put in a table"
+    assert named <= of_jax | {*ELSEWHERE, *NEWER}, "gone, or renamed"
+    assert {*ELSEWHERE}.isdisjoint(of_jax)

@@ -23,6 +23,7 @@ KNOWN = {
     "exp": (jnp.exp, np.exp, 1),
     "exp2": (jnp.exp2, np.exp2, 1),
     "log": (jnp.log, np.log, 1),
+    "log2": (jnp.log2, np.log2, 2.5),
     "log1p": (jnp.log1p, np.log1p, 2.5),
     "expm1": (jnp.expm1, np.expm1, 2.5),
     "tanh": (jnp.tanh, np.tanh, 3.5),

@@ -30,8 +30,8 @@ NEEDED = jaxlib_version_info >= (0, 11)  # on CPUs
 # them.
 LEFT = """
     acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh cumlogsumexp
-    digamma erf erfc igamma igammac lgamma polygamma pow regularized_incomplete_beta sin sinh tan
-    zeta
+    digamma erf erfc igamma igammac lgamma one_minus_square polygamma polynomial pow
+    regularized_incomplete_beta sin sinh tan zeta
     """.split()
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
@@ -147,6 +147,11 @@ def _log(x: jax.Array) -> jax.Array:
     return jnp.where(x < jnp.inf, found, x)  # infinity and NaN
 
 
+def _log2(x: jax.Array) -> jax.Array:
+    """An operation of its own from JAX 0.12 on."""
+    return _log(x) * jnp.float32(1 / math.log(2))
+
+
 def _log1p(x: jax.Array) -> jax.Array:
     """log(u) · x / (u − 1) with u = 1 + x: the errors of u in both factors cancel (Kahan)."""
     u = round_product(1 + x)  # otherwise XLA simplifies (1 + x) − 1
@@ -225,6 +230,7 @@ FUNCTIONS: dict[str, Callable] = {
     "exp": _exp,
     "exp2": _exp2,
     "log": _log,
+    "log2": _log2,
     "log1p": _log1p,
     "expm1": _expm1,
     "tanh": _tanh,

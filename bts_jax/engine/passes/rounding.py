@@ -23,7 +23,8 @@ PASS_ON = """
     """.split()
 # Operations whose results are already rounded. All other operations may end with a multiplication.
 ROUNDED = """
-    add add_any ceil cumsum dot_general floor iota reduce_sum round scatter-add sign sqrt sub
+    add add_any ceil cumsum dot_general floor iota reduce_sum round scatter-add scatter-sub sign
+    sqrt sub
     """.split()
 
 
@@ -83,7 +84,7 @@ def _reaching_additions(jaxpr: Jaxpr, returned: bool) -> set:
     """
     todo = [*jaxpr.outvars] if returned else []
     for equation in jaxpr.eqns:
-        adds = equation.primitive.name in ("add", "add_any", "sub", "scatter-add")
+        adds = equation.primitive.name in ("add", "add_any", "sub", "scatter-add", "scatter-sub")
         if adds or has_bodies(equation):
             todo += equation.invars
     return {

@@ -73,7 +73,8 @@ def _is_left(equation: Equation) -> bool:
     )
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
         return False
-    if name == "scatter-add":  # several entries may be added to one, on a GPU in any order
+    # Several entries may be added to one, on a GPU in any order.
+    if name in ("scatter-add", "scatter-sub", "scatter-mul"):
         return (
             not equation.params["unique_indices"]
             and math.prod(equation.invars[1].aval.shape[:-1]) > 1
