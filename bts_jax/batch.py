@@ -26,7 +26,7 @@ from bts_jax.contract import Bandit, Policy, num_resources, ratio, scales
 from bts_jax.engine import loop
 from bts_jax.engine.compile.options import known_on_gpu
 from bts_jax.engine.compile.programs import PROGRAMS, Program
-from bts_jax.engine.pipeline import PassFailed, report
+from bts_jax.engine.failures import PassFailed, report
 from bts_jax.plain import play_run
 from bts_jax.rules import Run
 from bts_jax.text import counted
@@ -291,9 +291,9 @@ def _plain_program(signature: Signature) -> Any:
     return jax.jit(partial(_played_plainly, signature))
 
 
-def _played_plainly(signature: Signature, own: Any, common: list) -> loop.Played:
-    """What `loop.play` returns for one game, computed by `bts_jax.plain`. A block is one round of
-    all runs.
+def _played_plainly(signature: Signature, own: Any, common: list, block: int = 1) -> loop.Played:
+    """What `loop.play` returns for one game, computed by `bts_jax.plain`. A block is `block` rounds
+    of all runs.
     """
 
     def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
@@ -303,7 +303,7 @@ def _played_plainly(signature: Signature, own: Any, common: list) -> loop.Played
 
     record = jax.vmap(play_one, out_axes=-1)(*own)
     rounds = record.rounds.max(0)
-    return loop.Played(record, rounds, jnp.maximum(rounds.max(), 1))
+    return loop.Played(record, rounds, jnp.maximum(-(-rounds.max() // block), 1))
 
 
 def _finish(batch: Batch, record: Run) -> Run:
@@ -390,7 +390,7 @@ def _program(signatures: tuple[Signature, ...], devices: tuple, shapes: Any) -> 
         except PassFailed as error:
             report(str(error))
             played = [
-                _played_plainly(signature, *batch)
+                _played_plainly(signature, *batch, block=loop.BLOCK[platform])
                 for signature, batch in zip(signatures, batches, strict=True)
             ]
             program.fallbacks = [{str(error)}] * len(signatures)
@@ -424,7 +424,8 @@ def _divided(play_shard: Callable, signatures: tuple[Signature, ...], devices: t
 def _fallbacks(batch: Batch) -> tuple[str, ...]:
     """The fallbacks of this batch; see `Report`."""
     program, _ = _program_of([batch])
-    return (*sorted(program.fallbacks[0]), *known_on_gpu(batch.devices[0])[1], *program.failed)
+    found = program.fallbacks[0] if program.fallbacks else ()  # none if it was dropped meanwhile
+    return (*sorted(found), *known_on_gpu(batch.devices[0])[1], *program.failed)
 
 
 def _platform(devices: Sequence) -> str:

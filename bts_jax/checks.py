@@ -65,17 +65,6 @@ def is_concrete(tree: Any) -> bool:
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def devices_of(tree: Any) -> set:
-    """The devices of all arrays in a pytree, and JAX's default device. Empty while a computation is
-    traced.
-    """
-    # The first is on the default device, or a tracer.
-    leaves = [jnp.asarray(0), *jax.tree.leaves(tree)]
-    if not is_concrete(leaves):
-        return set()
-    return {device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
-
-
 def numbers(name: str, value: Any, remedy: str) -> np.ndarray:
     """Returns `value` as a float64 array. Raises a `ValueError` that names it if this is
     impossible.

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from bts_jax.jax_internals import backends
+from bts_jax.jax_internals import backends, gpu_client
 from bts_jax.text import reason
 
 STREAMS = 4  # see `streams`; on an H200, eight are no faster (jaxlib 0.11.2)
@@ -95,17 +95,9 @@ def _clients(client: Any, count: int) -> list:
     with _creating:
         found = _further.setdefault(id(client), [])
         try:
-            # Not public in JAX 0.11.
-            from jaxlib.xla_client import generate_pjrt_gpu_plugin_options, make_c_api_client
-
-            options = dict(generate_pjrt_gpu_plugin_options())  # of the first client
-            options |= {
-                "preallocate": False,
-                "memory_fraction": MEMORY,
-                "visible_devices": [device.local_hardware_id for device in client.local_devices()],
-            }
+            visible = [device.local_hardware_id for device in client.local_devices()]
             while len(found) < count and backends().get("cuda") is client:
-                found.append(make_c_api_client("cuda", options, None))
+                found.append(gpu_client(visible, MEMORY))
         except Exception as error:  # another version of JAX, or too little memory
             _LOG.info(
                 "fewer programs of a sweep run at a time: JAX cannot create another client (%s)",

@@ -91,6 +91,15 @@ def make_jaxpr(function: "Callable", *arguments: Any) -> "tuple[Closed, Any]":
     return jax.make_jaxpr(function, return_shape=True)(*arguments)  # type: ignore
 
 
+def gpu_client(visible: list[int], memory: float) -> Any:
+    """Another client of JAX for these GPUs, which may use this part of their memory."""
+    from jaxlib import xla_client  # not public in JAX 0.11, and slow to import
+
+    options = dict(xla_client.generate_pjrt_gpu_plugin_options())  # of the first client
+    options |= {"preallocate": False, "memory_fraction": memory, "visible_devices": visible}
+    return xla_client.make_c_api_client("cuda", options, None)
+
+
 __all__ = [
     "Atom",
     "Closed",
@@ -104,6 +113,7 @@ __all__ = [
     "backends",
     "batching",
     "custom_vmap",
+    "gpu_client",
     "jaxlib_version",
     "jaxlib_version_info",
     "jaxpr_as_fun",

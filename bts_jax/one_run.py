@@ -12,8 +12,8 @@ from bts_jax import arguments, checks, random, rules
 from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy
 from bts_jax.devices import default_platform
+from bts_jax.engine.failures import PassFailed, report
 from bts_jax.engine.loop import Runs, for_any_batch, play
-from bts_jax.engine.pipeline import PassFailed, report
 from bts_jax.plain import play_run
 from bts_jax.rules import Run
 from bts_jax.trace import why_nan

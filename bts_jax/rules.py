@@ -436,7 +436,7 @@ def _start(round: Stepwise, setting: Setting) -> _Progress:
         pulls=jnp.zeros(jnp.shape(setting.bandit.reward_mean), jnp.int32),
         goal=jax.tree.map(lambda x: x[0], setting.checkpoints),
         limit=setting.limits[0],
-        waiting=broken,
+        waiting=jnp.bool_(False),
         broken=broken,
     )
 
@@ -469,7 +469,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
     possible = (
         (reward >= 0) & (reward <= most[0]) & low & high & (arm >= 0) & (arm < now.pulls.shape[0])
     )
-    counts = active & attempt.complete & possible
+    counts = active & attempt.complete & possible & ~now.broken
     broken = (active & attempt.complete & ~possible) | hopeless
     count = (
         (quantize, quantize)
@@ -499,7 +499,7 @@ def attempted(setting: Setting, now: _Progress, attempt: Attempt) -> _Progress:
         pulls=jnp.where(counts, now.pulls.at[arm].add(1), now.pulls),
         goal=now.goal,
         limit=now.limit,
-        waiting=now.waiting | reached | broken,
+        waiting=now.waiting | reached | broken | now.broken,
         broken=now.broken | broken,
     )
 

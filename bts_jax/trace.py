@@ -4,6 +4,7 @@ A trace is the run that `simulate` plays with the same arguments, bit for bit. `
 totals; `trace` records every round.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from bts_jax.arguments import Arguments
 from bts_jax.contract import Bandit, Policy, State, scales
 from bts_jax.devices import default_platform
 from bts_jax.engine.draws import Stepwise
+from bts_jax.engine.failures import PassFailed
 from bts_jax.engine.fixed_point import Sum
 from bts_jax.engine.loop import Rules, Runs, follow, for_any_batch
 from bts_jax.pytrees import Names, pytree
@@ -196,7 +198,8 @@ def why_nan(policy: Policy, bandit: Bandit, budget: Any, key: Any, rounds: int) 
         # A power of 2, so that few programs are compiled.
         enough = max(64, 1 << rounds.bit_length())
         given = arguments.of_run(policy, bandit, budget, None, enough)
-        _, _, last = _trace(default_platform(), enough, False, given, key)
+        with contextlib.suppress(PassFailed):  # the run was played by the plain engine
+            _, _, last = _trace(default_platform(), enough, False, given, key)
     return _reason(policy, bandit, rounds, last)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bts_jax as bj
-from bts_jax.engine import pipeline
+from bts_jax.engine import failures, pipeline
 from bts_jax.engine.compile.programs import Registry
 from bts_jax.posteriors import Beta
 from bts_jax.pytrees import pytree
@@ -173,8 +173,12 @@ def test_the_report_of_the_plain_engine():
     assert report.utilisation == pytest.approx(rounds.sum() / (30 * rounds.max()))
 
 
-def test_the_plain_engine_plays_if_a_pass_fails(monkeypatch, caplog):
-    """As after a new release of JAX. One line is logged, and runs are those of the plain engine."""
+@pytest.mark.parametrize("name", ["masking", "rounding"])
+def test_the_plain_engine_plays_if_a_pass_fails(name, monkeypatch, caplog):
+    """As after a new release of JAX. One line is logged, and runs are those of the plain engine.
+
+    `rounding` is also for what is computed outside of the step.
+    """
 
     def fails(closed):
         raise KeyError("another_primitive")
@@ -182,11 +186,12 @@ def test_the_plain_engine_plays_if_a_pass_fails(monkeypatch, caplog):
     bandit, policy = bj.Bernoulli(reward=[0.5, 0.9, 0.7], cost=[0.5, 0.25, 0.7]), bj.KUBE(scale=0.7)
     expected = bj.simulate_batch(policy, bandit, 20, KEYS, checkpoints=[5, 20], engine="plain")
     broken = [
-        one._replace(apply=fails) if one.name == "masking" else one for one in pipeline.PASSES
+        one._replace(apply=fails, once=one.once and fails) if one.name == name else one
+        for one in pipeline.PASSES
     ]
     monkeypatch.setattr(pipeline, "PASSES", broken)
     monkeypatch.setattr("bts_jax.batch.PROGRAMS", Registry(1))
-    pipeline.report.cache_clear()
+    failures.report.cache_clear()
     jax.clear_caches()
     reports = []
     found = bj.simulate_batch(
@@ -196,9 +201,9 @@ def test_the_plain_engine_plays_if_a_pass_fails(monkeypatch, caplog):
     alone = jax.vmap(lambda key: bj.simulate(policy, bandit, 20, key, checkpoints=[5, 20]))(KEYS)
     common.assert_same_bits(alone, expected)
     assert [record.message for record in caplog.records if "plain engine" in record.message] == [
-        "the fast engine fails (pass masking: KeyError: 'another_primitive'): runs are played by "
+        f"the fast engine fails (pass {name}: KeyError: 'another_primitive'): runs are played by "
         "the plain engine, which is slower; please report this, with the version of JAX"
     ]
-    assert reports[0].fallbacks == ("pass masking: KeyError: 'another_primitive'",)
-    pipeline.report.cache_clear()
+    assert reports[0].fallbacks == (f"pass {name}: KeyError: 'another_primitive'",)
+    failures.report.cache_clear()
     jax.clear_caches()  # the programs with the broken pass

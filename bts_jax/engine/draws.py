@@ -46,6 +46,7 @@ import numpy as np
 from jax import lax
 
 from bts_jax import random
+from bts_jax.engine.failures import naming
 from bts_jax.engine.jaxprs import (
     evaluate,
     evaluate_env,
@@ -129,7 +130,8 @@ def in_order(function: Callable, platform: str) -> Callable:
 
     def drawn(*arguments: Any) -> Any:
         closed, out = make_jaxpr(function, *arguments)
-        closed = replace_random_gamma(closed)
+        with naming("draws by rejection"):
+            closed = replace_random_gamma(closed)
         outputs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments), rule, is_exact)
         return jax.tree.unflatten(jax.tree.structure(out), outputs)
 
@@ -155,8 +157,12 @@ class Stepwise:
         """Traces the function for arguments of these shapes."""
         self.proposals = PROPOSALS[platform]
         closed, out = make_jaxpr(function, constants, state, *others)
-        self.closed = simplified(retrace(replace_random_gamma(closed), opaque=is_exact))
         self.structure = jax.tree.structure(out)
+        with naming("draws by rejection"):
+            self._prepare(closed, constants, state)
+
+    def _prepare(self, closed: Closed, constants: Any, state: Any) -> None:
+        self.closed = simplified(retrace(replace_random_gamma(closed), opaque=is_exact))
         self.changes = Changes(
             self.closed.jaxpr, len(jax.tree.leaves(constants)), len(jax.tree.leaves(state))
         )

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bts_jax.engine.failures import naming
 from bts_jax.engine.jaxprs import (
     ELEMENTWISE,
     HASHES,
@@ -28,7 +29,7 @@ from bts_jax.engine.jaxprs import (
     is_one_entry,
     read,
 )
-from bts_jax.engine.pipeline import naming, rewritten_once
+from bts_jax.engine.pipeline import rewritten_once
 from bts_jax.jax_internals import Equation, Jaxpr, Tracer, make_jaxpr
 
 # The parameters of these operations name axes, counted from the front. Lanes on the last axis do
@@ -174,7 +175,8 @@ class Vectoriser:
         """The outputs of one operation with at least one input that differs from lane to lane."""
         name = equation.primitive.name
         if rule := KEY_RULES.get(name):
-            outputs = rule(self, equation, *inputs)
+            with naming(f"the rule of {name} for lanes"):
+                outputs = rule(self, equation, *inputs)
             if outputs is not None:
                 return outputs
         inputs = [Lanes(_wrap(x.array)) if isinstance(x, KeyLanes) else x for x in inputs]
@@ -366,11 +368,11 @@ def _argmax(vector: Vectoriser, equation: Equation, x: Any) -> list | None:
         return None
     values = x.array
     if vector.platform == "cpu" and values.dtype == jnp.float32:
-        values = in_order(values)
+        values = ordered_integers(values)
     return [Lanes(largest(values, vector.platform)[1].astype(equation.params["index_dtype"]))]
 
 
-def in_order(x: jax.Array) -> jax.Array:
+def ordered_integers(x: jax.Array) -> jax.Array:
     """Integers in the order of the floats. −0 equals 0, and NaN is the largest.
 
     XLA's CPU compiler does not vectorise a search for the largest float well, because each

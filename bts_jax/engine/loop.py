@@ -20,7 +20,7 @@ from bts_jax.engine.step import step_of
 from bts_jax.jax_internals import custom_vmap
 
 # Calls in a block. With fewer calls, waiting runs waste less time. With more calls, each call costs
-# less. On a GPU, calls are taken two at a time (`programs.Graphed`). So their number is even.
+# less. On a GPU, calls are taken two at a time (`compile.options`). So their number is even.
 BLOCK = {"cpu": 32, "gpu": 128}
 # Blocks in a turn, on a GPU. A turn takes 20 to 50 ms and is one CUDA graph. (If lanes are
 # refilled, each block is a graph.) If a whole program were one graph, JAX could not load another
@@ -119,7 +119,7 @@ def play(games: Sequence[Runs], rules: Rules, platform: str) -> tuple[list[Playe
             more, lambda carried: (carried[0] + 1, block(carried[1])), (jnp.int32(0), batches)
         )
 
-        # A branch ends the graph, because `programs._GRAPHS` does not list CONDITIONAL. So here is
+        # A branch ends the graph, because `options.GRAPHS` does not list CONDITIONAL. So here is
         # a branch, which changes nothing. It has a loop, because XLA would replace a branch without
         # a loop by a selection.
         def unchanged(n: jax.Array) -> jax.Array:
@@ -143,9 +143,9 @@ def follow(game: Runs, rules: Rules, platform: str, rounds: int, look: Callable)
     """Plays the runs of a game round by round, and stores the result of `look(setting, before,
     after)` for every round.
 
-    A run waits after each round (`rules.call`). `rules.record` lets it continue with the next
-    round, unless it has ended. Each run has the same bits as in `play`: the steps are the same, and
-    a step does not depend on when it is taken.
+    These `rules` are those of `trace`: `call` makes a run wait after each round, and `record` lets
+    it continue with the next round, unless it has ended. Each run has the same bits as in `play`:
+    the steps are the same, and a step does not depend on when it is taken.
 
     Returns the stored results, with `rounds` as the first axis and the runs as the last, and the
     progress at the end. For rounds after the end of a run, the result is that of `look` for a round

@@ -9,14 +9,12 @@ deleted.
 `summation`, `division` or `functions`, a run may depend on the batch that it is in.
 """
 
-import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from bts_jax import text
+from bts_jax.engine.failures import PassFailed, naming, report
 from bts_jax.engine.jaxprs import is_hash, retrace, simplified
 from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
 from bts_jax.engine.passes.dividing import divide_truly
@@ -29,7 +27,6 @@ from bts_jax.engine.passes.storing import levels
 from bts_jax.engine.passes.summation import in_fixed_order, without_reductions
 from bts_jax.jax_internals import Closed
 
-_LOG = logging.getLogger("bts_jax")
 VARIABLE = "BTS_JAX_PASSES"
 CPU, GPU = ("cpu",), ("gpu",)
 ALL = CPU + GPU
@@ -55,6 +52,16 @@ class Pass(NamedTuple):
     for_speed: bool = False  # whether it can be switched off without a change of bits
 
 
+def clean(closed: Closed) -> Closed:
+    """Inlines calls except hashes, and removes unused and repeated operations."""
+    return simplified(retrace(closed, opaque=is_hash))
+
+
+def sum_in_order(closed: Closed) -> Closed:
+    """Sums in a fixed order. Then functions that round their own products need not be calls."""
+    return clean(without_reductions(closed))
+
+
 # fmt: off
 PASSES = (
     Pass("keys", write_out_keys, ALL, "rewrite", "other passes see integers, not keys"),
@@ -62,7 +69,7 @@ PASSES = (
          once=write_out_functions),
     Pass("rounding", round_products, ALL, "rewrite", "same bits of products",
          once=round_all_products, after=("functions",)),
-    Pass("summation", without_reductions, ALL, "rewrite", "same bits of sums",
+    Pass("summation", sum_in_order, ALL, "rewrite", "same bits of sums",
          once=in_fixed_order, after=("rounding",)),
     Pass("division", divide_truly, ALL, "rewrite", "same bits of quotients", after=("summation",)),
     Pass("masking", mask_scatters, CPU, "rewrite", "no copies of statistics", for_speed=True),
@@ -73,33 +80,6 @@ PASSES = (
     Pass("halving", halves, GPU, "arrange", "a kernel less", for_speed=True),
 )
 # fmt: on
-
-
-class PassFailed(RuntimeError):
-    """A pass does not work for a program, for example because a new version of JAX has other
-    primitives.
-    """
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """A context in which any error becomes a `PassFailed` that says what failed."""
-    try:
-        yield
-    except PassFailed:
-        raise
-    except Exception as error:
-        raise PassFailed(f"{what}: {type(error).__name__}: {text.reason(error)}") from error
-
-
-@cache
-def report(reason: str) -> None:
-    """Logs once that the plain engine plays."""
-    _LOG.warning(
-        "the fast engine fails (%s): runs are played by the plain engine, which is slower; please "
-        "report this, with the version of JAX",
-        reason,
-    )
 
 
 @cache
@@ -128,26 +108,24 @@ def passes(platform: str, does: str) -> list[Pass]:
 
 def rewritten(closed: Closed, platform: str) -> Closed:
     """A step of the loop after all rewriting passes. Only hashes remain calls."""
-    opaque = True  # functions that round their own products stay calls until `summation` is done
     for one in passes(platform, "rewrite"):
-        if opaque and one.name in ("division", "masking"):
-            closed, opaque = clean(closed), False
         with naming(f"pass {one.name}"):
             closed = one.apply(closed)
-    return clean(closed)
+    with naming("the removal of repeated operations"):
+        return clean(closed)
 
 
 def rewritten_once(closed: Closed, platform: str) -> Closed:
     """What is computed outside of the step, such as the first state and the records, with the same
     bits everywhere.
+
+    If a pass fails, it is left out. The step then fails, too, and is played by the plain engine.
     """
     for one in passes(platform, "rewrite"):
         if one.once is not None:
-            with naming(f"pass {one.name}"):
-                closed = one.once(closed)
+            try:
+                with naming(f"pass {one.name}"):
+                    closed = one.once(closed)
+            except PassFailed as error:
+                report(str(error))
     return closed
-
-
-def clean(closed: Closed) -> Closed:
-    """Inlines calls except hashes, and removes unused and repeated operations."""
-    return simplified(retrace(closed, opaque=is_hash))

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from bts_jax.engine import pipeline
+from bts_jax.engine.failures import naming
 from bts_jax.engine.jaxprs import read, variables
 from bts_jax.engine.lanes import Lanes, Vectoriser
-from bts_jax.engine.passes.halving import halves
-from bts_jax.engine.passes.storing import levels, store
+from bts_jax.engine.passes.storing import store
 from bts_jax.jax_internals import Jaxpr, Var, make_jaxpr
 
 
@@ -25,7 +25,11 @@ class Step:
     This class evaluates one operation after the other. Its subclasses arrange them.
     """
 
-    def __init__(self, function: Callable, part: Any, now: Any, platform: str):
+    def __init__(
+        self, function: Callable, part: Any, now: Any, platform: str, order: Callable | None = None
+    ):
+        """`order`: the function of the pass that arranges the operations"""
+        self.order: Any = order
         leaves, structure = jax.tree.flatten((part, now))
         single = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         closed, out = make_jaxpr(lambda *args: function(*structure.unflatten(args)), *single)
@@ -33,14 +37,14 @@ class Step:
         self.structure, self.firsts = jax.tree.structure(out), []
         used: set[int] = set()  # arrays of `now` on which carried values depend
         for one in pipeline.passes(platform, "carry"):
-            with pipeline.naming(f"pass {one.name}"):
+            with naming(f"pass {one.name}"):
                 closed, first = one.apply(closed, parts)
             self.firsts.append(first)
             needed = {var for equation in first.jaxpr.eqns for var in variables(equation.invars)}
             used.update(i for i, var in enumerate(first.jaxpr.invars[parts:]) if var in needed)
         self.closed, self.vector = closed, Vectoriser(leaves[0].shape[-1], platform)
         # `places[i]` is the place of array i of `now` in the state, if `changed` may replace it.
-        with pipeline.naming(f"the order of operations of {type(self).__name__}"):
+        with naming(f"the order of operations of {type(self).__name__}"):
             self.places = {
                 i: place for i, place in self.arrange(closed.jaxpr, parts).items() if i not in used
             }
@@ -110,7 +114,7 @@ class StepInLevels(Step):
     """
 
     def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
-        self.levels = levels(jaxpr)
+        self.levels = self.order(jaxpr)
         self.makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         return super().arrange(jaxpr, parts)
 
@@ -133,7 +137,7 @@ class StepInHalves(Step):
     """
 
     def arrange(self, jaxpr: Jaxpr, parts: int) -> dict[int, int]:
-        self.halves = halves(jaxpr, parts)
+        self.halves = self.order(jaxpr, parts)
         self.left = jax.jit(self._left)  # used several times and traced once
         needed = {var for equation in self.halves.last for var in variables(equation.invars)}
         number = {
@@ -161,10 +165,11 @@ class StepInHalves(Step):
 
 
 # By the name of the pass that arranges the operations.
-ARRANGED = {"storing": StepInLevels, "halving": StepInHalves}
+ARRANGED = {"storing": StepInLevels, "halving": StepInHalves}  # by the name of the pass
 
 
 def step_of(function: Callable, part: Any, now: Any, platform: str) -> Step:
     """A step on a platform, "cpu" or "gpu"."""
-    (kind,) = [ARRANGED[one.name] for one in pipeline.passes(platform, "arrange")] or [Step]
-    return kind(function, part, now, platform)
+    for one in pipeline.passes(platform, "arrange"):
+        return ARRANGED[one.name](function, part, now, platform, one.apply)
+    return Step(function, part, now, platform)

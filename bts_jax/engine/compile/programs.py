@@ -50,9 +50,10 @@ class Program:
         return self
 
     def compile(self) -> Any:
+        """Compiles what was lowered: nothing, if it was dropped meanwhile."""
         with self.lock:
-            while self.compiled is None:
-                assert self.ways is not None, "it is lowered first"
+            while self.compiled is None and self.lowered is not None:
+                assert self.ways is not None
                 try:
                     self.compiled = self.lowered.compile(self.ways[0])
                 except jax.errors.JaxRuntimeError as error:
@@ -62,7 +63,10 @@ class Program:
 
     def __call__(self, *arguments: Any) -> Any:
         while True:
-            compiled = self.compiled or self.lower(*arguments).compile()
+            with self.lock:
+                compiled = self.compiled or self.lower(*arguments).compile()
+            if compiled is None:  # dropped by another thread
+                continue
             try:
                 # Waiting raises the error of a failed launch.
                 return jax.block_until_ready(compiled(*arguments))
@@ -83,9 +87,9 @@ class Program:
         _LOG.warning("a program failed and is compiled without some optimisations (%s)", reason)
 
     def clear_cache(self) -> None:
-        with self.lock:
-            self.compiled = self.lowered = None
-            self.function.clear_cache()
+        """Drops what was compiled. It does not wait for a thread that is compiling."""
+        self.compiled = self.lowered = None
+        self.function.clear_cache()
 
 
 class Registry:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bts_jax.devices import cores
 
-AHEAD = 24  # the most programs that are compiled ahead of their use: far fewer than `batch` stores
+AHEAD = 24  # the most programs that are compiled ahead of their use: fewer than `programs` stores
 
 
 class Compiling:

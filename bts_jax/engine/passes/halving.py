@@ -2,8 +2,8 @@
 
 The first half computes the scalars of a run, such as the pulled arm and the outcome. The second
 half computes the arrays that depend on these scalars and on which no scalar depends, such as the
-statistics of the arms. In a loop of `begin(end(begun))`, a GPU needs only one kernel for the last
-arrays of a step and the first arrays of the next.
+statistics of the arms. In a loop that does the second half first, a GPU needs only one kernel for
+the last arrays of a step and the first arrays of the next.
 
 The loop carries a step whose first half is done.
 """
