@@ -14,7 +14,7 @@ from bts_jax.engine.draws import Stepwise, replace_random_gamma
 from bts_jax.engine.jaxprs import bind, is_hash, merged, read, retrace
 from bts_jax.engine.lanes import lanes
 from bts_jax.engine.loop import Runs, _Lanes
-from bts_jax.engine.passes import storing
+from bts_jax.engine.passes import carrying, storing
 from bts_jax.engine.passes.armwise import ARMWISE, CONSTANT, OTHER, Changes, plain_index
 from bts_jax.engine.passes.carrying import cache_rows, compute_ahead
 from bts_jax.engine.passes.dividing import divide_truly
@@ -375,8 +375,9 @@ CONSTANT_PART = {"scale": jnp.float32(0.3), "each": jnp.array(numbers(8, seed=3)
 
 
 @pytest.mark.slow
-def test_steps_carry_what_the_next_one_needs():
+def test_steps_carry_what_the_next_one_needs(monkeypatch):
     """Words of keys that arrays are made of; rows of the arm that was pulled."""
+    monkeypatch.setattr(carrying, "CACHE", 60)  # it is worth it for many arms, and here are few
     found = played(example_step, CONSTANT_PART, example_state(), 12)
     assert found["compute_ahead"] == ["uint32[1]"] * 2 + ["bool[]"], (
         "the words of one key, and what is made of the other"
