@@ -297,9 +297,7 @@ def _played_plainly(signature: Signature, own: Any, common: list, block: int = 1
     """
 
     def play_one(leaves: list, ends: Ends, key: random.Words) -> Run:
-        return play_run(
-            rules.setting_of(Arguments(*_assemble(signature, leaves, common), ends), key)
-        )
+        return play_run(_setting(signature, common, leaves, ends, key))
 
     record = jax.vmap(play_one, out_axes=-1)(*own)
     rounds = record.rounds.max(0)
@@ -440,10 +438,7 @@ def _shapes(batches: list) -> Any:
 def _game(signature: Signature, own: Any, common: list) -> loop.Runs:
     """The shard of a batch as an argument of `loop.play`."""
 
-    def prepare(leaves: list, ends: Ends, key: random.Words) -> rules.Setting:
-        return rules.setting_of(Arguments(*_assemble(signature, leaves, common), ends), key)
-
-    own_leaves, setting = own[0], jax.vmap(prepare)(*own)
+    own_leaves, setting = own[0], jax.vmap(partial(_setting, signature, common))(*own)
     own_leaves, setting = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (own_leaves, setting))
     policy, bandit = _assemble(signature, own_leaves, [None] * len(common))
     shared_policy, shared_bandit = _assemble(signature, [None] * len(own_leaves), common)
@@ -452,6 +447,13 @@ def _game(signature: Signature, own: Any, common: list) -> loop.Runs:
         jax.tree.map(lambda _: None, setting)._replace(policy=shared_policy, bandit=shared_bandit),
         signature.width,
     )
+
+
+def _setting(
+    signature: Signature, common: list, own: list, ends: Ends, key: random.Words
+) -> rules.Setting:
+    """The setting of one run."""
+    return rules.setting_of(Arguments(*_assemble(signature, own, common), ends), key)
 
 
 def _assemble(signature: Signature, own: list, common: list) -> tuple[Policy, Bandit]:

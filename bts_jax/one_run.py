@@ -74,8 +74,8 @@ def simulate(
         >>> from bts_jax import BTS, Bernoulli, simulate
         >>> bandit = Bernoulli(reward=[0.3, 0.6, 0.5], cost=[0.6, 0.5, 0.9])
         >>> keys = jax.random.split(jax.random.key(0), 100)
-        >>> runs = jax.vmap(lambda key: simulate(BTS(), bandit, 500, key, checkpoints=[100,
-        ...     500]))(keys)
+        >>> play = lambda key: simulate(BTS(), bandit, 500, key, checkpoints=[100, 500])
+        >>> runs = jax.vmap(play)(keys)
         >>> runs.pulls.shape  # runs, checkpoints, arms
         (100, 2, 3)
     """

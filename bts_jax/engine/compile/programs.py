@@ -52,10 +52,11 @@ class Program:
     def compile(self) -> Any:
         """Compiles what was lowered: nothing, if it was dropped meanwhile."""
         with self.lock:
-            while self.compiled is None and self.lowered is not None:
+            lowered = self.lowered  # `clear_cache` may drop it at any time
+            while self.compiled is None and lowered is not None:
                 assert self.ways is not None
                 try:
-                    self.compiled = self.lowered.compile(self.ways[0])
+                    self.compiled = lowered.compile(self.ways[0])
                 except jax.errors.JaxRuntimeError as error:
                     self._give_up(error)
             self.lowered = None
